@@ -1,1 +1,1 @@
-"""Who may look and who may act."""
+"""Access: who may see what, and who may change what."""

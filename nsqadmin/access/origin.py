@@ -1,7 +1,7 @@
-"""Whether a request that changes something comes from a page of ours, from a program, or from somebody else's page.
+"""Tells whether a request that changes something comes from one of our pages, from a program, or from a foreign page.
 
-Browsers say where a request comes from, programs say nothing: so scripts for NSQ's API work as they are, and a page of
-another origin can do nothing in the name of the one who looks at it.
+Browsers send where a request comes from, and programs send nothing. So scripts written for NSQ's API work unchanged,
+but a page of another origin cannot change anything in its viewer's name.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-_OURS: Final = frozenset(("same-origin", "none"))  # none: typed by hand, or from a bookmark
+_OURS: Final = frozenset(("same-origin", "none"))  # none: the user has typed the address or opened a bookmark
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 def why_foreign(headers: Mapping[str, str]) -> str:
-    """Why it must not be done; empty when it may."""
+    """Return why the request must be refused; "" if it may be carried out."""
     if site := headers.get("sec-fetch-site", ""):
-        # No page can set this header, and it is right also where a proxy has changed Host.
+        # No page can set this header, and unlike a comparison with Host it is right behind a proxy that changes Host.
         return "" if site in _OURS else f"the request comes from another site (Sec-Fetch-Site: {site})"
     origin = headers.get("origin", "")
     if origin and not _is_ours(origin, headers.get("host", "")):
@@ -26,7 +26,7 @@ def why_foreign(headers: Mapping[str, str]) -> str:
 
 
 def _is_ours(origin: str, host: str) -> bool:
-    # A proxy that ends TLS leaves Host as it is, but not the scheme: that is not compared, the port is.
+    # A proxy that terminates TLS keeps Host but not the scheme, so we compare host and port without the scheme.
     try:
         parts = urlsplit(origin)
         given = urlsplit(f"//{host}")

@@ -1,4 +1,4 @@
-"""Who somebody is, and what he may do. Only decided here: where the words come from is known to `access`."""
+"""Roles and rights: decides what a user may do. Where names of users and groups come from is up to `http.login`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Network = IPv4Network | IPv6Network
 
 
 class Right(StrEnum):
-    VIEW = "viewer"  # numbers
-    PAYLOAD = "payload"  # what is in messages
+    VIEW = "viewer"  # see numbers
+    PAYLOAD = "payload"  # see the content of messages
     PUBLISH = "publish"
     OPERATE = "operator"  # pause, create, empty
-    ADMIN = "admin"  # delete, remove from a node, move, publish ranges again
+    ADMIN = "admin"  # delete, remove from a node, move a channel, republish ranges
 
 
 _CHANGING: Final = frozenset((Right.PUBLISH, Right.OPERATE, Right.ADMIN))
-# Who may delete may also pause, and everybody who may do something may see what he does it to.
+# The right to delete includes the right to pause, and every right includes seeing what it is about.
 _INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
     Right.VIEW: frozenset((Right.VIEW,)),
     Right.PAYLOAD: frozenset((Right.VIEW, Right.PAYLOAD)),
@@ -39,13 +39,13 @@ class BadRoles(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """`users` and `groups` are names or patterns (`*`): who is in either has the role. `topics` are patterns."""
+    """A set of rights, and the users who have it: those whose name or one of whose groups matches."""
 
     name: str
     can: frozenset[Right]
-    users: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-    topics: tuple[str, ...] = (EVERYTHING,)
+    users: tuple[str, ...] = ()  # names or patterns (`*`)
+    groups: tuple[str, ...] = ()  # names or patterns
+    topics: tuple[str, ...] = (EVERYTHING,)  # patterns of the topics where it holds
 
     def is_of(self, user: str, groups: Iterable[str]) -> bool:
         return _matches(user, self.users) or any(_matches(group, self.groups) for group in groups)
@@ -53,19 +53,19 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Somebody, with the roles that he has. `refusal` says why changes are refused to everybody just now."""
+    """A user, with the roles that the user has."""
 
     user: str = ""
     groups: tuple[str, ...] = ()
     roles: tuple[Role, ...] = ()
-    refusal: str = ""
-    can_publish: bool = False  # publishing was enabled
+    refusal: str = ""  # why changes are refused to everybody; empty if they are not
+    can_publish: bool = False  # --enable-publish was given
 
     def may(self, right: Right, topic: str = "") -> bool:
         return not self.why_not(right, topic)
 
     def why_not(self, right: Right, topic: str = "") -> str:
-        """Why he may not; empty when he may. Without a topic: whether there is any where he may."""
+        """Return why the user lacks the right, or "". Without a topic, the right to any topic is enough."""
         if right in _CHANGING and self.refusal:
             return self.refusal
         if right is Right.PUBLISH and not self.can_publish:
@@ -75,7 +75,7 @@ class Identity:
         return self._lacks(right, topic)
 
     def why_not_everywhere(self, right: Right) -> str:
-        """Return the same for actions on the whole cluster, for which a role that is limited to topics is not enough."""
+        """Return why the user lacks the right to all topics, or "". Actions on the whole cluster need that."""
         if reason := self.why_not(right):
             return reason
         if any(right in role.can and EVERYTHING in role.topics for role in self.roles):
@@ -93,24 +93,26 @@ class Identity:
 
 ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))
 ADMINS: Final = Role(name="admin", can=frozenset(Right))
-# Without roles, who is no admin looks at numbers and messages as everybody could before there were rights.
+# If no roles are configured, users who are not admins may see numbers and messages.
 READERS: Final = Role(name="reader", can=frozenset((Right.VIEW, Right.PAYLOAD)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """`is_open`: there is no rule at all, as NSQ is without `--admin-user`."""
+    """What is configured about access."""
 
     roles: tuple[Role, ...] = ()
     admin_users: tuple[str, ...] = ()
-    refusal: str = ""
-    can_publish: bool = False
+    refusal: str = ""  # why changes are refused to everybody; empty if they are not
+    can_publish: bool = False  # --enable-publish was given
 
     @property
     def is_open(self) -> bool:
+        """Whether everybody may do everything, as in NSQ without `--admin-user`."""
         return not self.roles and not self.admin_users
 
     def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
+        """Return the user with the roles that the user has."""
         groups = tuple(groups)
         return Identity(
             user=user,
@@ -131,9 +133,16 @@ class Policy:
 
 
 def parse_roles(text: str) -> tuple[Role, ...]:
-    """`[[role]] name="oncall" users=["ana"] groups=["sre"] can=["viewer","operator"] topics=["orders*"]`.
+    """Read the file of roles, which is TOML.
 
-    Raises BadRoles: what is not understood could be what was to keep somebody out.
+        [[role]]
+        name = "oncall"
+        users = ["ana"]
+        groups = ["sre"]
+        can = ["viewer", "operator"]
+        topics = ["orders*"]
+
+    Raise BadRoles for anything that is not understood: it may be there to keep somebody out.
     """
     try:
         document = tomllib.loads(text)
@@ -144,7 +153,7 @@ def parse_roles(text: str) -> tuple[Role, ...]:
     roles = document.get("role", [])
     if not isinstance(roles, list) or not roles:
         raise BadRoles("expected at least one [[role]]")
-    return tuple(_role(it, number) for number, it in enumerate(roles, 1))
+    return tuple(_role(table, number) for number, table in enumerate(roles, 1))
 
 
 def _role(table: object, number: int) -> Role:
@@ -162,10 +171,10 @@ def _role(table: object, number: int) -> Role:
         except ValueError:
             raise BadRoles(f"{name}: unknown right {word!r}; there are {', '.join(Right)}") from None
     if not can:
-        raise BadRoles(f"{name}: can= names no right")
+        raise BadRoles(f"{name}: can= is empty; expected at least one of {', '.join(Right)}")
     users, groups = _words(table, "users", name), _words(table, "groups", name)
     if not users and not groups:
-        raise BadRoles(f"{name}: neither users= nor groups=")
+        raise BadRoles(f"{name}: expected users= or groups=")
     topics = _words(table, "topics", name) or (EVERYTHING,)
     return Role(name=name, can=frozenset(can), users=users, groups=groups, topics=topics)
 
@@ -185,12 +194,15 @@ def _matches(word: str, patterns: Iterable[str]) -> bool:
 
 
 def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """`10.0.0.0/8`, also with bits set in the host part. Raises ValueError."""
+    """Parse networks such as `10.0.0.0/8`; bits of the host part may be set. Raise ValueError."""
     return tuple(ip_network(text, strict=False) for text in texts)
 
 
 def is_within(address: str, allowed: Iterable[Network]) -> bool:
-    """IPv4 that came over an IPv6 socket is IPv4. Raises ValueError for what is no address."""
+    """Return whether an address is in one of the networks. Raise ValueError if it is not an address.
+
+    An IPv4 address that came over an IPv6 socket counts as IPv4.
+    """
     ip = ip_address(address.partition("%")[0])
     mapped = ip.ipv4_mapped if ip.version == 6 else None
     return any((mapped or ip) in network for network in allowed)

@@ -1,1 +1,1 @@
-"""What people change: planned, confirmed, done on every node, written down."""
+"""Actions: what users change in the cluster. They are planned, confirmed, carried out on every node, and recorded."""

@@ -1,4 +1,4 @@
-"""What has happened and who has done what: the newest in memory, actions also in a file, one line of JSON each."""
+"""The log of events and of users' actions: the newest in memory, actions also in a file, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActivityLog:
     def __init__(self, audit_file: str = "") -> None:
         self._newest: deque[Activity] = deque(maxlen=KEPT)
         self._path = audit_file
-        self._told: list[Callable[[Activity], None]] = []
+        self._callbacks: list[Callable[[Activity], None]] = []
         if audit_file:
             try:
                 with open(audit_file, "a", encoding="utf-8"):
@@ -32,19 +32,19 @@ class ActivityLog:
                 raise StartupError(f"failed to open --audit-file ({audit_file}) - {error}") from error
 
     def newest(self) -> tuple[Activity, ...]:
-        """The newest first."""
+        """Return what is kept, the newest first."""
         return tuple(reversed(self._newest))
 
-    def on_activity(self, told: Callable[[Activity], None]) -> None:
-        self._told.append(told)
+    def on_activity(self, callback: Callable[[Activity], None]) -> None:
+        self._callbacks.append(callback)
 
-    def happened(self, activity: Activity) -> None:
+    def add_event(self, activity: Activity) -> None:
         self._newest.append(activity)
-        for told in self._told:
-            told(activity)
+        for callback in self._callbacks:
+            callback(activity)
 
-    def done(self, activity: Activity) -> None:
-        """Somebody did it, or was refused. It is in the file before the answer is on its way."""
+    def add_action(self, activity: Activity) -> None:
+        """Add what a user did or was refused. It is in the audit file before the user gets an answer."""
         log.info(
             'AUDIT: %s topic=%s channel=%s nodes=%s user="%s" remote=%s result=%s',
             activity.what,
@@ -55,11 +55,11 @@ class ActivityLog:
             activity.remote,
             activity.result,
         )
-        self.happened(activity)
+        self.add_event(activity)
         if self._path:
             line = json.dumps(to_json(activity), ensure_ascii=False) + "\n"
             try:
                 with open(self._path, "a", encoding="utf-8") as file:
                     file.write(line)
             except OSError as error:
-                log.error("AUDIT: cannot be written to %s - %s", self._path, error)
+                log.error("AUDIT: cannot write to %s - %s", self._path, error)

@@ -1,4 +1,4 @@
-"""Does what an action says: finds out anew who has the topic, asks them, and says of each what became of it."""
+"""Carries out an action: looks up which nodes have the topic, asks each of them, and reports what each one answered."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
-# NSQ tells of these also where they could not be begun.
-_ALWAYS_TOLD: Final = frozenset(
+# NSQ sends notifications of these even if no node could be asked.
+_ALWAYS_NOTIFIED: Final = frozenset(
     (
         Kind.EMPTY_TOPIC,
         Kind.EMPTY_CHANNEL,
@@ -52,14 +52,17 @@ class Executor:
         self._notifier = notifier
 
     async def execute(self, action: Action, caller: Caller) -> Receipt:
-        """For asyncio. The action has been checked, and the caller may do it. Once begun it is done, whoever leaves."""
+        """Carry out an action that has been checked and that the caller has the right to; for callers on asyncio.
+
+        Once begun it is carried out to the end, even if the caller disconnects.
+        """
         return await run_trio(self.perform, action, caller)
 
     async def perform(self, action: Action, caller: Caller) -> Receipt:
-        """The same on trio."""
+        """Do what `execute` does; for callers on trio."""
         began, at = trio.current_time(), time()
-        with trio.CancelScope(shield=True):  # each question has its own deadline
-            steps, failure, errors = await self._done(action)
+        with trio.CancelScope(shield=True):  # each request has its own deadline
+            steps, failure, errors = await self._carry_out(action)
         receipt = Receipt(
             action=action,
             at=at,
@@ -68,15 +71,17 @@ class Executor:
             failure=failure,
             discovery_errors=tuple(errors),
         )
-        self._tell(receipt, caller)
+        self._report(receipt, caller)
         return receipt
 
-    def refused(self, action: Action, caller: Caller, reason: str) -> None:
-        """For the audit log."""
-        self._activity.done(_activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time()))
+    def note_refusal(self, action: Action, caller: Caller, reason: str) -> None:
+        """Record in the audit log that the caller was refused."""
+        self._activity.add_action(
+            _activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time())
+        )
 
-    async def _done(self, action: Action) -> tuple[list[Step], str, list[str]]:
-        """The steps that were tried, why it could not be begun or gone on with, and what discovery said."""
+    async def _carry_out(self, action: Action) -> tuple[list[Step], str, list[str]]:
+        """Return the steps that were tried, the reason for not finishing ("": finished), and discovery's errors."""
         steps: list[Step] = []
         try:
             if action.kind is Kind.REMOVE_FROM_NODE:
@@ -85,9 +90,9 @@ class Executor:
             if action.kind in _CREATIONS:
                 return steps, *await self._create(action, steps)
             found = await self._queries.topic_producers(action.topic)
-            if not action.nodes:  # a deletion on some nodes leaves the directory alone
+            if not action.nodes:  # a deletion on some nodes only leaves the directory alone
                 await self._at_lookupds(action, steps)
-            meant = nodes_meant(action, [it.address for it in found.value])
+            meant = nodes_meant(action, [producer.address for producer in found.value])
             await self._at_nodes(node_calls(action, meant), steps)
             return steps, "", list(found.errors)
         except TotalFailure as error:
@@ -100,17 +105,20 @@ class Executor:
         if action.kind is Kind.CREATE_CHANNEL:
             if self._queries.has_lookupds:
                 found = await self._queries.topic_producers(action.topic)
-                producers, errors = [it.address for it in found.value], list(found.errors)
+                producers, errors = [producer.address for producer in found.value], list(found.errors)
             elif not action.nodes:
                 raise TotalFailure(f"failed to query any {LOOKUPD}: ")
-            # A node makes a channel only in a topic that it has.
-            without = [it for it in action.nodes if it not in producers]
+            # A node creates a channel only in a topic that it has.
+            without = [address for address in action.nodes if address not in producers]
             await self._at_nodes(node_calls(replace(action, kind=Kind.CREATE_TOPIC, channel=""), without), steps)
         await self._at_nodes(node_calls(action, nodes_meant(action, producers)), steps)
         return "", errors
 
     async def _remove(self, action: Action, steps: list[Step]) -> str:
-        """Where the node says that it is, and not where somebody says. A failure's text is the whole answer, as in NSQ."""
+        """Remove the topic from one node, at the address that the node itself reports. Return why that failed, or "".
+
+        As in NSQ, the text of such a failure is the whole answer to the client.
+        """
         address = action.nodes[0]
         try:
             there = (await self._queries.info(address)).address
@@ -122,10 +130,10 @@ class Executor:
 
     async def _at_lookupds(self, action: Action, steps: list[Step]) -> None:
         for call in lookupd_calls(action, self._queries.lookupds):
-            steps.append(await self._called(call))  # noqa: PERF401 # what was done stays known when a later one fails
+            steps.append(await self._called(call))  # noqa: PERF401 # a later failure must not lose the steps before
 
     async def _at_nodes(self, calls: Sequence[Call], steps: list[Step]) -> None:
-        """All at once: a node that hangs keeps nobody waiting but itself."""
+        """Make all calls at the same time, so that a node that hangs does not delay the others."""
         made: dict[int, Step] = {}
 
         async def make(number: int) -> None:
@@ -140,9 +148,9 @@ class Executor:
         error = await self._queries.post(call.address, call.target, is_lookupd=call.is_lookupd)
         return Step(address=call.address, is_lookupd=call.is_lookupd, target=call.target, error=error)
 
-    # Who is told
+    # Reports
 
-    def _tell(self, receipt: Receipt, caller: Caller) -> None:
+    def _report(self, receipt: Receipt, caller: Caller) -> None:
         action = receipt.action
         errors = [*receipt.discovery_errors, *(step.error for step in receipt.steps if step.error)]
         what = _IN_LOG.get(action.kind, f"{action.kind.partition('_')[0]} topic/channel")
@@ -153,10 +161,10 @@ class Executor:
         failed = [step.address for step in receipt.steps if step.error]
         text = _words(action) + (f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else "")
         nodes = tuple(dict.fromkeys(step.address for step in receipt.steps))
-        self._activity.done(
+        self._activity.add_action(
             _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes)
         )
-        if not receipt.failure or action.kind in _ALWAYS_TOLD:
+        if not receipt.failure or action.kind in _ALWAYS_NOTIFIED:
             self._notifier.action(action, caller)
 
 

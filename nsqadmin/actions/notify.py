@@ -1,4 +1,4 @@
-"""Tells a URL of each action, as NSQ's nsqadmin does: one POST at a time, without trying again."""
+"""Notifies a URL of each action, as NSQ's nsqadmin does: one POST at a time, without retries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_WAITING: Final = 1000  # notifications; when the endpoint hangs and more come, those are dropped and the log says so
+_WAITING: Final = 1000  # notifications; if more come while the endpoint hangs, they are dropped, and the log says so
 
 
 class Notifier:
@@ -35,7 +35,7 @@ class Notifier:
     def action(self, action: Action, caller: Caller) -> None:
         if not self._url:
             return
-        if action.kind is Kind.CREATE_CHANNEL:  # NSQ tells of the topic, too, even where it was there
+        if action.kind is Kind.CREATE_CHANNEL:  # NSQ sends one for the topic, too, even if the topic existed
             self._send(notification(Kind.CREATE_TOPIC, action, caller, self._via, channel=""))
         self._send(notification(action.kind, action, caller, self._via, channel=action.channel))
 
@@ -46,7 +46,7 @@ class Notifier:
             log.error("failed to POST notification - %d are waiting already", _WAITING)
 
     async def run(self) -> None:
-        """Until cancelled. An endpoint that is not there is a line in the log, and nothing else."""
+        """Send notifications until cancelled. An endpoint that fails only causes a line in the log."""
         async with httpx.AsyncClient(trust_env=False, timeout=self._timeout, follow_redirects=True) as client:
             async for body in self._get:
                 log.info("POSTing notification to %s", self._url)
@@ -58,7 +58,7 @@ class Notifier:
 
 
 def notification(kind: Kind, action: Action, caller: Caller, via: str, *, channel: str) -> bytes:
-    """What is empty of channel, node and user is left out."""
+    """Return the notification as JSON. Empty values of channel, node and user are left out, as in NSQ."""
     node = action.nodes[0] if kind is Kind.REMOVE_FROM_NODE else ""
     fields: dict[str, object] = {"action": kind.value, "topic": action.topic}
     fields |= {name: value for name, value in (("channel", channel), ("node", node)) if value}

@@ -1,7 +1,9 @@
-"""What people can do to the cluster: what an action asks of which node, and what it would lead to. Nothing is asked here.
+"""What users can do to the cluster: the requests that an action makes to each node, and its consequences.
 
-action ──► plan(snapshot, action)          what it would do, for the one who is to confirm it
-       └─► execution.execute(action)  ──►  Receipt, one step for each node
+    action ──► plan(snapshot, action)          what it would do, for the user to confirm
+           └─► execution.execute(action)  ──►  Receipt, one step for each node
+
+Nothing is sent from here.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from common.wire.names import is_ephemeral, is_valid_name
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Channel, Node, Severity, Snapshot, Topic
 
-MOST_WITHOUT_TYPING: Final = 1000  # messages that may go without the name having been typed
+MOST_WITHOUT_TYPING: Final = 1000  # messages; to lose more of them, the user has to type the name
 
 
 class Kind(StrEnum):
-    """Each kind's word is the one of NSQ's notifications."""
+    """The kinds of actions, by their words in NSQ's notifications."""
 
     CREATE_TOPIC = "create_topic"
     CREATE_CHANNEL = "create_channel"
@@ -45,20 +47,20 @@ class Danger(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """`nodes` restricts it to some nsqd (empty: all that have the topic); for a creation they are where it is made
-    besides in the directory. `place` is where a channel is moved to; `reader` and `into` name a reader to be forgotten."""
+    """What a user wants to do."""
 
     kind: Kind
     topic: str
     channel: str = ""
+    # The nsqds to act on; empty: all that have the topic. A creation also makes the topic or channel on these.
     nodes: tuple[str, ...] = ()
-    place: str = ""
-    reader: str = ""
-    into: str = ""
+    place: str = ""  # where a channel is moved to
+    reader: str = ""  # the name of the reader to forget
+    into: str = ""  # where that reader puts the messages
 
     @property
     def name(self) -> str:
-        """What it is done to."""
+        """The topic or channel that it acts on."""
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
     @property
@@ -122,11 +124,11 @@ _VERBS: Final = {
 
 
 class BadAction(ValueError):
-    """It makes no sense as it was asked for; the message is for the one who asked."""
+    """The action makes no sense; the message is for the user."""
 
 
 def checked(action: Action) -> Action:
-    """The same action. Raises BadAction."""
+    """Return the action itself. Raise BadAction if it makes no sense."""
     if action.kind in _CREATIONS and not is_valid_name(action.topic):
         raise BadAction("INVALID_TOPIC")
     if action.kind in _OF_CHANNELS:
@@ -145,7 +147,7 @@ def checked(action: Action) -> Action:
     return action
 
 
-# What is asked of whom
+# Requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ class Call:
 
 
 def lookupd_calls(action: Action, lookupds: Iterable[str]) -> tuple[Call, ...]:
-    """In the order in which they are made: each step at every nsqlookupd before the next one."""
+    """Return the requests to nsqlookupds, in order: each step goes to every nsqlookupd before the next step begins."""
     if action.kind not in _THROUGH_LOOKUPD:
         return ()
     addresses = tuple(lookupds)
@@ -171,11 +173,11 @@ def lookupd_calls(action: Action, lookupds: Iterable[str]) -> tuple[Call, ...]:
         targets = [f"/topic/tombstone?topic={_escaped(action.topic)}&node={_escaped(action.nodes[0])}"]
     elif action.kind is Kind.CREATE_CHANNEL:
         targets.insert(0, f"/topic/create?topic={_escaped(action.topic)}")
-    return tuple(Call(address=it, is_lookupd=True, target=target) for target in targets for it in addresses)
+    return tuple(Call(address=address, is_lookupd=True, target=target) for target in targets for address in addresses)
 
 
 def node_calls(action: Action, nodes: Iterable[str]) -> tuple[Call, ...]:
-    return tuple(Call(address=it, is_lookupd=False, target=node_target(action)) for it in nodes)
+    return tuple(Call(address=address, is_lookupd=False, target=node_target(action)) for address in nodes)
 
 
 def node_target(action: Action) -> str:
@@ -183,14 +185,14 @@ def node_target(action: Action) -> str:
 
 
 def nodes_meant(action: Action, producers: Sequence[str]) -> tuple[str, ...]:
-    """Of the nodes that have the topic those that the action is for. A creation may name others."""
+    """Return the nodes to ask. `producers` have the topic; a creation may name further nodes."""
     if action.kind is Kind.CREATE_TOPIC:
         return action.nodes
     if action.kind is Kind.CREATE_CHANNEL:
-        return (*producers, *(it for it in action.nodes if it not in producers))
+        return (*producers, *(address for address in action.nodes if address not in producers))
     if not action.nodes:
         return tuple(producers)
-    return tuple(it for it in producers if it in action.nodes)
+    return tuple(address for address in producers if address in action.nodes)
 
 
 def _query(action: Action) -> str:
@@ -208,7 +210,7 @@ def _escaped(text: str) -> str:
     return quote_plus(text, errors="surrogateescape")
 
 
-# What it would lead to
+# Plans and receipts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,15 +221,15 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """For the one who is to confirm it. It may be executed also where it says nothing good."""
+    """What an action would do, for the user to confirm. However bad its consequences, it may be executed."""
 
     action: Action
     title: str  # "Empty channel orders/fraud (65,190 messages on 2 nodes)"
     danger: Danger
     consequences: tuple[Consequence, ...]
     calls: tuple[Call, ...]
-    unreachable: tuple[str, ...]  # nodes that would have to be asked, but cannot be reached now
-    must_type: str = ""  # what has to be typed before it is done; empty: nothing
+    unreachable: tuple[str, ...]  # nodes that `calls` would ask but that cannot be reached now
+    must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +239,7 @@ class Step:
     address: str
     is_lookupd: bool
     target: str
-    error: str = ""  # as it came; empty: done
+    error: str = ""  # as it came; empty if the step was carried out
 
     @property
     def is_done(self) -> bool:
@@ -246,12 +248,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
+    """What has become of an action."""
+
     action: Action
     at: float
     took: float
     steps: tuple[Step, ...]
-    failure: str = ""  # why nothing could be begun: nobody said where the topic is
-    discovery_errors: tuple[str, ...] = ()  # of those who did not answer when others did
+    failure: str = ""  # why the action was not begun or not finished, such as no answer to where the topic is
+    discovery_errors: tuple[str, ...] = ()  # of the nodes that did not tell where the topic is, while others did
 
     @property
     def result(self) -> str:
@@ -263,13 +267,13 @@ class Receipt:
 
     @property
     def retry(self) -> Action | None:
-        """The same for the nsqd where it failed."""
+        """The same action for the nsqds where it failed; None if it failed on none."""
         failed = tuple(step.address for step in self.steps if step.error and not step.is_lookupd)
         return replace(self.action, nodes=failed) if failed else None
 
 
 def plan(snapshot: Snapshot, action: Action) -> Plan:
-    """Raises BadAction where it cannot be done at all."""
+    """Return what the action would do. Raise BadAction if it is impossible."""
     checked(action)
     topic = snapshot.topic(action.topic)
     if topic is None and action.kind not in _CREATIONS:
@@ -279,8 +283,8 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
         raise BadAction("CHANNEL_NOT_FOUND")
     meant = nodes_meant(action, _producers(topic, channel, action))
     calls = node_calls(action, meant)
-    if snapshot.has_lookupds and not _is_part_of(action):
-        calls = (*lookupd_calls(action, (it.address for it in snapshot.lookupds)), *calls)
+    if snapshot.has_lookupds and not _is_partial_deletion(action):
+        calls = (*lookupd_calls(action, (lookupd.address for lookupd in snapshot.lookupds)), *calls)
     lost = _messages_lost(action, topic, channel, meant)
     return Plan(
         action=action,
@@ -288,13 +292,15 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
         danger=_DANGER.get(action.kind, Danger.NONE),
         consequences=tuple(_consequences(snapshot, action, topic, channel, meant, lost)),
         calls=calls,
-        unreachable=tuple(it for it in dict.fromkeys(call.address for call in calls) if _is_unreachable(snapshot, it)),
+        unreachable=tuple(
+            address for address in dict.fromkeys(call.address for call in calls) if _is_unreachable(snapshot, address)
+        ),
         must_type=action.channel or action.topic if lost > MOST_WITHOUT_TYPING else "",
     )
 
 
-def _is_part_of(action: Action) -> bool:
-    """A deletion on some of the nodes leaves the directory alone."""
+def _is_partial_deletion(action: Action) -> bool:
+    """Return whether this is a deletion on some nodes only, which leaves the directory alone."""
     return bool(action.nodes) and action.kind in (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
 
 
@@ -319,8 +325,8 @@ def _messages_lost(action: Action, topic: Topic | None, channel: Channel | None,
         case Kind.DELETE_TOPIC | Kind.REMOVE_FROM_NODE if topic is not None:
             return own + sum(
                 row.depth + row.in_flight_count + row.deferred_count
-                for it in topic.channels
-                for row in it.nodes
+                for each in topic.channels
+                for row in each.nodes
                 if row.node in meant
             )
     return 0
@@ -354,9 +360,9 @@ def _consequences(
     if action.kind in (Kind.DELETE_CHANNEL, Kind.DELETE_TOPIC, Kind.REMOVE_FROM_NODE):
         yield from _who_is_disconnected(action, topic, channel, meant)
     if action.kind in (Kind.DELETE_TOPIC, Kind.REMOVE_FROM_NODE):
-        yield from _who_makes_it_again(snapshot, action, topic, meant)
+        yield from _who_recreates_it(snapshot, action, topic, meant)
     if action.kind == Kind.EMPTY_TOPIC and topic is not None and topic.channels:
-        yield Consequence(text="Its channels keep what they have: only what no channel has got yet goes.")
+        yield Consequence(text="Its channels keep their messages: only messages that no channel has got yet are lost.")
     if action.kind in (Kind.PAUSE_TOPIC, Kind.PAUSE_CHANNEL):
         yield from _what_a_pause_does(action, topic, channel)
     if action.kind in _CREATIONS:
@@ -369,7 +375,7 @@ def _consequences(
         yield Consequence(text="No node has it: only the directory changes.", severity=Severity.WARNING)
     for address in meant:
         if _is_unreachable(snapshot, address):
-            yield Consequence(text=f"{address} cannot be reached: it stays as it is there.", severity=Severity.WARNING)
+            yield Consequence(text=f"{address} cannot be reached: nothing changes there.", severity=Severity.WARNING)
 
 
 def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Consequence]:
@@ -377,7 +383,7 @@ def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Co
         yield Consequence(text="No message is waiting there now.")
     elif action.kind is Kind.SEEK_CHANNEL:
         yield Consequence(
-            text=f"{_counted(lost, 'message')} waiting in the channel now are forgotten, and come again only where the new place lies before them.",
+            text=f"{_counted(lost, 'message')} waiting in the channel now will be forgotten, and delivered only if the new place lies before them.",
             severity=Severity.WARNING,
         )
     else:
@@ -392,33 +398,33 @@ def _who_is_disconnected(
     action: Action, topic: Topic | None, channel: Channel | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
     channels = [channel] if channel is not None else list(topic.channels) if topic is not None else []
-    count = sum(row.client_count for it in channels for row in it.nodes if row.node in meant)
+    count = sum(row.client_count for each in channels for row in each.nodes if row.node in meant)
     if not count:
         return
     what = "channel" if action.kind is Kind.DELETE_CHANNEL else "topic"
     yield Consequence(
-        text=f"{_counted(count, 'consumer')} will be disconnected; when they connect again, they make the {what} again. Stop them first, or pause.",
+        text=f"{_counted(count, 'consumer')} will be disconnected; when they reconnect, they create the {what} again. Stop them first, or pause it.",
         severity=Severity.WARNING,
     )
 
 
-def _who_makes_it_again(
+def _who_recreates_it(
     snapshot: Snapshot, action: Action, topic: Topic | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
     publishing = [
-        it.hostname or it.remote_address
-        for it in snapshot.producers or ()
-        if it.node in meant and any(name == action.topic for name, _, _ in it.counts)
+        producer.hostname or producer.remote_address
+        for producer in snapshot.producers or ()
+        if producer.node in meant and any(name == action.topic for name, _, _ in producer.counts)
     ]
     if publishing:
         who = ", ".join(sorted(set(publishing))[:5])
         yield Consequence(
-            text=f"It is being published to ({who}): the next message makes the topic again, without its channels.",
+            text=f"Producers publish to it ({who}): the next message creates the topic again, without its channels.",
             severity=Severity.WARNING,
         )
     elif topic is not None and topic.rates.incoming:
         yield Consequence(
-            text=f"{topic.rates.incoming:,.0f} messages a second are being published: the next one makes the topic again.",
+            text=f"{topic.rates.incoming:,.0f} messages a second are being published: the next one creates the topic again.",
             severity=Severity.WARNING,
         )
 
@@ -429,48 +435,50 @@ def _what_a_pause_does(action: Action, topic: Topic | None, channel: Channel | N
         return
     yield Consequence(text="Nothing is delivered from this channel until it is unpaused; messages wait in it.")
     if channel is not None and is_ephemeral(channel.name):
-        yield Consequence(text="It is ephemeral: what does not fit into memory is dropped.", severity=Severity.WARNING)
+        yield Consequence(
+            text="It is ephemeral: messages that do not fit into memory are dropped.", severity=Severity.WARNING
+        )
 
 
 def _what_a_creation_does(
     snapshot: Snapshot, action: Action, topic: Topic | None, meant: Sequence[str]
 ) -> Iterable[Consequence]:
     if topic is not None and (action.kind is Kind.CREATE_TOPIC or topic.channel(action.channel) is not None):
-        yield Consequence(text="It exists already, and stays as it is where it is.")
+        yield Consequence(text="It exists already: nothing changes where it is.")
     if not snapshot.has_lookupds and not meant:
         yield Consequence(
-            text="There is no nsqlookupd: choose the nodes on which to make it.", severity=Severity.WARNING
+            text="There is no nsqlookupd: choose the nodes on which to create it.", severity=Severity.WARNING
         )
     elif not meant:
         yield Consequence(
-            text="It is only entered in the directory: a node makes it when somebody publishes or subscribes there. Choose nodes to make it at once."
+            text="It is only entered in the directory: a node creates it when a client publishes or subscribes there. Choose nodes to create it at once."
         )
     elif action.kind is Kind.CREATE_CHANNEL and topic is not None and topic.depth and not topic.channels:
-        yield Consequence(text=f"It gets the {_counted(topic.depth, 'message')} that wait in the topic.")
+        yield Consequence(text=f"It gets the {_counted(topic.depth, 'message')} waiting in the topic.")
 
 
 def _what_a_move_does(snapshot: Snapshot, meant: Sequence[str]) -> Iterable[Consequence]:
-    yield Consequence(text="Messages from that place on are delivered again; consumers must bear to see them twice.")
+    yield Consequence(text="Messages from that place on are delivered again: consumers must tolerate duplicates.")
     for address in meant:
         node = snapshot.node(address)
         if node is not None and not node.has_history:
             yield Consequence(
-                text=f"{address} keeps no history (it is a Go nsqd, or does not answer): the channel stays where it is there.",
+                text=f"{address} keeps no history (it is a Go nsqd, or does not answer): the channel does not move there.",
                 severity=Severity.WARNING,
             )
 
 
 def _what_forgetting_does(action: Action) -> Iterable[Consequence]:
     if action.into:
-        yield Consequence(text=f"What it has landed in {action.into} stays, and so does its own place.")
-    yield Consequence(text="Only the note that it reads is removed. If it still runs, its next report brings it back.")
+        yield Consequence(text=f"The messages that it has put into {action.into} stay, and it keeps its own place.")
+    yield Consequence(text="Only nsqd's record of it is removed. If it still runs, its next report brings it back.")
 
 
 def _is_unreachable(snapshot: Snapshot, address: str) -> bool:
     node: Node | None = snapshot.node(address)
     if node is not None:
         return not node.is_reachable
-    return any(it.address == address and not it.is_reachable for it in snapshot.lookupds)
+    return any(lookupd.address == address and not lookupd.is_reachable for lookupd in snapshot.lookupds)
 
 
 def _counted(number: int, what: str) -> str:

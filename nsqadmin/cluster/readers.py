@@ -1,4 +1,4 @@
-"""Readers read a topic's logs without a channel: here the nodes' reports on them are joined and held against retention."""
+"""Joins what nodes report about readers, which read a topic's logs without a channel, and sets it against retention."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def joined(nodes: Mapping[str, NodeReaders]) -> tuple[tuple[Reader, ...], tuple[Untold, ...]]:
-    """Join the nodes' reports by reader. A node that does not answer now has its last answer, marked with the reason."""
+    """Join the reports by reader. For a node that does not answer now, its last answer stands, with the reason."""
     found: dict[Key, list[ReaderReport]] = {}
     telling = []
     for node in sorted(nodes):

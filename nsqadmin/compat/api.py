@@ -180,7 +180,7 @@ class _Changes:
     async def _execute(self, request: Request, action: Action) -> Response:
         caller = caller_of(request)
         if reason := caller.identity.why_not(action.right, action.topic):
-            self._executor.refused(action, caller, reason)
+            self._executor.note_refusal(action, caller, reason)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         return _answer(await self._executor.execute(action, caller))
 

@@ -206,7 +206,7 @@ class _Changes:
         identity = identity_of(request)
         if reason := identity.why_not(action.right, action.topic):
             if self._services.executor is not None:
-                self._services.executor.refused(action, caller_of(request), reason)
+                self._services.executor.note_refusal(action, caller_of(request), reason)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         for node in action.nodes:
             if self._services.view.snapshot.node(node) is None:

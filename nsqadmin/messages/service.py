@@ -113,7 +113,7 @@ class Messages:
     def _done(
         self, caller: Caller, what: str, text: str, topic: str, nodes: tuple[str, ...], result: str, began: float
     ) -> None:
-        self._activity.done(
+        self._activity.add_action(
             Activity(
                 at=began,
                 what=what,

@@ -88,7 +88,7 @@ class ActionPages:
         for action in actions:
             if reason := identity_of(request).why_not(action.right, action.topic):
                 if executor is not None:
-                    executor.refused(action, caller_of(request), reason)
+                    executor.note_refusal(action, caller_of(request), reason)
                 raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         if executor is None:
             raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to be changed"})
