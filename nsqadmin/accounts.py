@@ -1,4 +1,4 @@
-"""The file of users: `name:scrypt$<N>$<r>$<p>$<salt>$<hash>` a line, as `python -m nsqadmin.accounts NAME` writes it."""
+"""The file of users: lines of `name:scrypt$<N>$<r>$<p>$<salt>$<hash>`, as `python -m nsqadmin.accounts NAME` writes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ _N: Final = 1 << 14
 _R: Final = 8
 _P: Final = 1
 _MOST_MEMORY: Final = 64 << 20
-_KEPT: Final = 1000  # passwords that were right and need not be hashed again
+_KEPT: Final = 1000  # correct passwords that are remembered, so that they need not be hashed again
 
 
 class BadAccounts(ValueError):
-    """The file cannot be used; the message says why, and names no hash."""
+    """The file cannot be used. The message says why, without quoting a hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
+    """The scrypt hash of a password, with its parameters."""
+
     n: int
     r: int
     p: int
@@ -40,7 +42,7 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """Read what `str(secret)` returns. Raise ValueError."""
         word, n, r, p, salt, key = text.split("$")
         if word != "scrypt":
             raise ValueError("not scrypt")
@@ -50,7 +52,7 @@ class Secret:
         return f"scrypt${self.n}${self.r}${self.p}${b64encode(self.salt).decode()}${b64encode(self.key).decode()}"
 
     def is_of(self, password: str) -> bool:
-        """Takes some 50 ms: not for the event loop."""
+        """Return whether this is the password. It takes some 50 ms, so it must not run on the event loop."""
         return hmac.compare_digest(self.key, _derived(password, self.salt, self.n, self.r, self.p))
 
 
@@ -59,7 +61,7 @@ def _derived(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
 
 
 def parse_accounts(text: str) -> Mapping[str, Secret]:
-    """Raises BadAccounts."""
+    """Read the users and their secrets. Raise BadAccounts."""
     accounts: dict[str, Secret] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -87,7 +89,7 @@ def read_accounts(path: str) -> Mapping[str, Secret]:
 
 
 class Accounts:
-    """Who has shown his password. What was right once is remembered, as its digest under a key of this process."""
+    """Checks passwords. A correct one is remembered, as a digest under a key of this process."""
 
     def __init__(self, accounts: Mapping[str, Secret]) -> None:
         self._accounts = accounts
@@ -96,11 +98,14 @@ class Accounts:
         self._right: dict[bytes, str] = {}
 
     def known(self, user: str, password: str) -> bool:
-        """Whether this very pair was right before: takes no time."""
+        """Return whether this very pair was correct before, which takes hardly any time."""
         return self._right.get(self._digest(user, password)) == user
 
     def check(self, user: str, password: str) -> bool:
-        """Takes as long for a user that does not exist. For a thread."""
+        """Return whether the password is correct. Call it in a thread, as it hashes.
+
+        It takes as long for a user that does not exist, so that its time does not tell which users do.
+        """
         right = self._accounts.get(user, self._nobody).is_of(password) and user in self._accounts
         if right:
             if len(self._right) >= _KEPT:
@@ -120,7 +125,7 @@ def main() -> int:
         return 2
     password = getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     if not password:
-        sys.stderr.write("an empty password is none\n")
+        sys.stderr.write("the password is empty\n")
         return 2
     sys.stdout.write(f"{sys.argv[1]}:{Secret.of(password)}\n")
     return 0

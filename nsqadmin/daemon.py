@@ -1,4 +1,4 @@
-"""nsqadmin as one tree of tasks: what it is made of, in which order it starts, and how it stops."""
+"""nsqadmin as one tree of tasks: its parts, the order in which they start, and how they stop."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def run(
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
     task_status: trio.TaskStatus[socket.socket] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a file cannot be used."""
     policy = read_policy(options)
     settings = Settings(options)
     activity = ActivityLog(options.audit_file)
@@ -82,7 +82,7 @@ async def run(
 
 
 def _budget() -> Budget:
-    """Return how many connections browsers and scripts may open: the rest of the descriptors is for nodes and files."""
+    """Return how many connections browsers and scripts may open. The other descriptors are for nodes and files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Budget(int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2), "HTTP")
 
@@ -94,8 +94,8 @@ async def _live_services(
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity)
     hub = Hub(sampler)
-    sampler.on_snapshot(hub.sampled)
-    activity.on_activity(hub.happened)
+    sampler.on_snapshot(hub.send_snapshot)
+    activity.on_activity(hub.send_activity)
     nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
         series_file.load(path, sampler.store)
@@ -139,7 +139,7 @@ def _masking_of(options: Options) -> Masking:
 
 
 def _image_source(options: Options) -> str:
-    """Graphite's pictures come from there, unless we hand them on."""
+    """Return where pages load graphite's pictures from; "" if there are none, or we proxy them."""
     if not options.graphite_url or options.proxy_graphite:
         return ""
     parts = urlsplit(options.graphite_url)

@@ -21,83 +21,86 @@ class Options(BaseOptions):
     http_address: str = option(
         "0.0.0.0:4171", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
     )
-    base_path: str = option("/", "path under which everything is found, where a proxy does not take it away")
+    base_path: str = option("/", "path in front of every URL, if a proxy passes it on")
     lookupd_http_address: tuple[str, ...] = option(
         (), "HTTP address of an nsqlookupd", toml="nsqlookupd_http_addresses", at_run_time=True
     )
     nsqd_http_address: tuple[str, ...] = option((), "HTTP address of an nsqd", toml="nsqd_http_addresses")
-    snapshot: str = option("", "file to show instead of a cluster: what GET /api/v2/snapshot has answered; read-only")
+    snapshot: str = option("", "file to show instead of a cluster, as GET /api/v2/snapshot returns it; read-only")
 
-    # asking
+    # requests to nsqd and nsqlookupd
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, "how long to wait for a connection", kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, "how long to wait for an answer", kind=DURATION)
-    http_client_tls_cert: str = option("", "path to the certificate that we show")
-    http_client_tls_key: str = option("", "path to its key")
-    http_client_tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
-    http_client_tls_insecure_skip_verify: bool = option(False, "believe any certificate")
-    nsqd_token_file: str = option("", "file with the token to show to nsqd that have a --rights-file")
+    http_client_tls_cert: str = option("", "path to nsqadmin's own certificate")
+    http_client_tls_key: str = option("", "path to the key of nsqadmin's own certificate")
+    http_client_tls_root_ca_file: str = option("", "path to the certificates of the authorities to trust")
+    http_client_tls_insecure_skip_verify: bool = option(False, "accept any certificate")
+    nsqd_token_file: str = option("", "file with the token to send to nsqds that have a --rights-file")
     nsqd_token_to: tuple[str, ...] = option(
         (),
-        "network (10.0.0.0/8) or name (nsqd-*.example.com) of the nsqd that are shown the token, "
+        "network (10.0.0.0/8) or name (nsqd-*.example.com) of nsqds to send the token to, "
         "besides those of --nsqd-http-address",
     )
     nsqd_token_over_http: bool = option(
-        False, "show the token also over plain HTTP, and where certificates are not verified"
+        False, "send the token also over plain HTTP, and where certificates are not verified"
     )
     max_answer_size: int = option(
-        16 << 20, "largest answer of one node that is read, in bytes, unpacked", at_least=1 << 16
+        16 << 20, "largest answer to read from one node, in bytes once unpacked", at_least=1 << 16
     )
     max_cluster_size: int = option(128 << 20, "largest size of all nodes' answers together, in bytes", at_least=1 << 16)
-    max_nodes: int = option(1000, "how many of the nodes that nsqlookupd lists are asked", at_least=1)
+    max_nodes: int = option(1000, "how many of the nodes that nsqlookupd lists to ask", at_least=1)
     sample_interval: Nanoseconds = option(
-        5 * SECOND, "how often all nodes are asked; longer by itself where that is much work", kind=DURATION, at_least=1
+        5 * SECOND, "how often to ask all nodes; less often if that is much work", kind=DURATION, at_least=1
     )
     discovery_interval: Nanoseconds = option(
-        15 * SECOND, "how often every nsqlookupd is asked who is there", kind=DURATION, at_least=1
+        15 * SECOND, "how often to ask every nsqlookupd for the list of nodes", kind=DURATION, at_least=1
     )
     sample_clients: int = option(
-        2000, "ask for all consumers at each sample up to so many; beyond, only where it matters", at_least=0
+        2000, "up to this many consumers, each sample asks for all of them; beyond, only where it matters", at_least=0
     )
     history_series: int = option(
-        1000, "topics and channels whose hours and days are kept in memory; the busiest ones", at_least=0
+        1000, "how many topics and channels, the busiest ones, have hours and days of charts in memory", at_least=0
     )
-    history_file: str = option("", "file that keeps the charts over a restart")
+    history_file: str = option("", "file that keeps the charts across restarts")
 
-    # who may do what
-    acl_http_header: str = option("X-Forwarded-User", "header in which a proxy in front of us says who the user is")
-    acl_groups_header: str = option("X-Forwarded-Groups", "header in which it says the user's groups, with commas")
+    # access
+    acl_http_header: str = option("X-Forwarded-User", "header in which a proxy in front of nsqadmin names the user")
+    acl_groups_header: str = option(
+        "X-Forwarded-Groups", "header in which that proxy names the user's groups, separated by commas"
+    )
     admin_user: tuple[str, ...] = option((), "user who may do everything", toml="admin_users")
     allow_config_from_cidr: str = option("127.0.0.1/8", "network from which /config may be used; empty: any")
     trusted_proxy: tuple[str, ...] = option(
         (),
-        "network of proxies whose headers about the user are believed; without it everybody's",
+        "network of proxies whose headers about the user are trusted; without it, anybody's headers are",
         toml="trusted_proxies",
     )
-    auth_file: str = option("", "file of users and their password hashes; with it everybody has to log in")
+    auth_file: str = option("", "file of users and their password hashes; if given, everybody has to log in")
     roles_file: str = option("", "TOML file that says who may do what")
-    read_only: bool = option(False, "nobody may change anything")
-    enable_publish: bool = option(False, "messages may be published by who has the right to")
+    read_only: bool = option(False, "let nobody change anything")
+    enable_publish: bool = option(False, "let users who have the right publish messages")
     mask: tuple[str, ...] = option(
         (),
-        "what is hidden in messages from who lacks the right payload: $.path.to.a.field of JSON, or a regular expression",
+        "what to hide in messages from users without the right payload: $.path.to.a.field of JSON, or a regular "
+        "expression",
         toml="masks",
     )
-    audit_file: str = option("", "file to which each action is appended as a line of JSON")
+    audit_file: str = option("", "file to append each action to, as a line of JSON")
 
-    # what else there is to see, and who is told
-    pipeline_results: str = option("", "file that nsqpipe aggregate --results writes; topics' pages draw what is in it")
-    graphite_url: str = option("", "where graphite is")
-    proxy_graphite: bool = option(False, "hand requests for /render on to graphite")
-    statsd_counter_format: str = option("stats.counters.%s.count", "what statsd makes of a counter's name")
-    statsd_gauge_format: str = option("stats.gauges.%s", "what statsd makes of a gauge's name")
+    # other sources and receivers
+    pipeline_results: str = option("", "file that nsqpipe aggregate --results writes; the topics' pages draw it")
+    graphite_url: str = option("", "URL of graphite")
+    proxy_graphite: bool = option(False, "proxy requests for /render to graphite")
+    statsd_counter_format: str = option("stats.counters.%s.count", "name that statsd gives to a counter")
+    statsd_gauge_format: str = option("stats.gauges.%s", "name that statsd gives to a gauge")
     statsd_interval: Nanoseconds = option(MINUTE, "how often nsqd pushes to statsd", kind=DURATION)
-    statsd_prefix: str = option("nsq.%s", "what nsqd puts before each name; %s is the node")
-    notification_http_endpoint: str = option("", "URL to which each action is posted")
+    statsd_prefix: str = option("nsq.%s", "prefix that nsqd puts before each name; %s is the node")
+    notification_http_endpoint: str = option("", "URL to post each action to")
 
-    # for who works on the pages
+    # for work on the pages themselves
     dev_static_dir: str = option("", "folder to read static files from, at each request")
 
-    # accepted, without effect
+    # accepted, but without effect
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
 
     def checked(self) -> Options:
@@ -132,12 +135,12 @@ class Options(BaseOptions):
 
     @property
     def prefix(self) -> str:
-        """What stands before each route: the base path, or nothing at all."""
+        """The path before each route: the base path, or "" if that is "/"."""
         return "" if self.base_path == "/" else self.base_path
 
 
 def clean_base_path(path: str) -> str:
-    """`nsqadmin/` → `/nsqadmin`."""
+    """Write the path with a slash in front and none behind: `nsqadmin/` becomes `/nsqadmin`."""
     return "/" + normpath("/" + path).lstrip("/")
 
 

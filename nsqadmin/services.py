@@ -1,4 +1,4 @@
-"""All that handlers may use, in one place: pages, both APIs and metrics get it, and nothing else."""
+"""What request handlers may use: pages, both APIs and metrics get this one object and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What is None is not there: a snapshot has no cluster that could be asked."""
+    """The services. Those that ask the cluster are None if nsqadmin shows a snapshot file."""
 
     settings: Settings
     view: View
@@ -32,5 +32,5 @@ class Services:
 
     @property
     def options(self) -> Options:
-        """As they are now."""
+        """The current options: some can be changed at run time."""
         return self.settings.options

@@ -1,1 +1,1 @@
-"""NSQ's nsqadmin as programs know it: `/api/*`, `/config/*`, `/render`. It asks the cluster anew for each request."""
+"""The HTTP API of NSQ's nsqadmin: `/api/*`, `/config/*`, `/render`. The cluster is asked anew for each request."""

@@ -1,4 +1,4 @@
-"""`/api/*`: NSQ's endpoints, its arguments, its errors and its warnings."""
+"""`/api/*`: NSQ's endpoints, with its arguments, errors and warnings."""
 
 from __future__ import annotations
 
@@ -97,26 +97,26 @@ class _Questions:
         found = await _found(self._queries.nodes, "nodes")
         document = nodes_document(found.value, has_lookupds=self._queries.has_lookupds)
         for node in document:
-            node["topics"] = [it for it in node["topics"] if identity.sees(it["topic"])]
+            node["topics"] = [entry for entry in node["topics"] if identity.sees(entry["topic"])]
         return json_answer({"nodes": document, "message": _warning(found.errors)})
 
     async def node(self, request: Request) -> Response:
         identity = identity_of(request)
         nodes, node = await self._known_node(_path(request, "node"))
         stats = await _found(lambda: self._queries.stats([node], ""), "nsqd stats")
-        topics = [it for _, topics in stats.value for it in topics if identity.sees(it["topic_name"])]
+        topics = [topic for _, topics in stats.value for topic in topics if identity.sees(topic["topic_name"])]
         document = node_document(node, topics, now=time())
         return json_answer({**document, "message": _warning(nodes.errors, stats.errors)})
 
     async def counter(self, request: Request) -> Response:
         identity = identity_of(request)
         nodes = await _found(self._queries.nodes, "counter producer list")
-        if not nodes.value:  # nothing has been counted anywhere: no failure
+        if not nodes.value:  # without nodes nothing is counted, and that is no failure
             return json_answer({"stats": {}, "message": _warning(nodes.errors)})
-        producers = [it for it, _ in nodes.value]
+        producers = [node for node, _ in nodes.value]
         stats = await _found(lambda: self._queries.stats(producers, "&include_clients=false"), "nsqd stats")
         counts = counter_document(stats.value)
-        seen = {key: it for key, it in counts.items() if identity.sees(it["topic_name"])}
+        seen = {key: count for key, count in counts.items() if identity.sees(count["topic_name"])}
         return json_answer({"stats": seen, "message": _warning(nodes.errors, stats.errors)})
 
     async def _stats(
@@ -136,7 +136,7 @@ class _Changes:
         self._executor = executor
 
     async def create(self, request: Request) -> Response:
-        _may(request, Right.OPERATE)
+        require(request, Right.OPERATE)  # before the body is read, as in NSQ; for which topic is checked later
         body = await _first_json(request)
         topic, channel = _text(body, "topic"), _text(body, "channel")
         if not is_valid_name(topic):
@@ -147,12 +147,12 @@ class _Changes:
         return await self._execute(request, Action(kind=kind, topic=topic, channel=channel))
 
     async def topic_action(self, request: Request) -> Response:
-        _may(request, Right.OPERATE)
+        require(request, Right.OPERATE)
         kind = await _kind(request, _OF_TOPICS)
         return await self._execute(request, Action(kind=kind, topic=_path(request, "topic")))
 
     async def channel_action(self, request: Request) -> Response:
-        _may(request, Right.OPERATE)
+        require(request, Right.OPERATE)
         kind = await _kind(request, _OF_CHANNELS)
         topic, channel = _path(request, "topic"), _path(request, "channel")
         return await self._execute(request, Action(kind=kind, topic=topic, channel=channel))
@@ -165,8 +165,8 @@ class _Changes:
         return await self._execute(request, Action(kind=Kind.DELETE_CHANNEL, topic=topic, channel=channel))
 
     async def tombstone(self, request: Request) -> Response:
-        """Only on a node that is there: else anybody who may do this could make us ask any host."""
-        _may(request, Right.ADMIN)
+        """Remove a topic from a known node only: otherwise users with this right could make us ask any host."""
+        require(request, Right.ADMIN)
         try:
             topic = _text(await _first_json(request), "topic")
         except HttpError:
@@ -186,7 +186,7 @@ class _Changes:
 
 
 def _answer(receipt: Receipt) -> Response:
-    """200 also where every node has refused: who calls looks at the message, as with NSQ."""
+    """Return 200 even if every node has failed: as in NSQ, programs have to look at the message."""
     if receipt.failure:
         raise HttpError(502, f"UPSTREAM_ERROR: {receipt.failure}")
     errors = [*receipt.discovery_errors, *(step.error for step in receipt.steps if step.error)]
@@ -199,7 +199,7 @@ def _warning(*stages: Iterable[str]) -> str:
 
 
 async def _found(ask: Callable[[], Awaitable[Found[T]]], what: str) -> Found[T]:
-    """502 where nobody has answered."""
+    """Run a query and log its errors. Raise 502 if no node has answered."""
     try:
         found = await run_trio(ask)
     except TotalFailure as error:
@@ -211,11 +211,6 @@ async def _found(ask: Callable[[], Awaitable[Found[T]]], what: str) -> Found[T]:
 
 
 # Arguments
-
-
-def _may(request: Request, right: Right) -> None:
-    """Before the body is read, as in NSQ; of which topic it is shows later."""
-    require(request, right)
 
 
 def _path(request: Request, name: str) -> str:
@@ -241,7 +236,7 @@ async def _kind(request: Request, kinds: dict[str, Kind]) -> Kind:
 
 
 async def _first_json(request: Request) -> dict[str, Any]:
-    """The first JSON value of the body, whatever its type is said to be and whatever comes after it."""
+    """Read the first JSON value of the body, ignoring the content type and anything after that value, as NSQ does."""
     text = (await body_of(request)).decode("utf-8", "replace").lstrip()
     if not text:
         raise HttpError(400, "EOF")

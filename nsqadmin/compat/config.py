@@ -1,4 +1,4 @@
-"""`/config/<option>`: read any, change two of them, from the networks that may."""
+"""`/config/<option>`: reads any option and changes two of them, for clients in the allowed network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """The options as they are now."""
+    """Holds the current options, some of which can be changed at run time."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -65,12 +65,15 @@ class _Config:
         return self._shown(key)
 
     def _why_not(self, identity: Identity) -> str:
-        """Where there are roles, an address alone is not enough: behind a proxy on this machine everybody has the same.
-        With `--admin-user` alone it is, as in NSQ."""
+        """Return why the user may not change options, or "".
+
+        With roles, the client's address alone is not enough: behind a proxy on this machine all clients have the same.
+        With only `--admin-user` it is enough, as in NSQ.
+        """
         return identity.why_not_everywhere(Right.ADMIN) if self._settings.options.roles_file else identity.refusal
 
     def _check_peer(self, request: Request) -> None:
-        """The connection's own address: what a header says about it counts for nothing here."""
+        """Refuse clients outside of the allowed network, by the connection's own address and not by any header."""
         if self._allowed is None:
             return
         client = request.scope.get("client")

@@ -1,7 +1,7 @@
-"""The documents of `/api/*`, key by key and in NSQ's order, from what the nodes have said.
+"""The documents of `/api/*`, with NSQ's keys in NSQ's order, from the nodes' answers.
 
-Two defects of NSQ are not copied: sums share no object with a node's own numbers, and the lowest of several latencies
-is the lowest.
+Two defects of NSQ are not copied: adding up does not change a node's own numbers, and the minimum of several latencies
+is the lowest one.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def topic_document(topic: str, stats: Stats, *, now: float) -> Json:
 
 
 def channel_document(topic: str, channel: str, stats: Stats, *, now: float) -> Json | None:
-    """None where no node has it."""
+    """Return the channel's document, or None if no node has the channel."""
     rows = [
         _channel_row(node, topic, raw, now)
         for node, topics in stats
-        for it in topics
-        if it["topic_name"] == topic
-        for raw in it.get("channels") or ()
+        for raw_topic in topics
+        if raw_topic["topic_name"] == topic
+        for raw in raw_topic.get("channels") or ()
         if raw["channel_name"] == channel
     ]
     return _channel_of_all(topic, channel, rows) if rows else None
@@ -273,7 +273,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 
 def _by_distance(node: Announced) -> Callable[[Json], tuple[int, str, str]]:
-    """Those of the node's zone first, then those of its region, then the others."""
+    """Return the key that sorts clients in the node's zone first, then those in its region, then the others."""
 
     def key(client: Json) -> tuple[int, str, str]:
         region, zone = client.get("topology_region", ""), client.get("topology_zone", "")
@@ -288,20 +288,20 @@ def _by_distance(node: Announced) -> Callable[[Json], tuple[int, str, str]]:
 
 
 def _latency(raw: object) -> Json:
-    """As a node says it, with what NSQ adds when it reads it."""
+    """Return a node's latencies with the keys that NSQ adds when it reads them."""
     if not isinstance(raw, dict):
         raw = {}
     count = raw.get("count") or 0
     percentiles = [
         {
-            "average": it.get("value") or 0,
+            "average": percentile.get("value") or 0,
             "count": count,
-            "max": it.get("value") or 0,
-            "min": it.get("value") or 0,
-            "quantile": it.get("quantile") or 0,
-            "value": it.get("value") or 0,
+            "max": percentile.get("value") or 0,
+            "min": percentile.get("value") or 0,
+            "quantile": percentile.get("quantile") or 0,
+            "value": percentile.get("value") or 0,
         }
-        for it in raw.get("percentiles") or ()
+        for percentile in raw.get("percentiles") or ()
     ]
     return {"count": count, "percentiles": percentiles or None, "topic": "", "channel": "", "host": ""}
 
@@ -311,16 +311,17 @@ def _merged_latency(parts: Iterable[Json], *, topic: str, channel: str = "") -> 
     total = 0
     for part in parts:
         total += part["count"]
-        for it in part["percentiles"] or ():
-            known = merged.get(it["quantile"])
+        for added in part["percentiles"] or ():
+            quantile = added["quantile"]
+            known = merged.get(quantile)
             if known is None:
-                merged[it["quantile"]] = {name: it[name] for name in ("average", "count", "max", "min", "quantile")}
+                merged[quantile] = {name: added[name] for name in ("average", "count", "max", "min", "quantile")}
                 continue
-            known["count"] += it["count"]
-            share = it["count"] / known["count"] if known["count"] else 0
-            known["average"] += (it["average"] - known["average"]) * share
-            known["max"] = max(known["max"], it["max"])
-            known["min"] = min(known["min"], it["min"])
+            known["count"] += added["count"]
+            share = added["count"] / known["count"] if known["count"] else 0
+            known["average"] += (added["average"] - known["average"]) * share
+            known["max"] = max(known["max"], added["max"])
+            known["min"] = min(known["min"], added["min"])
     return {
         "count": total,
         "percentiles": list(merged.values()) or None,

@@ -1,4 +1,4 @@
-"""Graphite: a rate for programs, and its pictures handed on."""
+"""Graphite: the rate of a metric for programs, and a proxy for graphite's pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from starlette.responses import Response
 
 log = logging.getLogger(__name__)
 
-# What belongs to one connection is not handed on, and neither is who our user is.
+# Headers that belong to one connection, or that identify our user.
 _NOT_HANDED_ON: Final = frozenset(
     (
         "connection",
@@ -84,7 +84,10 @@ class _Graphite:
         return json_answer({"rate": "N/A" if value < 0 else f"{value / interval:.2f}"})
 
     async def render(self, request: Request) -> Response:
-        """Of the URL only scheme, host and credentials count, as in NSQ; a base path is taken away."""
+        """Proxy a picture. As in NSQ, only scheme, host and credentials of --graphite-url count.
+
+        The base path of nsqadmin's own URLs is not passed on.
+        """
         parts = urlsplit(self._options.graphite_url)
         headers = {name: value for name, value in request.headers.items() if name not in _NOT_HANDED_ON}
         headers["x-forwarded-for"] = remote_of(request).rpartition(":")[0]

@@ -1,1 +1,1 @@
-"""The web server: routes, answers, logins, the API and live updates."""
+"""The web application: routes, answers, logins, the API, metrics and live updates."""

@@ -1,7 +1,7 @@
-"""`/api/v2/*`: the picture as JSON, and what can be done, for pages with a script and for programs.
+"""`/api/v2/*`: the picture as JSON, and actions, for scripts in pages and for programs.
 
-It answers from the last sample; `?fresh=1` asks the nodes first. A change is POST, and says what became of it at each
-node.
+Answers come from the last sample; `?fresh=1` asks the nodes first. Changes are POSTs, and their answers tell what each
+node has done.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
     from nsqadmin.services import Services
 
-_MOST_SERIES: Final = 500  # topics and channels whose charts are in a saved snapshot
+_MOST_SERIES: Final = 500  # series in a saved snapshot
 _MOST_ACTIVITY: Final = 2000
 
 
@@ -89,14 +89,14 @@ class _Questions:
         )
 
     async def snapshot(self, request: Request) -> Response:
-        """All of it, as `--snapshot` reads it."""
+        """Send the whole picture, as a file for `--snapshot`."""
         recording = recorded(self._view, _interesting_keys)
         identity = identity_of(request)
         seen = replace(
             recording,
             snapshot=_visible(recording.snapshot, identity),
-            series={key: it for key, it in recording.series.items() if _sees_series(identity, key)},
-            activity=tuple(it for it in recording.activity if not it.topic or identity.sees(it.topic)),
+            series={key: series for key, series in recording.series.items() if _sees_series(identity, key)},
+            activity=tuple(entry for entry in recording.activity if not entry.topic or identity.sees(entry.topic)),
         )
         return Response(
             encode(seen),
@@ -129,7 +129,7 @@ class _Questions:
         return json_answer({"nodes": to_json(snapshot.nodes), "lookupds": to_json(snapshot.lookupds)})
 
     async def diagnose(self, request: Request) -> Response:
-        """All findings, those of a topic with its channels', or those of one channel."""
+        """Send all findings, or those about a topic and its channels, or those about one channel."""
         identity = identity_of(request)
         topic, channel = (str(request.path_params.get(name, "")) for name in ("topic", "channel"))
         if topic:
@@ -138,11 +138,11 @@ class _Questions:
         if (topic and snapshot.topic(topic) is None) or (channel and snapshot.channel(topic, channel) is None):
             raise HttpError(404, "CHANNEL_NOT_FOUND" if snapshot.topic(topic) is not None else "TOPIC_NOT_FOUND")
         findings = [
-            it
-            for it in snapshot.findings
-            if (not topic or it.topic == topic)
-            and (not channel or it.channel == channel)
-            and (not it.topic or identity.sees(it.topic))
+            finding
+            for finding in snapshot.findings
+            if (not topic or finding.topic == topic)
+            and (not channel or finding.channel == channel)
+            and (not finding.topic or identity.sees(finding.topic))
         ]
         return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
 
@@ -160,12 +160,12 @@ class _Questions:
         return json_answer({"key": key, "span": span.value, **to_json(series)})
 
     async def activity(self, request: Request) -> Response:
-        """The newest first. `format=ndjson` for files, `kind=action|event`, `topic=`, `user=`."""
+        """Send activity, the newest first. Arguments: `kind=action|event`, `topic=`, `user=`, `format=ndjson`."""
         identity = identity_of(request)
-        wanted = [it for it in self._view.activity() if _is_wanted(it, request, identity)]
+        wanted = [entry for entry in self._view.activity() if _is_wanted(entry, request, identity)]
         wanted = wanted[: number_argument(request, "limit", 200, least=1, most=_MOST_ACTIVITY)]
         if request.query_params.get("format") == "ndjson":
-            lines = "".join(json.dumps(to_json(it), ensure_ascii=False) + "\n" for it in wanted)
+            lines = "".join(json.dumps(to_json(entry), ensure_ascii=False) + "\n" for entry in wanted)
             return Response(lines, media_type="application/x-ndjson")
         return json_answer({"activity": to_json(wanted)})
 
@@ -182,7 +182,7 @@ class _Changes:
         self._services = services
 
     async def plan(self, request: Request) -> Response:
-        """What it would do, in the newest picture there is."""
+        """Send what the action would do, after asking all nodes anew."""
         action = await self._action(request)
         snapshot = await self._services.view.refreshed(action.topic)
         try:
@@ -192,7 +192,7 @@ class _Changes:
         return json_answer(to_json(made))
 
     async def execute(self, request: Request) -> Response:
-        """A receipt, also where something failed: 200 says that it was tried."""
+        """Carry out the action and send its receipt. The status is 200 even if some or all nodes failed."""
         action = await self._action(request)
         executor = self._services.executor
         if executor is None:
@@ -201,7 +201,7 @@ class _Changes:
         return json_answer({**to_json(receipt), "result": receipt.result})
 
     async def _action(self, request: Request) -> Action:
-        """As asked for in the body, when the one who asks may do it. Nodes have to be known ones."""
+        """Read the action from the body. Refuse it if the user lacks the right, or a node is unknown."""
         action = action_of(await object_of(request))
         identity = identity_of(request)
         if reason := identity.why_not(action.right, action.topic):
@@ -215,16 +215,16 @@ class _Changes:
 
 
 def action_of(body: dict[str, Any]) -> Action:
-    """`{"kind":"pause_channel","topic":"t","channel":"c","nodes":["n1:4151"],"place":""}`. Raises 400."""
+    """Read an action such as `{"kind":"pause_channel","topic":"t","channel":"c","nodes":["n1:4151"]}`. Raise 400."""
     try:
         kind = Kind(body.get("kind", ""))
     except ValueError:
         raise HttpError(400, "INVALID_ACTION", details={"reason": f"kind: one of {', '.join(Kind)}"}) from None
     words = {name: body.get(name) or "" for name in ("topic", "channel", "place", "reader", "into")}
     nodes = body.get("nodes") or []
-    if not all(isinstance(it, str) for it in words.values()):
+    if not all(isinstance(word, str) for word in words.values()):
         raise HttpError(400, "INVALID_BODY", details={"reason": "topic, channel, place, reader and into are strings"})
-    if not isinstance(nodes, list) or not all(isinstance(it, str) for it in nodes):
+    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
         raise HttpError(400, "INVALID_BODY", details={"reason": "nodes is a list of strings"})
     try:
         return checked(Action(kind=kind, nodes=tuple(nodes), **words))
@@ -237,7 +237,7 @@ def _refused(error: BadAction) -> HttpError:
     return HttpError(404 if code.endswith("NOT_FOUND") else 400, code)
 
 
-# Who sees what
+# Visibility
 
 
 def _visible(snapshot: Snapshot, identity: Identity) -> Snapshot:
@@ -245,9 +245,9 @@ def _visible(snapshot: Snapshot, identity: Identity) -> Snapshot:
         return snapshot
     return replace(
         snapshot,
-        topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
-        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
-        findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
+        topics=tuple(topic for topic in snapshot.topics if identity.sees(topic.name)),
+        nodes=tuple(node.seen_by(identity.sees) for node in snapshot.nodes),
+        findings=tuple(found for found in snapshot.findings if not found.topic or identity.sees(found.topic)),
         producers=(),
         _by_name={},
         _by_address={},
@@ -261,22 +261,22 @@ def _sees_series(identity: Identity, key: str) -> bool:
     return identity.may(Right.VIEW)
 
 
-def _is_wanted(it: Activity, request: Request, identity: Identity) -> bool:
+def _is_wanted(entry: Activity, request: Request, identity: Identity) -> bool:
     wanted = request.query_params
-    if it.topic and not identity.sees(it.topic):
+    if entry.topic and not identity.sees(entry.topic):
         return False
-    if (kind := wanted.get("kind")) and (kind == "action") != it.is_action:
+    if (kind := wanted.get("kind")) and (kind == "action") != entry.is_action:
         return False
     return all(
-        not wanted.get(name) or wanted[name] == getattr(it, name) for name in ("topic", "channel", "user", "what")
+        not wanted.get(name) or wanted[name] == getattr(entry, name) for name in ("topic", "channel", "user", "what")
     )
 
 
 def _interesting_keys(snapshot: Snapshot) -> list[str]:
-    """The cluster, its nodes, and the topics and channels that are in trouble or big."""
+    """Return the keys of the cluster, its nodes, and topics with their channels, those in trouble or big first."""
     keys = [CLUSTER_SERIES, *(f"node:{node.address}" for node in snapshot.nodes)]
-    wrong = {it.topic for it in snapshot.findings if it.topic}
-    ordered = sorted(snapshot.topics, key=lambda it: (it.name not in wrong, -it.total_depth))
+    wrong = {finding.topic for finding in snapshot.findings if finding.topic}
+    ordered = sorted(snapshot.topics, key=lambda topic: (topic.name not in wrong, -topic.total_depth))
     for topic in ordered:
         if len(keys) >= _MOST_SERIES:
             break

@@ -1,12 +1,14 @@
-"""The ASGI application: routes in NSQ's manner under the base path, who asks, what browsers may do, the log line.
+"""The ASGI application: routes in NSQ's manner under the base path, identification, security headers, and the log line.
 
-request ──► route ──► origin (of what changes something) ──► who is it ──► handler ──► headers, gzip ──► answer
+    request ──► route ──► origin (if it changes something) ──► identity ──► handler ──► headers, gzip ──► answer
 
-Of Starlette this takes what a request and a response are. The rest of it does not fit:
+It uses Starlette's request and response. The rest of Starlette does not fit:
 
-- Its router knows neither NSQ's redirects (common/routes.py, shared with the daemons) nor a slash escaped within a name.
-- Its compression looks for `gzip` anywhere in the header, so that `gzip;q=0` gets it; NSQ compresses for the bare word only.
-- Its static files are looked up on the disk for each request; ours are few, part of the package, and named by their content.
+- Its router knows neither NSQ's redirects (common/routes.py, shared with the daemons) nor an escaped slash in a name.
+- Its compression looks for `gzip` anywhere in the header, so `gzip;q=0` is compressed as well; NSQ compresses for the
+  bare word only.
+- Its static files are looked up on the disk for each request; ours are few, part of the package, and named by their
+  content.
 """
 
 from __future__ import annotations
@@ -35,31 +37,31 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 
 _LEAST_TO_COMPRESS: Final = 512  # bytes
-_QUICK: Final = 4  # gzip's level: a page of 10,000 channels must not wait for the last percent
-_SLASH: Final = "\udc2f"  # half a character, which no path that was decoded has in it
+_QUICK: Final = 4  # gzip's level; the last percent is not worth the time on a page of 10,000 channels
+_SLASH: Final = "\udc2f"  # half a character, which no decoded path contains
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` is without the base path; `{name}` in it takes one word. `public`: also for who has not logged in."""
+    """A handler for one method and path."""
 
     method: str
-    path: str
+    path: str  # without the base path; `{name}` stands for one segment
     handler: Handler = field(repr=False)
     logged: bool = True
-    public: bool = False
+    public: bool = False  # also for users who have not logged in
 
 
 class LoginNeeded(Exception):
-    """Nobody knows who asks; the answer is the request to say so."""
+    """The user is unknown; the answer asks to log in."""
 
 
 class Doorkeeper(Protocol):
-    """Knows who somebody is."""
+    """Identifies users."""
 
     async def identify(self, request: Request) -> Identity:
-        """Raises LoginNeeded. Also says in `request.state.basic_user` what HTTP Basic calls him."""
+        """Return the user, and put the name in HTTP Basic into `request.state.basic_user`. Raise LoginNeeded."""
         ...
 
 
@@ -67,7 +69,7 @@ class App:
     def __init__(
         self, routes: Iterable[Route], doorkeeper: Doorkeeper, *, prefix: str = "", image_source: str = ""
     ) -> None:
-        """`image_source` is where pictures may come from, besides ourselves: graphite."""
+        """`image_source` is a further origin from which pages may load pictures: graphite's."""
         self._table = RouteTable(routes, prefix)
         self._doorkeeper = doorkeeper
         self._headers = _security_headers(image_source)
@@ -94,7 +96,7 @@ class App:
         method, path = request.method, request.scope["path"]
         found = self._table.find(method, _piecewise(request.scope))
         if found is None:
-            return self._where_else(request, method, path)
+            return self._answer_without_route(request, method, path)
         route, words = found
         request.scope["path_params"] = {name: word.replace(_SLASH, "/") for name, word in words.items()}
         if method not in _SAFE and (reason := why_foreign(request.headers)):
@@ -104,12 +106,12 @@ class App:
             try:
                 request.state.identity = await self._doorkeeper.identify(request)
             except LoginNeeded:
-                return _who_are_you(), True
-            if reason := request.state.identity.why_not(Right.VIEW):  # who has no role at all sees nothing at all
+                return _login_needed(), True
+            if reason := request.state.identity.why_not(Right.VIEW):  # a user without any role sees nothing at all
                 return refusal(HttpError(403, "FORBIDDEN", details={"reason": reason})), True
         return await _handled(route.handler, request), route.logged
 
-    def _where_else(self, request: Request, method: str, path: str) -> tuple[Response, bool]:
+    def _answer_without_route(self, request: Request, method: str, path: str) -> tuple[Response, bool]:
         if (target := self._table.redirect(method, path)) is not None:
             return _redirect(request, target), False
         allowed = self._table.allowed(path)
@@ -135,12 +137,12 @@ async def _handled(handler: Handler, request: Request) -> Response:
         return refusal(error)
     except ClientGone:
         raise
-    except Exception as error:  # a bug of ours is an answer, and one line of the log, as in NSQ
+    except Exception as error:  # our bug, which fails this request only, with NSQ's line in the log
         log.exception("panic in HTTP handler - %s", error)
         return refusal(HttpError(500, "INTERNAL_ERROR"))
 
 
-def _who_are_you() -> Response:
+def _login_needed() -> Response:
     response = text_answer("log in", status=401, v1=False)
     response.headers["www-authenticate"] = 'Basic realm="nsqadmin", charset="UTF-8"'
     return response
@@ -165,7 +167,7 @@ def _security_headers(image_source: str) -> tuple[tuple[str, str], ...]:
 
 
 def _takes_gzip(request: Request) -> bool:
-    """NSQ knows no `q=`: only the bare word counts."""
+    """Return whether to compress. NSQ does not know `q=`: only the bare word counts."""
     return "gzip" in [token.strip() for token in request.headers.get("accept-encoding", "").split(",")]
 
 
@@ -193,7 +195,7 @@ def _redirect(request: Request, path: str) -> Response:
 
 
 def _piecewise(scope: Scope) -> str:
-    """The path that is asked for, with `_SLASH` in the place of an escaped slash, which is part of a name."""
+    """Return the decoded path, with `_SLASH` in place of an escaped slash, which belongs to a name."""
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" not in raw.lower():
         return str(scope["path"])

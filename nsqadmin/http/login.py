@@ -1,4 +1,4 @@
-"""Where the words come from by which somebody is known: a proxy's headers, or HTTP Basic against the file of users."""
+"""Identifies users: by a proxy's headers, or by HTTP Basic against the file of users."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from nsqadmin.options import Options
 
-_AT_ONCE: Final = 2  # passwords that are hashed at the same time: each takes a core and 16 MiB
+_AT_ONCE: Final = 2  # passwords that are hashed at the same time; each takes a core and 16 MiB
 
 
 class Access:
-    """The doorkeeper of `App`. `policy()` is asked each time, so that rights may be read anew."""
+    """The doorkeeper of `App`."""
 
     def __init__(self, options: Options, policy: Callable[[], Policy]) -> None:
+        """`policy()` is called for each request, so that rights can change at run time."""
         self._header = options.acl_http_header
         self._groups_header = options.acl_groups_header
         self._proxies = networks(options.trusted_proxy)
@@ -36,7 +37,7 @@ class Access:
         user, password = _basic(request)
         request.state.basic_user = user
         if self._accounts is None:
-            return self._as_the_proxy_says(request)
+            return self._named_by_proxy(request)
         if not user or not await self._is_right(self._accounts, user, password):
             raise LoginNeeded
         return self._policy().identity(user)
@@ -47,21 +48,21 @@ class Access:
         async with self._hashing:
             return await asyncio.to_thread(accounts.check, user, password)
 
-    def _as_the_proxy_says(self, request: Request) -> Identity:
-        if not self._is_believed(request):
+    def _named_by_proxy(self, request: Request) -> Identity:
+        if not self._is_trusted(request):
             return self._policy().identity("")
         groups = request.headers.get(self._groups_header, "") if self._groups_header else ""
         user = request.headers.get(self._header, "") if self._header else ""
-        return self._policy().identity(user, (it.strip() for it in groups.split(",") if it.strip()))
+        return self._policy().identity(user, (group.strip() for group in groups.split(",") if group.strip()))
 
-    def _is_believed(self, request: Request) -> bool:
+    def _is_trusted(self, request: Request) -> bool:
         client = request.scope.get("client")
-        # Over a unix socket it is whoever may open that file.
+        # A peer on a unix socket has no address; the permissions of the socket's file decide who can be one.
         return not self._proxies or client is None or is_within(client[0], self._proxies)
 
 
 def read_policy(options: Options) -> Policy:
-    """Raises StartupError."""
+    """Read the rules of access from the options and the file of roles. Raise StartupError."""
     roles: tuple[Role, ...] = ()
     if options.roles_file:
         try:
@@ -84,7 +85,7 @@ def _refusal(options: Options) -> str:
 
 
 def _basic(request: Request) -> tuple[str, str]:
-    """User and password as HTTP Basic says them; empty where it does not."""
+    """Return user and password from HTTP Basic, or two empty strings."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -1,4 +1,4 @@
-"""What monitoring asks of nsqadmin: is it there, is it ready, and the numbers of the cluster for Prometheus."""
+"""The endpoints for monitoring: whether nsqadmin runs and is ready, and the cluster's numbers for Prometheus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Monitoring:
         return text_answer("OK", v1=False)
 
     async def healthz(self, request: Request) -> Response:
-        """Ready means that there is a picture to show."""
+        """Answer 200 once there is a picture to show."""
         if self._services.view.snapshot.index:
             return text_answer("OK", v1=False)
         return text_answer("nothing has been asked yet", status=503, v1=False)
@@ -49,10 +49,10 @@ class _Monitoring:
         topics = [topic for topic in snapshot.topics if identity.sees(topic.name)]
         hub, sampler = self._services.hub, self._services.sampler
         own = [
-            gauge("nsqadmin_viewers", "Browsers that are sent live numbers.", len(hub)),
+            gauge("nsqadmin_viewers", "Pages that get live updates.", len(hub)),
             gauge(
                 "nsqadmin_busy_share",
-                "Part of the time that the last sample took to work on.",
+                "Share of a core that the last sample took.",
                 sampler.busy_share if sampler is not None else 0.0,
             ),
         ]
@@ -67,13 +67,13 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
     return [
         gauge(
             "nsqadmin_build_info",
-            "Always 1; the labels say what runs.",
+            "Always 1; the labels name the version.",
             1,
             {"version": NSQ_VERSION, "release": suite_version()},
         ),
         counter("nsqadmin_samples_total", "Samples of the cluster since the start.", snapshot.index),
         gauge("nsqadmin_sample_timestamp_seconds", "When the last sample was taken.", snapshot.taken_at),
-        gauge("nsqadmin_sample_interval_seconds", "Time until the next one.", snapshot.interval),
+        gauge("nsqadmin_sample_interval_seconds", "Time until the next sample.", snapshot.interval),
         gauge("nsq_problems", "Findings that are problems.", severities.count(Severity.PROBLEM)),
         gauge("nsq_warnings", "Findings that are warnings.", severities.count(Severity.WARNING)),
         _many(
@@ -81,65 +81,67 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
             "Whether the node answered in the last sample.",
             [
                 *((node.is_reachable, {"node": node.address, "kind": "nsqd"}) for node in snapshot.nodes),
-                *((it.is_reachable, {"node": it.address, "kind": "nsqlookupd"}) for it in snapshot.lookupds),
+                *(
+                    (lookupd.is_reachable, {"node": lookupd.address, "kind": "nsqlookupd"})
+                    for lookupd in snapshot.lookupds
+                ),
             ],
         ),
     ]
 
 
 def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
-    """Sums over all nodes; what is unknown has no sample."""
-    of_topics = [(it, {"topic": it.name}) for it in topics if not it.is_inactive]
+    """Return sums over all nodes. Unknown values have no sample."""
+    of_topics = [(topic, {"topic": topic.name}) for topic in topics if not topic.is_inactive]
     of_channels = [
         (channel, {"topic": topic.name, "channel": channel.name}) for topic in topics for channel in topic.channels
     ]
     return [
         _many("nsq_topic_depth", "Messages that no channel has got yet.", [(it.depth, at) for it, at in of_topics]),
         _many(
-            "nsq_topic_messages", "Messages since the nodes' start.", [(it.message_count, at) for it, at in of_topics]
+            "nsq_topic_messages", "Messages since the nodes started.", [(it.message_count, at) for it, at in of_topics]
         ),
-        _many("nsq_channel_depth", "Messages that wait.", [(it.depth, at) for it, at in of_channels]),
+        _many("nsq_channel_depth", "Waiting messages.", [(it.depth, at) for it, at in of_channels]),
         _many("nsq_channel_in_flight", "Messages being handled.", [(it.in_flight_count, at) for it, at in of_channels]),
         _many(
             "nsq_channel_deferred",
-            "Messages that wait for their time.",
+            "Messages that wait for their delay.",
             [(it.deferred_count, at) for it, at in of_channels],
         ),
         _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
         _many(
             "nsq_channel_oldest_age_seconds",
-            "How long the next message has waited, about.",
+            "About how long the next message has waited.",
             [(it.oldest_age, at) for it, at in of_channels if it.oldest_age is not None],
         ),
         _many(
             "nsq_channel_drain_seconds",
-            "Time until the channel is empty, if it goes on as it does.",
+            "Time until the channel is empty at the present rates.",
             [(it.drain_time, at) for it, at in of_channels if it.drain_time is not None],
         ),
     ]
 
 
 def condition_metrics(snapshot: Snapshot, sees: Callable[[str], bool]) -> list[Metric]:
-    """What diagnosis has found, by rule."""
-    of_channels = {
-        (it.rule, it.topic, it.channel): it for it in snapshot.findings if it.topic and it.channel and sees(it.topic)
-    }
-    of_topics = {(it.rule, it.topic): it for it in snapshot.findings if it.topic and not it.channel and sees(it.topic)}
+    """Return the findings of diagnosis, by rule."""
+    visible = [finding for finding in snapshot.findings if finding.topic and sees(finding.topic)]
+    of_channels = {(found.rule, found.topic, found.channel): found for found in visible if found.channel}
+    of_topics = {(found.rule, found.topic): found for found in visible if not found.channel}
     return [
         _many(
             "nsq_channel_condition",
-            "1 where the rule speaks.",
+            "1 if diagnosis finds this about the channel.",
             [
-                (1, {"rule": rule, "topic": topic, "channel": channel, "severity": it.severity.value})
-                for (rule, topic, channel), it in of_channels.items()
+                (1, {"rule": rule, "topic": topic, "channel": channel, "severity": found.severity.value})
+                for (rule, topic, channel), found in of_channels.items()
             ],
         ),
         _many(
             "nsq_topic_condition",
-            "1 where the rule speaks.",
+            "1 if diagnosis finds this about the topic.",
             [
-                (1, {"rule": rule, "topic": topic, "severity": it.severity.value})
-                for (rule, topic), it in of_topics.items()
+                (1, {"rule": rule, "topic": topic, "severity": found.severity.value})
+                for (rule, topic), found in of_topics.items()
             ],
         ),
     ]

@@ -1,4 +1,4 @@
-"""Answers in NSQ's manner over Starlette, and what handlers read of a request."""
+"""Answers in NSQ's manner with Starlette's responses, and what handlers read from a request."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def raw_json(body: bytes) -> Response:
     return Response(body, 200, _V1, "application/json; charset=utf-8")
 
 
-# Who asks
+# The caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks for an action, for the audit log and for who is notified."""
+    """The user who asks for an action, as the audit log and notifications need it."""
 
     identity: Identity
     remote: str
-    basic_user: str = ""  # of HTTP Basic, which NSQ puts into notifications
+    basic_user: str = ""  # the name in HTTP Basic, checked or not: NSQ puts it into notifications
     user_agent: str = ""
     url: str = ""
 
 
 def identity_of(request: Request) -> Identity:
-    """As the application has found out before it called the handler."""
+    """Return the user, whom the application has identified before it called the handler."""
     return cast(Identity, request.state.identity)
 
 
@@ -74,18 +74,18 @@ def remote_of(request: Request) -> str:
 
 
 def require(request: Request, right: Right, topic: str = "") -> Identity:
-    """The one who asks, when he may. Raises 403, with NSQ's word and the reason."""
+    """Return the user if the user has the right. Otherwise raise 403, with NSQ's word and the reason."""
     identity = identity_of(request)
     if reason := identity.why_not(right, topic):
         raise HttpError(403, "FORBIDDEN", details={"reason": reason})
     return identity
 
 
-# What they send
+# Bodies and arguments
 
 
 async def body_of(request: Request, *, limit: int = MOST_BODY) -> bytes:
-    """Raises 413 for more than `limit`, and ClientGone when the peer leaves meanwhile."""
+    """Read the request's body. Raise 413 if it exceeds `limit`, and ClientGone if the peer leaves meanwhile."""
     pieces: list[bytes] = []
     size = 0
     try:
@@ -100,12 +100,12 @@ async def body_of(request: Request, *, limit: int = MOST_BODY) -> bytes:
 
 
 async def form_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, str]:
-    """An HTML form as browsers send it when nothing else is said; the first value of each name."""
+    """Read an HTML form in the encoding that browsers use by default. Return the first value of each name."""
     return {name: values[0] for name, values in (await lists_of(request, limit=limit)).items()}
 
 
 async def lists_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, list[str]]:
-    """The same, with all values of each name."""
+    """Read a form as `form_of` does, but return all values of each name."""
     try:
         pairs = parse_qsl((await body_of(request, limit=limit)).decode(), keep_blank_values=True, max_num_fields=10_000)
     except ValueError:
@@ -117,7 +117,7 @@ async def lists_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, lis
 
 
 async def object_of(request: Request) -> dict[str, Any]:
-    """A JSON object; 400 otherwise."""
+    """Read a JSON object. Raise 400 for any other body."""
     try:
         value = nsq_json.loads(await body_of(request))
     except nsq_json.JsonError as error:
@@ -128,7 +128,7 @@ async def object_of(request: Request) -> dict[str, Any]:
 
 
 def number_argument(request: Request, name: str, default: int, *, least: int, most: int) -> int:
-    """A whole number of the query; 400 for anything else."""
+    """Read a whole number from the query; `default` if it is not given. Raise 400 for anything else."""
     text = request.query_params.get(name)
     if text is None or text == "":
         return default

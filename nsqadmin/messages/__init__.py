@@ -1,4 +1,5 @@
-"""What is in messages: reading a topic's history, peeking, tailing, publishing, publishing a range again.
+"""Messages: reading a topic's history, peeking, tailing, publishing, and replaying a range.
 
-Looking changes nothing anywhere. Bodies are shown to who has the right, and masked here and not in the browser.
+Reading and peeking change nothing on any node. Bodies are shown to users with the right `payload`; for others they are
+masked here, before anything reaches a browser.
 """

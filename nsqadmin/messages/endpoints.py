@@ -1,4 +1,4 @@
-"""`/api/v2/messages/*`, `/api/v2/publish`, `/api/v2/replay`, `/api/v2/tail`."""
+"""The endpoints for messages: `messages/*`, `logs/*`, `tail/*`, `publish` and `replay` under `/api/v2`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.service import Messages
 
-MOST_SHOWN: Final = 32 * 1024  # bytes of a body on a page; the rest is downloaded
-MOST_BODY: Final = 16 << 20  # of what is published at once
+MOST_SHOWN: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
+MOST_BODY: Final = 16 << 20  # bytes of a request to publish
 _MOST_DEFERRED: Final = 3600 * 24 * 365 * 1000  # milliseconds; nsqd has its own limit
-_MOST_TAILED: Final = 200  # messages that wait to be shown
+_MOST_TAILED: Final = 200  # messages of a tail that wait to be sent to the browser
 _HIGHEST: Final = (1 << 63) - 1
 
 
@@ -63,7 +63,7 @@ class _Endpoints:
         return json_answer({"logs": to_json(logs)})
 
     async def read(self, request: Request) -> Response:
-        """`from=`, `limit=`, `node=`, `filter=`; `format=ndjson` downloads whole bodies."""
+        """Send a page of history. Arguments: `from=`, `limit=`, `node=`, `filter=`, `format=ndjson` (whole bodies)."""
         topic = self._topic(request)
         page = await self._messages.read(
             topic,
@@ -89,7 +89,7 @@ class _Endpoints:
         return _page_answer(request, page, f"{topic}.{channel}.ndjson")
 
     async def tail(self, request: Request) -> Response:
-        """Events `message`, `skipped` (how many so far), `trouble` (a node and why), `end`."""
+        """Stream events: `message`, `skipped` (how many so far), `trouble` (a node and the reason), `end`."""
         topic = self._topic(request)
         identity = require(request, Right.PAYLOAD, topic)
         wanted = filter_of(request.query_params.get("filter", ""))
@@ -99,12 +99,12 @@ class _Endpoints:
             nodes = nodes_to_tail(snapshot, topic)
         except CannotTail as error:
             raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
-        self._messages.tailed(topic, caller_of(request))
-        shown = _Shown(wanted)
+        self._messages.note_tail(topic, caller_of(request))
+        shown = _TailEvents(wanted)
         found = snapshot.topic(topic)
         tail = Tail(
             topic,
-            show=lambda message: shown.show(self._messages.reader.seen(message, topic, identity)),
+            show=lambda message: shown.show(self._messages.reader.masked_for(identity, message, topic)),
             skip=shown.skip,
             trouble=shown.trouble,
             sample_rate=sample_rate(found.rates.incoming if found is not None else None),
@@ -116,7 +116,7 @@ class _Endpoints:
         return EventStream(lambda: shown.events(run), close=shown.close)
 
     async def publish(self, request: Request) -> Response:
-        """`{"topic":"t","body":"text"}`, or `bodies`, or `body_base64`; `node`, `defer_ms`, `count`."""
+        """Publish `{"topic":"t","body":"text"}`; also `bodies` or `body_base64`, with `node`, `defer_ms`, `count`."""
         require(request, Right.PUBLISH)
         body = await self._object(request)
         topic = _word(body, "topic")
@@ -131,7 +131,7 @@ class _Endpoints:
         return json_answer(to_json(published))
 
     async def plan_replay(self, request: Request) -> Response:
-        """`{"topic":"t","node":"n1:4151","first":0,"end":100,"target":"t2"}`."""
+        """Send what replaying `{"topic":"t","node":"n1:4151","first":0,"end":100,"target":"t2"}` would do."""
         require(request, Right.PUBLISH)
         body = await self._object(request)
         return json_answer(to_json(await self._plan(request, body)))
@@ -178,7 +178,7 @@ class _Endpoints:
 def _page_answer(request: Request, page: Page, name: str) -> Response:
     if request.query_params.get("format") != "ndjson":
         return json_answer(page_json(page, most=MOST_SHOWN))
-    lines = "".join(json.dumps(message_json(it, most=it.size), ensure_ascii=False) + "\n" for it in page.messages)
+    lines = "".join(json.dumps(message_json(row, most=row.size), ensure_ascii=False) + "\n" for row in page.messages)
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     headers = {"content-disposition": f'attachment; filename="{safe}"'}
     return Response(lines.encode("utf-8", "replace"), headers=headers, media_type="application/x-ndjson")
@@ -192,12 +192,12 @@ def filter_of(text: str) -> Filter:
 
 
 def bodies_of(body: Mapping[str, Any]) -> list[bytes]:
-    """What is to be published, each as often as `count` says."""
+    """Return the bodies to publish, repeated as often as `count` says."""
     if "bodies" in body:
         texts = body["bodies"]
-        if not isinstance(texts, list) or not all(isinstance(it, str) for it in texts):
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise HttpError(400, "INVALID_BODY", details={"reason": "bodies is a list of strings"})
-        bodies = [it.encode("utf-8", "surrogatepass") for it in texts]
+        bodies = [text.encode("utf-8", "surrogatepass") for text in texts]
     elif "body_base64" in body:
         try:
             bodies = [b64decode(_word(body, "body_base64"), validate=True)]
@@ -227,8 +227,8 @@ def _number(body: Mapping[str, Any], name: str, default: int, *, most: int) -> i
     return value
 
 
-class _Shown:
-    """What a tail has given and its viewer has not got yet. Of too many, the oldest are skipped and counted."""
+class _TailEvents:
+    """The events of a tail that its viewer has not got yet. If too many wait, the oldest are skipped and counted."""
 
     def __init__(self, wanted: Filter) -> None:
         self._wanted = wanted

@@ -1,10 +1,10 @@
-"""What somebody searches messages for: a piece of text, or conditions on fields of their JSON. Nothing is executed.
+"""Filters for searching messages: a piece of text, or conditions on fields of JSON bodies. Nothing is executed.
 
-timeout                            the body contains it, whatever the case
-"order id"                         the same, with a blank
-customer.country = DE              a field of the JSON body; items of lists by number: items.0.price
-amount >= 100 and status != paid   several; every one must hold
-@size > 4096                       @size, @sequence, @delay: of the message itself
+timeout                            the body contains the text, in any case
+"order id"                         quotes, for a text with a blank
+customer.country = DE              a field of a JSON body; items of lists by number: items.0.price
+amount >= 100 and status != paid   several conditions, all of which must hold
+@size > 4096                       @size, @sequence, @delay: properties of the message itself
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 class BadFilter(ValueError):
-    """It cannot be understood; the message says from where on."""
+    """The filter cannot be understood; the message says from where on."""
 
 
 class Matched(Protocol):
-    """What a filter looks at."""
+    """The properties of a message that a filter can name."""
 
     @property
     def size(self) -> int: ...
@@ -54,10 +54,12 @@ class Matched(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    path: tuple[str, ...]
+    """A comparison of one field with a value."""
+
+    path: tuple[str, ...]  # the field's name at each level
     operator: str
     value: str
-    of_message: bool = False
+    of_message: bool = False  # the field is a property of the message and not part of its body
 
     def holds(self, document: Any, message: Matched) -> bool:
         found = getattr(message, self.path[0]) if self.of_message else _at(document, self.path)
@@ -72,28 +74,31 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`text` or `conditions`; neither lets everything through."""
+    """A parsed filter. Without text and conditions it matches every message."""
 
-    text: bytes = b""
+    text: bytes = b""  # in lower case
     conditions: tuple[Condition, ...] = ()
 
     def matches(self, body: bytes, message: Matched) -> bool:
-        """`body` is what the one who searches may see: else he could find out the rest by asking."""
+        """Return whether a message matches. `body` must be masked for the user who searches.
+
+        Otherwise the user could find out masked fields by searching for them.
+        """
         if self.text:
             return self.text in body.lower()
         if not self.conditions:
             return True
         document = None
-        if any(not it.of_message for it in self.conditions):
+        if any(not condition.of_message for condition in self.conditions):
             try:
                 document = json.loads(body)
             except (ValueError, RecursionError):
                 return False
-        return all(it.holds(document, message) for it in self.conditions)
+        return all(condition.holds(document, message) for condition in self.conditions)
 
 
 def parse_filter(text: str) -> Filter:
-    """Raises BadFilter."""
+    """Read a filter as a user has typed it. Raise BadFilter."""
     text = text.strip()
     if len(text) > LONGEST:
         raise BadFilter(f"longer than {LONGEST} characters")
@@ -123,7 +128,7 @@ def _condition(found: re.Match[str]) -> Condition:
     value = found["quoted"] if found["quoted"] is not None else found["bare"]
     if path.startswith("@"):
         if path[1:] not in _OF_MESSAGE:
-            raise BadFilter(f"unknown {path}; there are {', '.join('@' + it for it in _OF_MESSAGE)}")
+            raise BadFilter(f"unknown {path}; expected one of {', '.join('@' + name for name in _OF_MESSAGE)}")
         return Condition((path[1:],), found["operator"], value, of_message=True)
     return Condition(tuple(path.split(".")), found["operator"], value)
 
@@ -153,7 +158,7 @@ def _equals(found: Any, value: str) -> bool:
 
 
 def _compares(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool:
-    """Numbers as numbers, texts as texts, which is also how dates in ISO's spelling compare."""
+    """Compare numbers as numbers and texts as texts, which works for dates in ISO format as well."""
     if isinstance(found, bool) or found is None:
         return False
     if isinstance(found, int | float):

@@ -1,7 +1,7 @@
-"""What of a body is replaced before anybody without the right `payload` sees it.
+"""Masks bodies for users without the right `payload`.
 
-A rule is a path into JSON (`$.customer.email`, `$.items.*.card`), or a regular expression for what is replaced anywhere.
-Without rules such a one sees no bodies at all; where only paths are given, none that are not JSON.
+A rule is a path into JSON (`$.customer.email`, `$.items.*.card`), or a regular expression whose matches are replaced
+anywhere. Without rules, these users see no bodies at all; if all rules are paths, they see only bodies that are JSON.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ class BadMask(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Masking:
+    """The rules of --mask."""
+
     paths: tuple[tuple[str, ...], ...] = ()
     expressions: tuple[re.Pattern[str], ...] = ()
 
     def masked(self, body: bytes) -> bytes | None:
-        """The body with what is to be hidden replaced; None: nothing of it may be seen."""
+        """Return the body with everything hidden replaced, or None if nothing of it may be seen."""
         if not self.paths and not self.expressions:
             return None
         try:
@@ -41,7 +43,7 @@ class Masking:
                     return None
             else:
                 changed = [_hide(document, path) for path in self.paths]
-                # Only what was changed is written anew: spelling and order of the rest are worth seeing.
+                # A document without a hidden field keeps its own spelling, which is worth seeing.
                 text = json.dumps(document, ensure_ascii=False) if any(changed) else text
         for expression in self.expressions:
             text = expression.sub(MASK, text)
@@ -49,7 +51,7 @@ class Masking:
 
 
 def parse_masks(rules: Iterable[str]) -> Masking:
-    """Raises BadMask."""
+    """Read the rules of --mask. Raise BadMask."""
     paths: list[tuple[str, ...]] = []
     expressions: list[re.Pattern[str]] = []
     for rule in rules:
@@ -67,7 +69,7 @@ def parse_masks(rules: Iterable[str]) -> Masking:
 
 
 def _hide(document: Any, path: tuple[str, ...]) -> bool:
-    """Whether there was something."""
+    """Replace what is at the path. Return whether anything is there."""
     step, rest = path[0], path[1:]
     members: Iterable[Any]
     if isinstance(document, dict):

@@ -1,4 +1,4 @@
-"""Messages as they are shown, and what came of publishing some."""
+"""The records for messages that are shown, published or replayed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from nsqadmin.cluster.recording import to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message. `body` is None for who may not see it; `is_masked`: something in it was replaced."""
+    """One message."""
 
     node: str
     id: str
     timestamp: float
     size: int
-    body: bytes | None
+    body: bytes | None  # None: the user may not see it
     sequence: int | None = None  # None in a tail
-    attempts: int | None = None  # before now; None: not known
-    delay: float = 0.0  # seconds; it was published with one
-    is_masked: bool = False
+    attempts: int | None = None  # so far; None: not known
+    delay: float = 0.0  # seconds of delay with which it was published
+    is_masked: bool = False  # something in the body was replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """[first, end) cannot be read any more."""
+    """A range of messages, [first, end), that cannot be read any more."""
 
     node: str
     first: int
@@ -36,63 +36,68 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLog:
-    """What there is to read on one node; `reason` says why nothing is."""
+    """What can be read on one node."""
 
     node: str
-    first: int = 0
-    next: int = 0
+    first: int = 0  # the sequence of the oldest message
+    next: int = 0  # the sequence that the next published message will get
     first_time: float | None = None
     last_time: float | None = None
-    continue_at: int | None = None  # where to read on after this page; None: at its end
-    reason: str = ""
+    continue_at: int | None = None  # where to read on after this page; None: nothing is left
+    reason: str = ""  # why nothing can be read; empty if something can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """By time, the oldest first."""
+    """Messages of all nodes, as one page of the history."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...]  # by time, the oldest first
     gaps: tuple[Gap, ...] = ()
     logs: tuple[NodeLog, ...] = ()
-    scanned: int = 0  # messages that were looked at, for a filter
+    scanned: int = 0  # how many messages were read; with a filter more than are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """How many messages a node has taken; `error` is why it took no more."""
+    """What has become of publishing messages."""
 
     node: str
-    count: int
-    error: str = ""
+    count: int  # messages that the node has accepted
+    error: str = ""  # why it accepted no more; empty if it accepted all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
-    """Messages [first, end) of a node's log, to be published to `target` again."""
+    """What replaying messages [first, end) of a node's log to `target` would do."""
 
     topic: str
     node: str
     first: int
     end: int
     target: str
-    count: int
+    count: int  # messages in the range, some of which may turn out to be in gaps
     title: str
     consequences: tuple[str, ...]
-    must_type: str = ""
+    must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReceipt:
+    """What has become of a replay."""
+
     plan: ReplayPlan
     published: int
-    skipped: int  # in gaps
-    continue_at: int | None  # where to go on, when it did not get to the end
+    skipped: int  # messages in gaps
+    continue_at: int | None  # where to go on, if it did not reach the end
     error: str = ""
     took: float = 0.0
 
 
 def message_json(message: Message, *, most: int) -> dict[str, Any]:
-    """As `/topic/read` says it: `body` where it is text, else `body_base64`; cut after `most` bytes."""
+    """Return the message as nsqd's `/topic/read` does: text as `body`, other bytes as `body_base64`.
+
+    The body is cut after `most` bytes.
+    """
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
     if message.body is None:
         return document | {"body_withheld": True}
@@ -100,7 +105,7 @@ def message_json(message: Message, *, most: int) -> dict[str, Any]:
     if len(message.body) > most:
         document["is_cut"] = True
     try:
-        # A cut may go through the middle of a character.
+        # The cut may split a character.
         return document | {"body": body.decode("utf-8") if body is message.body else _decoded_start(body)}
     except UnicodeDecodeError:
         return document | {"body_base64": b64encode(body).decode()}

@@ -1,4 +1,4 @@
-"""Publishes: what somebody has written, or a range of history again. It goes over HTTP, as any program's would."""
+"""Publishes messages that a user has written, and replays ranges of history, over nsqd's HTTP API."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
     from nsqadmin.messages.reading import Reader
     from nsqadmin.upstream.client import Upstream
 
-MOST: Final = 10_000  # messages that are published at once by hand
-MOST_REPLAYED: Final = 100_000  # more is work for a program that can go on where it was
+MOST: Final = 10_000  # messages in one request to publish
+MOST_REPLAYED: Final = 100_000  # messages; more is work for a program that can resume where it stopped
 _BATCH: Final = 200  # messages
 _BATCH_BYTES: Final = 1 << 20
-_TYPED_FROM: Final = 1000  # messages: from there on the target's name has to be typed
+_TYPED_FROM: Final = 1000  # messages; to replay more, the user has to type the target's name
 
 
 class CannotPublish(Exception):
-    """It makes no sense as it was asked for; the message is a code, the second argument the reason."""
+    """The request makes no sense."""
 
     def __init__(self, code: str, reason: str) -> None:
+        """`code` is a word for programs, `reason` a text for users."""
         super().__init__(code)
         self.code = code
         self.reason = reason
 
 
 def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
-    """The one that was asked for, or a healthy one, if there is one that has the topic. Raises CannotPublish."""
+    """Return `node`, if given; otherwise a healthy node, preferably one that has the topic. Raise CannotPublish."""
     if not is_valid_name(topic):
         raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
     if node:
@@ -46,7 +47,7 @@ def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
         if known is None:
             raise CannotPublish("NODE_NOT_FOUND", node)
         return node
-    healthy = [it.address for it in snapshot.nodes if it.is_reachable and it.own_health in ("", "OK")]
+    healthy = [each.address for each in snapshot.nodes if each.is_reachable and each.own_health in ("", "OK")]
     if not healthy:
         raise CannotPublish("NO_NODE", "no node answers")
     found = snapshot.topic(topic)
@@ -55,7 +56,7 @@ def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
 
 
 class Publisher:
-    """On trio."""
+    """Publishes and replays, on trio."""
 
     def __init__(self, upstream: Upstream, reader: Reader) -> None:
         self._upstream = upstream
@@ -81,7 +82,7 @@ class Publisher:
         await self._upstream.post(node, f"/mpub?topic={quote_plus(topic)}&binary=true", packed)
 
     def plan_replay(self, log: NodeLog, topic: str, first: int, end: int, target: str) -> ReplayPlan:
-        """Raises CannotPublish."""
+        """Return what replaying this range of `log` would do. Raise CannotPublish."""
         if not is_valid_name(target):
             raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
         if log.reason:
@@ -99,13 +100,13 @@ class Publisher:
             end=end,
             target=target,
             count=count,
-            title=f"Publish {count:,} message{'' if count == 1 else 's'} of {topic} to {target} again",
+            title=f"Replay {count:,} message{'' if count == 1 else 's'} of {topic} to {target}",
             consequences=tuple(_consequences(topic, target, count)),
             must_type=target if count > _TYPED_FROM else "",
         )
 
     async def replay(self, plan: ReplayPlan) -> ReplayReceipt:
-        """Batch by batch; when it cannot go on, the receipt says where it was."""
+        """Publish the range batch by batch. After an error the receipt says where to go on."""
         began = trio.current_time()
         published = skipped = 0
         at, error = plan.first, ""
@@ -146,8 +147,8 @@ class Publisher:
 
 def _consequences(topic: str, target: str, count: int) -> list[str]:
     texts = [
-        f"Every channel of {target} gets them, as new messages with new ids and times, behind what waits already.",
-        "Delays that they were published with are left out.",
+        f"Every channel of {target} gets them after its waiting messages, as new messages with new ids and times.",
+        "They are published without the delays that they had before.",
     ]
     if target == topic:
         texts.insert(0, f"All consumers of {topic} see these messages a second time.")

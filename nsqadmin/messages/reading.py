@@ -1,4 +1,4 @@
-"""Reads topics' histories from the nodes that keep them; nothing is changed there, and no channel notices."""
+"""Reads the history of topics from the nodes that keep it. This changes nothing there, and no channel is affected."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 MOST: Final = 1000  # messages of a page
-MOST_SCANNED: Final = 20_000  # that are looked at for one page with a filter
-_MOST_BYTES: Final = 32 << 20  # of the bodies of one page
+MOST_SCANNED: Final = 20_000  # messages of one node that are searched for one page
+_MOST_BYTES: Final = 32 << 20  # of the bodies of one node on one page
 _LONGEST_LINE: Final = 64 << 20  # bytes: a message may be as large as --max-msg-size, and base64 makes it larger
 _MOST_OF_A_REFUSAL: Final = 64 * 1024
 _LONGEST_READ: Final = 60.0  # seconds for one page
@@ -39,12 +39,12 @@ NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
 
 
 class Unreadable(Exception):
-    """A node cannot be read from there; the message is for people."""
+    """A node's history cannot be read from that place; the message is for users."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """What one node has given."""
+    """What was read from one node."""
 
     log: NodeLog
     messages: list[Message] = field(default_factory=list)
@@ -52,31 +52,31 @@ class _Read:
     scanned: int = 0
 
     def add_gap(self, gap: Gap) -> None:
-        """Raises Unreadable where there are more gaps than any log has."""
+        """Add a gap. Raise Unreadable if the node sends more gaps than any log has."""
         self.gaps.append(gap)
         if len(self.gaps) > MOST_SCANNED:
             raise Unreadable(f"more than {MOST_SCANNED:,} gaps")
 
 
 class Reader:
-    """On trio."""
+    """Reads and peeks, on trio."""
 
     def __init__(self, upstream: Upstream, masking: Masking) -> None:
         self._upstream = upstream
         self._masking = masking
 
     async def logs(self, snapshot: Snapshot, topic: str, node: str = "") -> tuple[NodeLog, ...]:
-        """What there is to read, node by node."""
+        """Return what can be read on each node, or on `node` only."""
         nodes = _nodes(snapshot, topic, node)
         logs: dict[str, NodeLog] = {}
 
-        async def ask(it: Node) -> None:
-            logs[it.address] = await self._log(it, topic)
+        async def ask(asked: Node) -> None:
+            logs[asked.address] = await self._log(asked, topic)
 
         async with trio.open_nursery() as nursery:
-            for it in nodes:
-                nursery.start_soon(ask, it)
-        return tuple(logs[it.address] for it in nodes)
+            for asked in nodes:
+                nursery.start_soon(ask, asked)
+        return tuple(logs[asked.address] for asked in nodes)
 
     async def page(
         self,
@@ -89,7 +89,10 @@ class Reader:
         limit: int = 100,
         wanted: Filter | None = None,
     ) -> Page:
-        """From `place` on: earliest, latest (the last `limit`), a sequence or a time. A sequence needs a node."""
+        """Return the messages from `place` on: earliest, latest (the last `limit`), a sequence or a time.
+
+        Sequences are counted by each node for itself, so a sequence needs a `node`.
+        """
         reads: list[_Read] = []
 
         async def read(log: NodeLog) -> None:
@@ -103,10 +106,10 @@ class Reader:
     async def peek(
         self, snapshot: Snapshot, topic: str, channel: str, *, identity: Identity, node: str = "", limit: int = 20
     ) -> Page:
-        """What would be delivered next, as it lies in the log. It stays where it is."""
+        """Return the messages that the channel would deliver next. They stay where they are."""
         found = snapshot.channel(topic, channel)
         having = {row.node for row in found.nodes} if found is not None else set()
-        logs = [it for it in await self.logs(snapshot, topic, node) if it.node in having]
+        logs = [log for log in await self.logs(snapshot, topic, node) if log.node in having]
         reads: list[_Read] = []
 
         async def peek(log: NodeLog) -> None:
@@ -158,7 +161,7 @@ class Reader:
                         read.add_gap(_gap(log.node, line))
                         continue
                     read.scanned += 1
-                    message = self.seen(_message(log.node, line), topic, identity)
+                    message = self.masked_for(identity, _message(log.node, line), topic)
                     at = (message.sequence or 0) + 1
                     if wanted.matches(message.body or b"", message):
                         read.messages.append(message)
@@ -186,7 +189,7 @@ class Reader:
                         if "gap" in line:
                             read.add_gap(_gap(log.node, line))
                         elif "next" not in line:
-                            message = self.seen(_message(log.node, line), topic, identity)
+                            message = self.masked_for(identity, _message(log.node, line), topic)
                             known = attempts.get(message.sequence if message.sequence is not None else -1)
                             read.messages.append(replace(message, attempts=known))
                             size += message.size
@@ -199,7 +202,7 @@ class Reader:
         return read
 
     async def lines(self, node: str, topic: str, start: str, more: str) -> AsyncGenerator[dict[str, Any], None]:
-        """What /topic/read says, line by line. Raises Unreadable, also where the answer breaks off."""
+        """Yield the lines of an answer to /topic/read. Raise Unreadable, also if the answer breaks off."""
         target = f"/topic/read?topic={quote_plus(topic)}&from={quote_plus(start)}{more}"
         is_whole = False
         try:
@@ -222,7 +225,7 @@ class Reader:
             raise Unreadable("the answer broke off")
 
     async def _object(self, line: bytes) -> dict[str, Any]:
-        """Parse a line, which a hostile node can make long: in slices, but for its body, which is one text."""
+        """Parse a line. A hostile node can make it long, so it is parsed in slices, except for its body, one text."""
         try:
             if len(line) <= sliced_json.WINDOW:
                 document = json.loads(line)
@@ -231,11 +234,11 @@ class Reader:
         except (ValueError, RecursionError) as error:
             raise _unreadable(error) from error
         if not isinstance(document, dict):
-            raise Unreadable("what it says cannot be read: no object")
+            raise Unreadable("its answer cannot be read: expected an object")
         return document
 
-    def seen(self, message: Message, topic: str, identity: Identity) -> Message:
-        """As this one may see it."""
+    def masked_for(self, identity: Identity, message: Message, topic: str) -> Message:
+        """Return the message as this user may see it."""
         if identity.may(Right.PAYLOAD, topic) or message.body is None:
             return message
         masked = self._masking.masked(message.body)
@@ -243,31 +246,32 @@ class Reader:
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
-    """Give up after a minute: a node that sends a little now and then must not hold up a page for ever."""
+    """Read for a minute at most: a node that sends a little now and then must not hold up a page for ever."""
     with trio.move_on_after(_LONGEST_READ):
         return await reading
     return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))
 
 
 def _nodes(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
-    """Those that have the topic, and those that may have it but do not answer."""
+    """Return the nodes that have the topic, and those that do not answer and so may have it."""
     found = snapshot.topic(topic)
     having = {row.node for row in found.nodes} if found is not None else set()
     return [
-        it
-        for it in snapshot.nodes
-        if (it.address in having or not it.is_reachable) and (not node or it.address == node)
+        each
+        for each in snapshot.nodes
+        if (each.address in having or not each.is_reachable) and (not node or each.address == node)
     ]
 
 
 def _page(reads: Sequence[_Read], limit: int, *, newest: bool = False) -> Page:
-    """Many nodes' messages by time. What does not fit is read again with the next page of its node."""
-    everything = sorted((it for read in reads for it in read.messages), key=lambda it: (it.timestamp, it.node))
+    """Merge the nodes' messages by time. Messages beyond the limit are read again for their node's next page."""
+    messages = (message for read in reads for message in read.messages)
+    everything = sorted(messages, key=lambda message: (message.timestamp, message.node))
     kept = everything[-limit:] if newest else everything[:limit]
     dropped = {} if newest else _first_dropped(everything[limit:])
     logs = tuple(
         replace(read.log, continue_at=dropped.get(read.log.node, read.log.continue_at))
-        for read in sorted(reads, key=lambda it: it.log.node)
+        for read in sorted(reads, key=lambda read: read.log.node)
     )
     return Page(
         messages=tuple(kept),
@@ -279,14 +283,14 @@ def _page(reads: Sequence[_Read], limit: int, *, newest: bool = False) -> Page:
 
 def _first_dropped(messages: Iterable[Message]) -> dict[str, int]:
     first: dict[str, int] = {}
-    for it in messages:
-        if it.sequence is not None:
-            first[it.node] = min(first.get(it.node, it.sequence), it.sequence)
+    for message in messages:
+        if (sequence := message.sequence) is not None:
+            first[message.node] = min(first.get(message.node, sequence), sequence)
     return first
 
 
 def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Neighbours as [first, end)."""
+    """Join neighbouring sequences into ranges [first, end)."""
     runs: list[tuple[int, int]] = []
     for sequence in sorted(sequences):
         if runs and runs[-1][1] == sequence:
@@ -296,11 +300,11 @@ def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-# What a node says. Where something is missing, or of another kind than it should be, that is one node's trouble.
+# A node's answer. A value that is missing or of the wrong type fails this one node only.
 
 
 def _unreadable(error: Exception) -> Unreadable:
-    return Unreadable(f"what it says cannot be read: {error!r}")
+    return Unreadable(f"its answer cannot be read: {error!r}")
 
 
 def _message(node: str, line: dict[str, Any]) -> Message:
@@ -335,7 +339,7 @@ def _next(line: dict[str, Any]) -> int:
 
 
 def _waiting(raw: Any) -> dict[int, int]:
-    """How often each has been tried, by sequence."""
+    """Return how often each waiting message has been attempted, by sequence."""
     try:
         return {_whole(sequence): _whole(count) for sequence, count in raw["waiting"]}
     except _NONSENSE as error:
@@ -344,7 +348,7 @@ def _waiting(raw: Any) -> dict[int, int]:
 
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or abs(value) > _HIGHEST:
-        raise TypeError(f"{value!r:.50} is no whole number")
+        raise TypeError(f"{value!r:.50} is not a whole number")
     return value
 
 
@@ -375,9 +379,9 @@ _WORDS: Final = {
     "EPHEMERAL_CHANNEL": "an ephemeral channel keeps no place in history",
     "GONE": "that part of its history has been removed already",
     "BEYOND_END": "its history does not reach that far",
-    "TOO_MANY_READERS": "too many read from it already: try again",
+    "TOO_MANY_READERS": "it has too many readers already: try again",
     "NOT_FOUND": NOT_KEPT,
-    "INVALID_ARG_FROM": "that is no place: expected earliest, latest, a sequence, or a time like 2026-03-01T12:00:00Z",
+    "INVALID_ARG_FROM": "that is not a place: expected earliest, latest, a sequence, or a time like 2026-03-01T12:00:00Z",
 }
 
 

@@ -1,4 +1,4 @@
-"""Messages for handlers: asks for the rights, bridges to trio, and writes down who has done what."""
+"""Messages for request handlers: checks rights, bridges to trio, and writes the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Messages:
-    """For asyncio. Whoever calls has shown that he may see the topic; what needs more is asked for here (403)."""
+    """Messages, for callers on asyncio.
+
+    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
+    """
 
     def __init__(self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog) -> None:
         self.reader = Reader(upstream, masking)
@@ -34,7 +37,7 @@ class Messages:
         self._activity = activity
 
     async def logs(self, topic: str, node: str = "") -> tuple[NodeLog, ...]:
-        """What there is to read, node by node; where there is nothing, why."""
+        """Return what can be read on each node, or why nothing can."""
         return await run_trio(self.reader.logs, self._view.snapshot, topic, node)
 
     async def read(
@@ -47,7 +50,7 @@ class Messages:
         limit: int = 100,
         wanted: Filter | None = None,
     ) -> Page:
-        """See `Reader.page`."""
+        """Return a page of history; see `Reader.page`."""
 
         async def read() -> Page:
             return await self.reader.page(
@@ -57,7 +60,7 @@ class Messages:
         return await run_trio(read)
 
     async def peek(self, topic: str, channel: str, identity: Identity, *, node: str = "", limit: int = 20) -> Page:
-        """See `Reader.peek`."""
+        """Return what the channel would deliver next; see `Reader.peek`."""
 
         async def peek() -> Page:
             return await self.reader.peek(
@@ -79,13 +82,13 @@ class Messages:
         published = await run_trio(publish)
         text = f"published {published.count:,} of {len(bodies):,} to {topic}"
         result = "ok" if not published.error else "partly" if published.count else "failed"
-        self._done(caller, "publish", text, topic, (at,), result, began)
+        self._note(caller, "publish", text, topic, (at,), result, began)
         return published
 
     async def plan_replay(
         self, topic: str, node: str, first: int, end: int, target: str, identity: Identity
     ) -> ReplayPlan:
-        """What publishing [first, end) of this node's log to `target` again would mean."""
+        """Return what replaying [first, end) of this node's log to `target` would do."""
         _need(identity, Right.PAYLOAD, topic)
         _need(identity, Right.PUBLISH, target)
         logs = await self.logs(topic, node)
@@ -101,16 +104,16 @@ class Messages:
         _need(caller.identity, Right.PUBLISH, plan.target)
         began = time()
         receipt = await run_trio(self._publisher.replay, plan)
-        text = f"published {receipt.published:,} of {plan.topic} [{plan.first}, {plan.end}) to {plan.target} again"
+        text = f"replayed {receipt.published:,} of {plan.topic} [{plan.first}, {plan.end}) to {plan.target}"
         result = "ok" if not receipt.error else "partly" if receipt.published else "failed"
-        self._done(caller, "replay", text, plan.target, (plan.node,), result, began)
+        self._note(caller, "replay", text, plan.target, (plan.node,), result, began)
         return receipt
 
-    def tailed(self, topic: str, caller: Caller) -> None:
-        """For the audit log: somebody has looked into messages as they came."""
-        self._done(caller, "tail", f"tailed {topic}", topic, (), "ok", time())
+    def note_tail(self, topic: str, caller: Caller) -> None:
+        """Record in the audit log that the user tails a topic."""
+        self._note(caller, "tail", f"tailed {topic}", topic, (), "ok", time())
 
-    def _done(
+    def _note(
         self, caller: Caller, what: str, text: str, topic: str, nodes: tuple[str, ...], result: str, began: float
     ) -> None:
         self._activity.add_action(

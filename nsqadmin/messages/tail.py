@@ -1,8 +1,8 @@
-"""What is being published just now, as a consumer of its own sees it.
+"""Tails a topic: shows messages as they are published, through an ephemeral channel of its own on each node.
 
-The channel is ephemeral and nobody else's. On a topic without any channel it would be the first one: it would get
-everything that waits there, and take that along when it goes. So a node where the topic has no lasting channel is left
-out, and where all nodes are, it is refused.
+On a topic without any channel, this channel would be the first one: it would get all messages that wait in the topic,
+and they would be lost when it ends. So nodes where the topic has no lasting channel are left out, and if that leaves no
+node, the tail is refused.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot
 
 LONGEST: Final = 60.0  # seconds
-MOST_A_SECOND: Final = 50  # messages that are shown
+MOST_A_SECOND: Final = 50  # messages that are shown; the others are skipped
 _READY: Final = 10
-_SAMPLED_FROM: Final = 500.0  # messages a second: from there on nsqd is asked for a share of them
+_SAMPLED_FROM: Final = 500.0  # messages a second; above, nsqd is asked to send only a sample
 _MOST: Final = 64 << 20  # bytes of a frame
 _NANOSECOND: Final = 1e-9
 _HEARTBEAT: Final = b"_heartbeat_"
 
 
 class CannotTail(Exception):
-    """The reason is for people."""
+    """A tail would do harm; the message is for users."""
 
 
 def nodes_to_tail(snapshot: Snapshot, topic: str) -> list[Node]:
-    """Where it does no harm. Raises CannotTail."""
+    """Return the nodes where a tail does no harm. Raise CannotTail if there are none."""
     found = snapshot.topic(topic)
     if found is None or found.is_inactive:
         raise CannotTail("No node has the topic.")
@@ -48,25 +48,24 @@ def nodes_to_tail(snapshot: Snapshot, topic: str) -> list[Node]:
         if not is_ephemeral(channel.name) and not channel.name.startswith(TAIL_PREFIX)
         for row in channel.nodes
     }
-    nodes = [it for it in snapshot.nodes if it.address in safe and it.is_reachable]
+    nodes = [node for node in snapshot.nodes if node.address in safe and node.is_reachable]
     if not nodes:
         raise CannotTail(
-            "The topic has no lasting channel. A tail would be its only one: it would take everything that waits, "
-            "and lose it when it ends. Create a channel first."
+            "The topic has no lasting channel. A tail would be its only one: it would take all waiting messages, "
+            "and lose them when it ends. Create a channel first."
         )
     return nodes
 
 
 def sample_rate(published: float | None) -> int:
-    """How much of them nsqd should send, in percent; 0 is all of them."""
+    """Return the percentage of messages that nsqd should send; 0 means all."""
     if published is None or published < _SAMPLED_FROM:
         return 0
     return max(1, min(99, round(100 * MOST_A_SECOND * 2 / published)))
 
 
 class Tail:
-    """Until its time is over or it is cancelled. `show` gets a message, `skip` counts one that is too many, and
-    `trouble` a node that cannot be followed and why."""
+    """One tail, on all nodes."""
 
     def __init__(
         self,
@@ -77,6 +76,10 @@ class Tail:
         trouble: Callable[[str, str], None],
         sample_rate: int = 0,
     ) -> None:
+        """`show` gets each message, `skip` is called instead for one too many in a second.
+
+        `trouble` gets a node that cannot be followed, and the reason. `sample_rate` is in percent; 0 means all.
+        """
         self._topic = topic
         self._channel = f"{TAIL_PREFIX}{secrets.token_hex(6)}#ephemeral"
         self._show = show
@@ -87,6 +90,7 @@ class Tail:
         self._shown = 0
 
     async def run(self, nodes: list[Node], *, seconds: float = LONGEST) -> None:
+        """Follow the nodes until the time is over, or until cancelled."""
         with trio.move_on_after(min(seconds, LONGEST)):
             async with trio.open_nursery() as nursery:
                 for node in nodes:
@@ -132,7 +136,7 @@ class Tail:
                 if frame.type is FrameType.MESSAGE:
                     message = decode_message(frame.data)
                     answers.append(commands.fin(message.id))
-                    self._seen(
+                    self._show_or_skip(
                         Message(
                             node=node,
                             id=message.id.decode("ascii", "replace"),
@@ -147,7 +151,7 @@ class Tail:
                 await stream.send_all(b"".join(answers))
         raise _Refused("the connection was closed")
 
-    def _seen(self, message: Message) -> None:
+    def _show_or_skip(self, message: Message) -> None:
         now = trio.current_time()
         if now - self._second >= 1.0:
             self._second, self._shown = now, 0
@@ -159,4 +163,4 @@ class Tail:
 
 
 class _Refused(Exception):
-    """nsqd has said why not."""
+    """nsqd has refused or closed the connection; the message says why."""

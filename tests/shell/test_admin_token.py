@@ -229,7 +229,7 @@ def test_a_redirect_is_followed_without_the_token_also_back_to_itself(tmp_path: 
             async with opened(chosen) as upstream:
                 got = await asked(upstream, address)
                 assert isinstance(got, Document)
-                assert "elsewhere" in got.withheld
+                assert "redirected" in got.withheld
         assert node.tokens == [True, False]
         assert other.tokens == [False]
 

@@ -1,1 +1,1 @@
-"""Pages that change while they are looked at."""
+"""Live updates of open pages."""

@@ -1,4 +1,4 @@
-"""The numbers of a page, each under the key that an element of the page shows (`data-k`): what is sent live."""
+"""The cells of a page: the numbers that are updated live. An element of the page has a cell's key as its `data-k`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Cells = dict[str, Value]
 
 SCOPES: Final = ("overview", "topics", "nodes", "consumers", "lookup", "counter")
 _WITH_NAME: Final = ("topic", "channel", "node")
-_TOP: Final = 40  # topics of the overview: more are never in its lists
+_TOP: Final = 40  # topics; the lists of the overview are never longer
 
 
 class BadScope(ValueError):
-    """There is no such page."""
+    """No page has this scope."""
 
 
 def checked_scope(scope: str) -> str:
-    """Raises BadScope."""
+    """Return the scope, which names a page, if it is valid. Raise BadScope."""
     word, colon, name = scope.partition(":")
     if scope in SCOPES or (word in _WITH_NAME and colon and name and (word != "channel" or "/" in name)):
         return scope
@@ -28,18 +28,18 @@ def checked_scope(scope: str) -> str:
 
 
 def topic_of(scope: str) -> str:
-    """The topic that the page is about; empty where it is not about one."""
+    """Return the topic that the page is about, or ""."""
     word, _, name = scope.partition(":")
     return name.partition("/")[0] if word in ("topic", "channel") else ""
 
 
 def topic_of_cell(key: str) -> str:
-    """The topic whose number it is; empty where it is no topic's."""
+    """Return the topic that the cell belongs to, or ""."""
     return key.split("/", 2)[1].partition("@")[0] if key.startswith("topics/") else ""
 
 
 def cells_of(snapshot: Snapshot, scope: str) -> Cells:
-    """All of a page's. What is not there any more has no cells."""
+    """Return all cells of a page. A topic or node that is gone has no cells."""
     cells: Cells = dict(_cluster(snapshot))
     word, _, name = scope.partition(":")
     match word:
@@ -68,7 +68,7 @@ def cells_of(snapshot: Snapshot, scope: str) -> Cells:
 
 
 def difference(before: Mapping[str, Value], now: Mapping[str, Value]) -> Cells:
-    """What has changed; null for what is gone."""
+    """Return the cells that have changed, with None for those that are gone."""
     missing = object()
     changed: Cells = {key: value for key, value in now.items() if before.get(key, missing) != value}
     changed.update((key, None) for key in before if key not in now)
@@ -76,10 +76,10 @@ def difference(before: Mapping[str, Value], now: Mapping[str, Value]) -> Cells:
 
 
 def _top(snapshot: Snapshot) -> Iterable[Topic]:
-    """Whatever the overview may list: what is in trouble, and the biggest by depth and by rate."""
+    """Return the topics that the overview may list: those in trouble, and the biggest by depth and by rate."""
     wrong = {finding.topic for finding in snapshot.findings if finding.severity is not Severity.INFO}
-    by_depth = sorted(snapshot.topics, key=lambda it: -it.total_depth)[:_TOP]
-    by_rate = sorted(snapshot.topics, key=lambda it: -(it.rates.incoming or 0.0))[:_TOP]
+    by_depth = sorted(snapshot.topics, key=lambda topic: -topic.total_depth)[:_TOP]
+    by_rate = sorted(snapshot.topics, key=lambda topic: -(topic.rates.incoming or 0.0))[:_TOP]
     named = [topic for name in sorted(wrong) if name and (topic := snapshot.topic(name)) is not None]
     return {topic.name: topic for topic in (*named[: 5 * _TOP], *by_depth, *by_rate)}.values()
 
@@ -101,10 +101,10 @@ def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     yield "cluster/warnings", wrong.count(Severity.WARNING)
     yield "cluster/nodes_up", sum(node.is_reachable for node in snapshot.nodes)
     yield "cluster/nodes", len(snapshot.nodes)
-    yield "cluster/lookupds_up", sum(it.is_reachable for it in snapshot.lookupds)
+    yield "cluster/lookupds_up", sum(lookupd.is_reachable for lookupd in snapshot.lookupds)
     yield "cluster/lookupds", len(snapshot.lookupds)
     yield "cluster/published", sum(topic.message_count for topic in snapshot.topics)
-    yield "cluster/delivered", sum(it.message_count for topic in snapshot.topics for it in topic.channels)
+    yield "cluster/delivered", sum(channel.message_count for topic in snapshot.topics for channel in topic.channels)
 
 
 def _topic(topic: Topic, *, with_nodes: bool = False) -> Iterator[tuple[str, Value]]:
@@ -232,16 +232,16 @@ def _one_node(snapshot: Snapshot, address: str) -> Iterator[tuple[str, Value]]:
                 yield f"topics/{topic.name}@{address}/depth", row.depth
                 yield f"topics/{topic.name}@{address}/message_count", row.message_count
         for channel in topic.channels:
-            for it in channel.nodes:
-                if it.node == address:
+            for on_node in channel.nodes:
+                if on_node.node == address:
                     key = f"topics/{topic.name}/{channel.name}@{address}"
-                    yield f"{key}/depth", it.depth
-                    yield f"{key}/in_flight", it.in_flight_count
-                    yield f"{key}/clients", it.client_count
+                    yield f"{key}/depth", on_node.depth
+                    yield f"{key}/in_flight", on_node.in_flight_count
+                    yield f"{key}/clients", on_node.client_count
 
 
 def _rounded(value: float | None) -> float | None:
-    """Three figures are all that is shown, and what is not shown is no change worth sending."""
+    """Round to the three figures that pages show: a change that nobody can see is not worth sending."""
     return None if value is None else float(f"{value:.3g}")
 
 

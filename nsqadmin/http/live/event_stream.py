@@ -1,4 +1,4 @@
-"""A stream of server-sent events as an answer: ends when the peer leaves, takes nothing for long, or there is no more."""
+"""An answer of server-sent events. It ends with its source, when the peer leaves, or when the peer stops reading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-_STALLED: Final = 60.0  # seconds in which a peer takes nothing
+_STALLED: Final = 60.0  # seconds; a peer that reads nothing for this long is dropped
 _HEADERS: Final = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache, no-transform",
@@ -32,16 +32,17 @@ def event(name: str, data: Any) -> bytes:
 
 
 class EventStream(Response):
-    """`close` asks for the end of what `events()` gives. It is called in the end, too, also where nothing was given."""
+    """The answer that sends what an iterator yields."""
 
     def __init__(self, events: Callable[[], AsyncIterator[bytes]], *, close: Callable[[], None]) -> None:
+        """`close` is called when the peer leaves, so that the iterator ends, and in any case after the answer."""
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[ENDS_WITH_PEER] = True  # who has closed his half reads no stream any more
+        scope[ENDS_WITH_PEER] = True  # a peer that has closed its sending half does not read a stream any more
         leaving = asyncio.ensure_future(self._wait_until_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -53,7 +54,7 @@ class EventStream(Response):
                     await asyncio.wait_for(send(body), _STALLED)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
-            scope[ABORT]()  # he takes nothing: the end of the answer could not be sent either
+            scope[ABORT]()  # the peer reads nothing, so the end of the answer could not be sent either
         finally:
             leaving.cancel()
             self._close()

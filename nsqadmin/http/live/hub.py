@@ -1,6 +1,7 @@
-"""Server-sent events: one difference for each sample and page, made once and sent to everybody who looks at it.
+"""Server-sent events: for each sample and page, one difference is made and sent to all viewers of that page.
 
-Who takes events too slowly gets the whole page's numbers again instead of what he missed, so that nobody's backlog grows.
+A viewer that reads too slowly is sent the whole page's cells in place of the events that it missed, so that no backlog
+grows.
 """
 
 from __future__ import annotations
@@ -26,28 +27,29 @@ if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
     from nsqadmin.cluster.view import View
 
-MOST_VIEWERS: Final = 200  # streams; beyond, browsers fetch their page now and then
+MOST_VIEWERS: Final = 200  # streams; further browsers poll their page instead
 HEARTBEAT: Final = 15.0  # seconds
 _BEHIND: Final = 8  # events that wait for one viewer
 _RETRY: Final = b"retry: 3000\n\n"
-_TRY_AGAIN: Final = "30"  # seconds; who is refused by then may have a place
+_TRY_AGAIN: Final = "30"  # seconds, after which a refused viewer may find a place
 
 
 class Viewer:
-    """One stream. `only`: the topics whose rows the page shows; empty: all."""
+    """One stream to one browser."""
 
     def __init__(self, scope: str, identity: Identity, only: frozenset[str] = frozenset()) -> None:
+        """`scope` names the page; `only` are the topics whose rows it shows, or empty for all."""
         self.scope = scope
         self.only = only
         self._identity = identity
         self._events: deque[bytes] = deque()
         self._arrived = asyncio.Event()
-        self.is_behind = True  # nothing has been sent yet: the first event is the whole
+        self.is_behind = True  # nothing has been sent yet, so the first event has all cells
         self.is_closed = False
 
     @property
     def sees_everything(self) -> bool:
-        """What is made for all will do for him."""
+        """Whether this viewer can be sent the same events as all others."""
         return not self.only and any("*" in role.topics and Right.VIEW in role.can for role in self._identity.roles)
 
     def may_see(self, topic: str) -> bool:
@@ -66,7 +68,7 @@ class Viewer:
         self._arrived.set()
 
     async def events(self, whole: Callable[[], bytes]) -> AsyncIterator[bytes]:
-        """What is to be sent, with a sign of life now and then."""
+        """Yield what to send, with a heartbeat in quiet times. `whole()` returns the event with all cells."""
         yield _RETRY
         while not self.is_closed:
             if self.is_behind:
@@ -87,22 +89,22 @@ class Hub:
     def __init__(self, view: View) -> None:
         self._view = view
         self._viewers: dict[str, set[Viewer]] = {}
-        self._shown: dict[str, Cells] = {}  # by page: what its viewers know
+        self._shown: dict[str, Cells] = {}  # by page: the cells that its viewers know
         self._health: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._viewers.values()))
 
     def close(self) -> None:
-        """All streams end: we stop."""
+        """End all streams, as nsqadmin stops."""
         for viewers in self._viewers.values():
             for viewer in viewers:
                 viewer.close()
 
-    # What happens
+    # Events
 
-    def sampled(self, snapshot: Snapshot) -> None:
-        """For the sampler: a new picture."""
+    def send_snapshot(self, snapshot: Snapshot) -> None:
+        """Send each page's viewers what a new picture has changed; the sampler calls this."""
         health = health_of(snapshot)
         if health != self._health:
             self._health = health
@@ -120,19 +122,19 @@ class Hub:
             del self._viewers[scope]
             self._shown.pop(scope, None)
 
-    def happened(self, activity: Activity) -> None:
-        told = event("activity", to_json(activity))
+    def send_activity(self, activity: Activity) -> None:
+        piece = event("activity", to_json(activity))
         for viewers in self._viewers.values():
             for viewer in viewers:
                 if viewer.may_see(activity.topic):
-                    viewer.push(told)
+                    viewer.push(piece)
 
     def _to_all(self, piece: bytes) -> None:
         for viewers in self._viewers.values():
             for viewer in viewers:
                 viewer.push(piece)
 
-    # Who looks
+    # Viewers
 
     @property
     def is_full(self) -> bool:
@@ -146,7 +148,10 @@ class Hub:
         self._viewers.get(viewer.scope, set()).discard(viewer)
 
     def whole(self, viewer: Viewer) -> bytes:
-        """All numbers of his page, and the cluster's health. What comes after it is counted from the same picture."""
+        """Return the event with all cells of the viewer's page and the cluster's health.
+
+        The cells are those from which the next difference is made.
+        """
         snapshot = self._view.snapshot
         if viewer.scope not in self._shown:
             self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
@@ -167,7 +172,7 @@ def health_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def verdict(problems: int, warnings: int) -> str:
-    """`2 problems, 1 warning`."""
+    """Put the counts into words: `2 problems, 1 warning`."""
     parts = [
         f"{count} {word}{'' if count == 1 else 's'}"
         for count, word in ((problems, "problem"), (warnings, "warning"))
@@ -231,7 +236,7 @@ class _Endpoints:
         identity = identity_of(request)
         if reason := identity.why_not(Right.VIEW, topic_of(scope)):
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
-        only = frozenset(it for it in request.query_params.get("only", "").split(",") if it)
+        only = frozenset(topic for topic in request.query_params.get("only", "").split(",") if topic)
         return Viewer(scope, identity, only)
 
     def _look(self, viewer: Viewer) -> None:
@@ -239,7 +244,7 @@ class _Endpoints:
 
 
 def look_at(view: View, scope: str) -> None:
-    """What is looked at is asked for with its clients."""
+    """Let the next sweeps ask for the clients that this page shows."""
     if topic := topic_of(scope):
         view.look_at(topic)
     elif scope == "consumers":
