@@ -63,7 +63,7 @@ class _Endpoints:
         return json_answer({"logs": to_json(logs)})
 
     async def read(self, request: Request) -> Response:
-        """Send a page of history. Arguments: `from=`, `limit=`, `node=`, `filter=`, `format=ndjson` (whole bodies)."""
+        """Send a page of history. Arguments: `from=`, `limit=`, `node=`, `filter=`, `format=ndjson`."""
         topic = self._topic(request)
         page = await self._messages.read(
             topic,

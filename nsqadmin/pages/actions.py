@@ -1,4 +1,4 @@
-"""Actions as pages: what would happen, the confirmation, and the receipt. The script shows the same ones in a dialog."""
+"""The pages of actions: plan and confirmation, then the receipt. Our script shows the same pages in a dialog."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _CREATIONS: Final = (Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL)
 _DELETIONS: Final = (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
-_MOST_AT_ONCE: Final = 200  # topics that are deleted by one confirmation
+_MOST_AT_ONCE: Final = 200  # topics that one confirmation deletes
 _REASONS: Final[Mapping[str, str]] = {
-    "INVALID_TOPIC": "That is no name for a topic: letters, digits and . _ - only, at most 64 of them, #ephemeral at the end if need be.",
-    "INVALID_CHANNEL": "That is no name for a channel: letters, digits and . _ - only, at most 64 of them, #ephemeral at the end if need be.",
-    "INVALID_NODE": "Choose the one node from which the topic is to be removed.",
+    "INVALID_TOPIC": "This is not a valid name for a topic: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
+    "INVALID_CHANNEL": "This is not a valid name for a channel: use at most 64 letters, digits and . _ - and, if you like, #ephemeral at the end.",
+    "INVALID_NODE": "Choose the one node to remove the topic from.",
     "INVALID_PLACE": "Say where to move it: earliest, latest, a sequence or a time such as 2026-03-01T12:00:00Z.",
-    "INVALID_READER": "Say which reader is to be forgotten.",
-    "TOPIC_NOT_FOUND": "There is no such topic any more.",
-    "CHANNEL_NOT_FOUND": "There is no such channel any more.",
+    "INVALID_READER": "Say which reader to forget.",
+    "TOPIC_NOT_FOUND": "This topic does not exist any more.",
+    "CHANNEL_NOT_FOUND": "This channel does not exist any more.",
     "MISSING_ARG_TOPIC": "Choose a topic first.",
     "NOT_FOUND": "There is no such action.",
 }
@@ -77,13 +77,13 @@ class ActionPages:
             return await self._ask(request, values, problem=_reason(error), status=400)
         must_type = _must_type(plans)
         if must_type and _first(values, "typed") != must_type:
-            problem = f"Nothing was done: “{must_type}” has to be typed to go on."
+            problem = f"Nothing was done: type “{must_type}” to go on."
             return await self._ask(request, values, problem=problem, status=400)
         receipts = [await executor.execute(action, caller_of(request)) for action in actions]
         return self._receipt(request, snapshot, receipts, plans)
 
     def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
-        """Who does it, where this person may. Raises 403; the audit log has it then."""
+        """Return the executor if the user has the right to all actions. Otherwise raise 403 and audit the refusal."""
         executor = self._services.executor
         for action in actions:
             if reason := identity_of(request).why_not(action.right, action.topic):
@@ -91,7 +91,7 @@ class ActionPages:
                     executor.note_refusal(action, caller_of(request), reason)
                 raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         if executor is None:
-            raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to be changed"})
+            raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to change"})
         return executor
 
     async def _refusal(self, request: Request, error: HttpError) -> Response:
@@ -104,7 +104,7 @@ class ActionPages:
         )
         return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
 
-    # Asking
+    # Confirmations
 
     async def _ask(self, request: Request, values: _Values, *, problem: str = "", status: int = 200) -> Response:
         word = request.path_params["kind"]
@@ -159,9 +159,12 @@ class ActionPages:
         action = first.action
         identity = identity_of(request)
         shown = first if len(plans) == 1 else _joined(plans)
-        refusal = next((why for it in plans if (why := identity.why_not(it.action.right, it.action.topic))), "")
+        reasons = (identity.why_not(each.action.right, each.action.topic) for each in plans)
+        refusal = next((reason for reason in reasons if reason), "")
         nodes = [call.address for call in first.calls if not call.is_lookupd]
-        can_be_paused = action.kind in _DELETIONS and any(it.severity == "warning" for it in first.consequences)
+        can_be_paused = action.kind in _DELETIONS and any(
+            consequence.severity == "warning" for consequence in first.consequences
+        )
         pause = Kind.PAUSE_CHANNEL if action.kind is Kind.DELETE_CHANNEL else Kind.PAUSE_TOPIC
         return self._painter.page(
             request,
@@ -188,13 +191,13 @@ class ActionPages:
             return self._links.to("/lookup")
         return self._links.about(action.topic, action.channel, "")
 
-    # Afterwards
+    # Receipts
 
     def _receipt(
         self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], plans: Sequence[Plan]
     ) -> Response:
         first = receipts[0]
-        vanished = [step for it, receipt in zip(plans, receipts, strict=True) for step in _vanished(it, receipt)]
+        vanished = [step for each, receipt in zip(plans, receipts, strict=True) for step in _vanished(each, receipt)]
         results = {receipt.result for receipt in receipts}
         result = first.result if len(results) == 1 else "partly"
         if result == "ok" and vanished:
@@ -234,7 +237,10 @@ class ActionPages:
 
 
 def _vanished(planned: Plan, receipt: Receipt) -> list[Step]:
-    """Nodes that were to be asked, but that nobody named any more when it was done: they may come back with what they have."""
+    """Return a failed step for each planned node that discovery no longer named when the action was carried out.
+
+    Such a node may come back with everything that it has, so the receipt must show it.
+    """
     if planned.action.kind in _CREATIONS or receipt.failure:
         return []
     asked = {step.address for step in receipt.steps}
@@ -245,7 +251,7 @@ def _vanished(planned: Plan, receipt: Receipt) -> list[Step]:
     ]
 
 
-_ANY_PLACE: Final = "…"  # stands for the place while it is not chosen
+_ANY_PLACE: Final = "…"  # stands for the place until the user has chosen one
 
 
 def _placed(action: Action) -> Action:
@@ -257,12 +263,12 @@ def _reason(error: BadAction) -> str:
 
 
 def _topics_of(word: str, values: _Values) -> list[str]:
-    topics = [it.strip() for it in values.get("topic", ()) if it.strip()]
+    topics = [name.strip() for name in values.get("topic", ()) if name.strip()]
     return topics[:_MOST_AT_ONCE] if word == "delete_topics" else topics[:1]
 
 
 def _action(word: str, values: _Values, topic: str) -> Action:
-    """Raises 404 for a word that is no action's."""
+    """Read the action from the form's values. Raise 404 if `word` names none."""
     channel = _first(values, "channel").strip()
     if word == "create":
         kind = Kind.CREATE_CHANNEL if channel else Kind.CREATE_TOPIC
@@ -272,7 +278,7 @@ def _action(word: str, values: _Values, topic: str) -> Action:
         kind = Kind(word)
     else:
         raise HttpError(404, "NOT_FOUND")
-    nodes = tuple(dict.fromkeys(it for it in values.get("node", ()) if it))
+    nodes = tuple(dict.fromkeys(node for node in values.get("node", ()) if node))
     return Action(
         kind=kind,
         topic=topic,
@@ -285,28 +291,28 @@ def _action(word: str, values: _Values, topic: str) -> Action:
 
 
 def _fields(values: _Values, *, without_place: bool) -> list[tuple[str, str]]:
-    """What the confirmation hands on unseen."""
+    """Return the hidden fields of the confirmation."""
     names = ("topic", "channel", "node", "reader", "into", *(() if without_place else ("from",)))
     return [(name, value) for name in names for value in values.get(name, ()) if value]
 
 
 def _must_type(plans: Sequence[Plan]) -> str:
-    needing = [it for it in plans if it.must_type]
+    needing = [each for each in plans if each.must_type]
     if not needing:
         return ""
     return needing[0].must_type if len(plans) == 1 else "delete"
 
 
 def _joined(plans: Sequence[Plan]) -> Plan:
-    """Several deletions as one to confirm."""
-    consequences = [it for single in plans for it in single.consequences if it.severity != "info"]
+    """Join several deletions into one plan to confirm."""
+    consequences = [each for single in plans for each in single.consequences if each.severity != "info"]
     return Plan(
         action=plans[0].action,
         title=f"Delete {len(plans)} topics: {', '.join(single.action.topic for single in plans)}",
         danger=Danger.DESTROYS,
         consequences=tuple(dict.fromkeys(consequences)),
         calls=tuple(call for single in plans for call in single.calls),
-        unreachable=tuple(dict.fromkeys(it for single in plans for it in single.unreachable)),
+        unreachable=tuple(dict.fromkeys(address for single in plans for address in single.unreachable)),
         must_type=_must_type(plans),
     )
 

@@ -1,4 +1,4 @@
-"""Bodies of messages as people read them: pretty JSON, text, or bytes. Whatever is in them, it comes out as text."""
+"""Shows bodies of messages as indented JSON, text, or bytes. Everything in them is escaped and never becomes HTML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsqadmin.upstream import strict_json
 if TYPE_CHECKING:
     from nsqadmin.messages.model import Message
 
-MOST: Final = 32 * 1024  # bytes of a body that a page shows; the download has all
+MOST: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
 FORMS: Final = ("auto", "json", "text", "hex", "base64")
 _PREVIEW: Final = 160  # characters
 _ROW: Final = 16  # bytes of a line of hexadecimal
@@ -27,7 +27,7 @@ _token: Final = re.compile(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownMessage:
     message: Message
-    form: str  # one of FORMS but "auto"; empty where nothing of it may be seen
+    form: str  # one of FORMS but "auto"; empty if the user may not see the body
     text: Markup
     preview: str
     is_cut: bool
@@ -44,7 +44,7 @@ def shown(message: Message, form: str = "auto") -> ShownMessage:
 
 
 def form_of(body: bytes) -> str:
-    """What it most likely is."""
+    """Guess the form of a body."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -57,7 +57,7 @@ def form_of(body: bytes) -> str:
 
 
 def preview(body: bytes) -> str:
-    """Its beginning on one line."""
+    """Return the beginning of the body on one line."""
     text = body[: _PREVIEW * 4].decode("utf-8", "replace")
     line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
     return line[:_PREVIEW]
@@ -65,21 +65,21 @@ def preview(body: bytes) -> str:
 
 def _json(body: bytes, is_cut: bool) -> Markup:
     text = indented(body.decode("utf-8", "replace"))
-    return _text(body, is_cut) if text is None else coloured(text)  # None also where the cut went through it
+    return _text(body, is_cut) if text is None else coloured(text)  # None also if the body was cut
 
 
 def indented(text: str) -> str | None:
-    """JSON with a line for each member. None where it is no JSON, or none that can be written again as it is."""
+    """Return JSON with a line for each member; None if it is not JSON, or cannot be written again unchanged."""
     try:
         document = strict_json.loads(text)
         again = json.dumps(document, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
-    return again.encode("utf-8", "backslashreplace").decode()  # half a pair of escapes stays the escape that it was
+    return again.encode("utf-8", "backslashreplace").decode()  # a lone surrogate stays an escape
 
 
 def coloured(text: str) -> Markup:
-    """JSON with its parts in colour; every piece of it is escaped."""
+    """Colour the parts of JSON. Every part is escaped."""
     parts: list[str] = []
     at = 0
     for found in _token.finditer(text):

@@ -1,5 +1,7 @@
-"""Charts as SVG, drawn here so that they are there without scripts; `web/static/charts.js` draws the same ones anew at
-the true width, moves them on with each sample, and adds the cursor."""
+"""Draws charts as SVG, so that pages show them without scripts.
+
+`web/static/charts.js` draws the same charts again at the real width, updates them with each sample, and adds a cursor.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,28 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 480
 HEIGHT: Final = 128
-LETTER: Final = 6  # the numbers of the axis: how wide a letter of theirs is at most,
-GAP: Final = 5  # how far they are from the axis,
-LEAST_LEFT: Final = 40  # and how much room they have at least, so that most charts begin at the same place
+LETTER: Final = 6  # the largest width of a digit beside the axis
+GAP: Final = 5  # between these numbers and the axis
+LEAST_LEFT: Final = 40  # the least room for these numbers, so that the axes of most charts are in line
 BOTTOM: Final = 18
 TOP: Final = 8
 RIGHT: Final = 4
 SPARK_WIDTH: Final = 88
 SPARK_HEIGHT: Final = 22
-LEAST_COUNT: Final = 2.0  # half of it is a whole number, too
-LAST: Final = 10  # values in the table for those who cannot see the chart
+LEAST_COUNT: Final = 2.0  # the lowest top of an axis of counts, whose half is a whole number as well
+LAST: Final = 10  # rows of the table for users who cannot see the chart
 
 Values = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of a chart. `key` is the name under which its value comes live; `colour` a class of the style sheet."""
+    """One line of a chart."""
 
     metric: str
     label: str
-    colour: str
-    key: str = ""
+    colour: str  # a class of the style sheet
+    key: str = ""  # of the cell that updates it live; empty: it is not updated
     filled: bool = False
 
 
@@ -56,19 +58,19 @@ class Drawn:
 class Chart:
     title: str
     form: str  # a name of `numbers`: "count", "rate"
-    left: int  # where the axis is
+    left: int  # the x of the axis
     lines: tuple[Drawn, ...]
-    levels: tuple[tuple[float, str], ...]  # of the grid: where, and the number beside it
-    times: tuple[tuple[float, str, str], ...]  # below the axis: where, the anchor, the words
+    levels: tuple[tuple[float, str], ...]  # the grid's lines: y and the number beside it
+    times: tuple[tuple[float, str, str], ...]  # texts below the axis: x, anchor and text
     data: str  # JSON for charts.js
     table: tuple[tuple[float, tuple[str, ...]], ...]  # the last values: a time, and a text for each line
     is_empty: bool
 
 
 def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str = "count") -> Chart:
-    """All lines on one axis that starts at zero."""
+    """Draw all lines on one axis, which starts at zero."""
     all_values = [_values(series, line.metric) for line in lines]
-    top = nice_top(max((it for values in all_values for it in values if it is not None), default=0.0))
+    top = nice_top(max((value for values in all_values for value in values if value is not None), default=0.0))
     if form == "count":
         top = max(top, LEAST_COUNT)
     write = numbers.FORMS[form]
@@ -109,25 +111,26 @@ def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str
             )
             for at in range(max(0, length - LAST), length)
         ),
-        is_empty=all(it is None for values in all_values for it in values),
+        is_empty=all(value is None for values in all_values for value in values),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a pipeline has counted of a topic."""
+    """What a pipeline has counted in a topic."""
 
     charts: tuple[Chart, ...]
-    window: float
-    updated: float
-    last_end: float
+    window: float  # seconds
+    updated: float  # when the file was written
+    last_end: float  # the end of the last window
 
 
-def counts(counted: TopicWindows) -> Counts:
-    """Not live: the lines have no keys, and stay as they are until the page is made again."""
-    series = counted.series
+def counts(windows: TopicWindows) -> Counts:
+    """Draw the pipeline's windows. The lines have no keys, so they are not updated live."""
+    series = windows.series
     sizes = [
-        Line(metric=it, label=it[-3:], colour=colour) for it, colour in zip(SIZES, ("c1", "c3", "c4"), strict=True)
+        Line(metric=name, label=name[-3:], colour=colour)
+        for name, colour in zip(SIZES, ("c1", "c3", "c4"), strict=True)
     ]
     return Counts(
         charts=(
@@ -135,38 +138,39 @@ def counts(counted: TopicWindows) -> Counts:
             chart("Bytes", series, [Line(metric=BYTES, label="bytes", colour="c2")], form="size_rate"),
             chart("Size of a message", series, sizes, form="size"),
         ),
-        window=counted.window,
-        updated=counted.updated,
+        window=windows.window,
+        updated=windows.updated,
         last_end=series.end,
     )
 
 
 def spark(series: Series | None, metric: Metric) -> tuple[str, str]:
-    """A tiny line and the area below it, as paths."""
+    """Return the paths of a tiny chart: its line and the area below."""
     values = _values(series, metric)[-60:]
-    top = max((it for it in values if it is not None), default=0.0)
+    top = max((value for value in values if value is not None), default=0.0)
     if len(values) < 2:
         return "", ""
     points = [
         (
             at * SPARK_WIDTH / (len(values) - 1),
-            None if it is None else SPARK_HEIGHT - 2 - (it / top if top else 0.0) * (SPARK_HEIGHT - 4),
+            None if value is None else SPARK_HEIGHT - 2 - (value / top if top else 0.0) * (SPARK_HEIGHT - 4),
         )
-        for at, it in enumerate(values)
+        for at, value in enumerate(values)
     ]
     return path(points), area(points, SPARK_HEIGHT)
 
 
 def nice_top(highest: float) -> float:
-    """The end of an axis on which half of it is a round number, too."""
+    """Return the top of an axis: a round number, at least about `highest`, whose half is round as well."""
     if highest <= 0:
         return 1.0
     magnitude: float = 10.0 ** math.floor(math.log10(highest))
-    return next(it * magnitude for it in (1.0, 2.0, 4.0, 6.0, 8.0, 10.0) if it * magnitude >= highest * 0.999)
+    tops = (digit * magnitude for digit in (1.0, 2.0, 4.0, 6.0, 8.0, 10.0))
+    return next(top for top in tops if top >= highest * 0.999)
 
 
 def path(points: Sequence[tuple[float, float | None]]) -> str:
-    """Lines through the points; where one is missing is a gap."""
+    """Return the path of a line through the points, with a gap at each missing one."""
     parts, is_down = [], False
     for x, y in points:
         if y is not None:
@@ -195,8 +199,8 @@ def _values(series: Series | None, metric: str) -> Values:
 def _drawn(line: Line, values: Values, top: float, left: int, write: Callable[[float | None], str]) -> Drawn:
     wide = WIDTH - left - RIGHT
     points = [
-        (left + at * wide / max(1, len(values) - 1), None if it is None else _y(it, top))
-        for at, it in enumerate(values)
+        (left + at * wide / max(1, len(values) - 1), None if value is None else _y(value, top))
+        for at, value in enumerate(values)
     ]
     last = values[-1] if values else None
     return Drawn(

@@ -1,4 +1,4 @@
-"""What the pages of one topic, channel or node, of consumers and of the directory show beyond the model."""
+"""What the pages of topics, channels, nodes, consumers and the directory show in addition to the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nsqadmin.pages.status import Standing
 
 MOST_ROWS: Final = 500
-SLOW_SHARE: Final = 0.3  # of what its peers finish, with its hands full
+SLOW_SHARE: Final = 0.3  # of its peers' median rate; a full consumer that finishes less is marked as slow
 
 
 # Consumers
@@ -63,16 +63,19 @@ class ConsumersPage:
 
 
 def client_rows(channel: Channel) -> tuple[ClientRow, ...] | None:
-    """By host; None where they were not asked for yet."""
+    """Return the channel's consumers, by host; None if they were not asked for yet."""
     clients = channel.clients
     if clients is None:
-        # Some nodes may have been asked already: better these than none.
+        # Some nodes may have been asked already: show at least their clients.
         known = [client for row in channel.nodes for client in row.clients or ()]
         if not known and channel.client_count:
             return None
         clients = tuple(known)
     slow = _slow_ones(clients)
-    rows = [ClientRow(client=it, topic=channel.topic, channel=channel.name, is_slow=id(it) in slow) for it in clients]
+    rows = [
+        ClientRow(client=client, topic=channel.topic, channel=channel.name, is_slow=id(client) in slow)
+        for client in clients
+    ]
     return tuple(
         sorted(
             rows,
@@ -82,17 +85,17 @@ def client_rows(channel: Channel) -> tuple[ClientRow, ...] | None:
 
 
 def _slow_ones(clients: Sequence[Client]) -> frozenset[int]:
-    rates = sorted(it.finish_rate for it in clients if it.finish_rate is not None)
+    rates = sorted(client.finish_rate for client in clients if client.finish_rate is not None)
     if len(rates) < 3:
         return frozenset()
     usual = rates[len(rates) // 2]
     return frozenset(
-        id(it)
-        for it in clients
-        if it.finish_rate is not None
-        and it.finish_rate < SLOW_SHARE * usual
-        and it.in_flight_count
-        and it.in_flight_count >= it.ready_count
+        id(client)
+        for client in clients
+        if client.finish_rate is not None
+        and client.finish_rate < SLOW_SHARE * usual
+        and client.in_flight_count
+        and client.in_flight_count >= client.ready_count
     )
 
 
@@ -119,25 +122,24 @@ def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]
 
 def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
     clients = [row.client for row in rows]
-    rates = [it.finish_rate for it in clients if it.finish_rate is not None]
+    rates = [client.finish_rate for client in clients if client.finish_rate is not None]
     return ClientGroup(
         host=key,
         connections=len(rows),
         channels=tuple(sorted({(row.topic, row.channel) for row in rows})),
-        nodes=len({it.node for it in clients}),
-        in_flight=sum(it.in_flight_count for it in clients),
-        ready=sum(it.ready_count for it in clients),
-        finished=sum(it.finish_count for it in clients),
-        requeued=sum(it.requeue_count for it in clients),
+        nodes=len({client.node for client in clients}),
+        in_flight=sum(client.in_flight_count for client in clients),
+        ready=sum(client.ready_count for client in clients),
+        finished=sum(client.finish_count for client in clients),
+        requeued=sum(client.requeue_count for client in clients),
         finish_rate=sum(rates) if rates else None,
     )
 
 
 def _text_of(row: ClientRow) -> str:
-    it = row.client
-    return (
-        f"{it.hostname} {it.client_id} {it.user_agent} {it.remote_address} {it.node} {row.topic}/{row.channel}".lower()
-    )
+    client = row.client
+    words = (client.hostname, client.client_id, client.user_agent, client.remote_address, client.node)
+    return f"{' '.join(words)} {row.topic}/{row.channel}".lower()
 
 
 # A topic
@@ -164,7 +166,7 @@ class TopicDetails:
 
 
 def topic_details(snapshot: Snapshot, topic: Topic) -> TopicDetails:
-    own = [it for it in snapshot.findings if it.topic == topic.name]
+    own = [finding for finding in snapshot.findings if finding.topic == topic.name]
     return TopicDetails(
         topic=topic,
         findings=tuple(own),
@@ -180,7 +182,7 @@ def history_nodes(topic: Topic) -> tuple[str, ...]:
 
 
 def no_history(topic: Topic) -> str:
-    """Why its messages cannot be read again; empty where they can."""
+    """Return why the topic's messages cannot be read again; "" if they can."""
     if topic.is_ephemeral:
         return "an ephemeral topic is in memory only and keeps no history"
     if topic.is_inactive:
@@ -192,9 +194,9 @@ def _producers(snapshot: Snapshot, topic: str) -> tuple[ProducerRow, ...] | None
     if snapshot.producers is None:
         return None
     rows = [
-        ProducerRow(producer=it, count=count, rate=rate)
-        for it in snapshot.producers
-        for name, count, rate in it.counts
+        ProducerRow(producer=producer, count=count, rate=rate)
+        for producer in snapshot.producers
+        for name, count, rate in producer.counts
         if name == topic
     ]
     return tuple(sorted(rows, key=lambda row: (-(row.rate or 0.0), -row.count)))
@@ -224,12 +226,12 @@ def curl(action: Action, addresses: Iterable[str]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelDetails:
     findings: tuple[Finding, ...]
-    calm: str
+    calm: str  # the text to show if there are no findings
     clients: tuple[ClientRow, ...] | None
     hosts: tuple[ClientGroup, ...]
     no_history: str
     curls: tuple[tuple[str, str], ...]
-    delivery: str  # how near its consumers are, where that is known
+    delivery: str  # how many messages go to the same zone and region; empty if clients announce neither
 
 
 def channel_details(topic: Topic, channel: Channel, standing: Standing) -> ChannelDetails:
@@ -247,12 +249,12 @@ def channel_details(topic: Topic, channel: Channel, standing: Standing) -> Chann
 
 def _calm(channel: Channel) -> str:
     if not channel.client_count and not channel.depth:
-        return "Nothing waits here, and no consumer is connected."
+        return "No messages wait here, and no consumer is connected."
     if not channel.depth:
-        return "This channel keeps up: nothing waits."
+        return "This channel keeps up: no messages wait."
     if channel.drain_time is not None:
-        return f"This channel keeps up: what waits is gone in {numbers.duration(channel.drain_time)}."
-    return "Nothing is wrong as far as the numbers say."
+        return f"This channel keeps up: its backlog is gone in {numbers.duration(channel.drain_time)}."
+    return "As far as the numbers tell, nothing is wrong."
 
 
 def _delivery(channel: Channel) -> str:
@@ -261,7 +263,7 @@ def _delivery(channel: Channel) -> str:
     far = sum(row.global_count for row in channel.nodes)
     total = near + region + far
     if not near + region:
-        return ""  # nobody has said where he is
+        return ""  # no client announces its zone or region
     return f"Delivered in the same zone {numbers.percent(near / total)}, same region {numbers.percent(region / total)}, elsewhere {numbers.percent(far / total)}"
 
 
@@ -288,7 +290,9 @@ def node_details(snapshot: Snapshot, node: Node) -> NodeDetails:
         TopicOnNode(
             topic=topic,
             on=on,
-            channels=tuple((it.name, row) for it in topic.channels for row in it.nodes if row.node == node.address),
+            channels=tuple(
+                (channel.name, row) for channel in topic.channels for row in channel.nodes if row.node == node.address
+            ),
         )
         for topic in snapshot.topics
         for on in topic.nodes
@@ -310,7 +314,7 @@ def node_details(snapshot: Snapshot, node: Node) -> NodeDetails:
 
 
 def findings_of_nodes(snapshot: Snapshot) -> tuple[Finding, ...]:
-    return tuple(it for it in snapshot.findings if it.node and it.severity is not Severity.INFO)
+    return tuple(found for found in snapshot.findings if found.node and found.severity is not Severity.INFO)
 
 
 # The directory
@@ -318,10 +322,12 @@ def findings_of_nodes(snapshot: Snapshot) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
+    """A topic or node that some nsqlookupds know and others do not."""
+
     name: str
     kind: str
     link: str
-    known: tuple[bool, ...]
+    known: tuple[bool, ...]  # whether each nsqlookupd that answers knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,21 +340,23 @@ class LookupPage:
 
 
 def lookup_page(snapshot: Snapshot, links: Links) -> LookupPage:
-    answering = [it for it in snapshot.lookupds if it.is_reachable]
+    answering = [lookupd for lookupd in snapshot.lookupds if lookupd.is_reachable]
     seen = {topic.name for topic in snapshot.topics}
     found = []
     for kind, sets in (
-        ("topic", [frozenset(it.topics) & seen for it in answering]),
-        ("node", [frozenset(it.nodes) for it in answering]),
+        ("topic", [frozenset(lookupd.topics) & seen for lookupd in answering]),
+        ("node", [frozenset(lookupd.nodes) for lookupd in answering]),
     ):
         common = frozenset.intersection(*sets) if sets else frozenset()
         for name in sorted(frozenset().union(*sets) - common):
             link = links.topic(name) if kind == "topic" else links.node(name)
-            found.append(Disagreement(name=name, kind=kind, link=link, known=tuple(name in it for it in sets)))
+            found.append(Disagreement(name=name, kind=kind, link=link, known=tuple(name in known for known in sets)))
     return LookupPage(
-        lookupds=tuple(it.address for it in answering),
+        lookupds=tuple(lookupd.address for lookupd in answering),
         disagreements=tuple(found[:MOST_ROWS]),
         left_out=max(0, len(found) - MOST_ROWS),
-        inactive=tuple(it for it in snapshot.topics if it.is_inactive),
-        tombstones=tuple((topic, it.address) for it in snapshot.nodes for topic in it.tombstones if topic in seen),
+        inactive=tuple(topic for topic in snapshot.topics if topic.is_inactive),
+        tombstones=tuple(
+            (topic, node.address) for node in snapshot.nodes for topic in node.tombstones if topic in seen
+        ),
     )

@@ -1,12 +1,12 @@
-"""What one types into the filter of the topics' page: words, and conditions on numbers and states.
+"""The filter of the topics' page: words, and conditions on numbers and states.
 
     orders fraud            both words are in "topic/channel"
     depth>1000  in>=50      numbers: depth, in, inflight, deferred, consumers, nodes, drain, lag, requeues, timeouts
     state:paused            states: paused, problem, warning, ok, inactive
     ephemeral:no            yes or no
-    -test                   not this word; also -state:ok
+    -test                   not this word; works for conditions, too: -state:ok
 
-All of them have to hold. A condition on a number that is unknown does not hold.
+A row matches if all of these hold. A condition on an unknown number does not hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 
 class Row(Protocol):
-    """What can be asked of a row."""
+    """The properties of a row that a filter can name."""
 
     @property
     def path(self) -> str: ...
@@ -52,7 +52,7 @@ _Test = Callable[[Row], bool]
 
 
 class BadFilter(ValueError):
-    """A condition that cannot be understood; the message says which and what would be."""
+    """A condition is not understood; the message says which, and what would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Filter:
 
 
 def parse(text: str) -> Filter:
-    """Raises BadFilter."""
+    """Read a filter as a user has typed it. Raise BadFilter."""
     return Filter(text.strip(), tuple(_term(term) for term in text.lower().split()))
 
 
@@ -91,7 +91,7 @@ def _term(term: str) -> _Test:
 
 def _number_test(name: str, comparison: str, limit: float) -> _Test:
     if name not in NUMBERS:
-        raise BadFilter(f"There is no number “{name}”. There are {', '.join(sorted(NUMBERS))}.")
+        raise BadFilter(f"There is no number “{name}”. The numbers are {', '.join(sorted(NUMBERS))}.")
     compare = _COMPARISONS[comparison]
 
     def test(row: Row) -> bool:
@@ -103,7 +103,7 @@ def _number_test(name: str, comparison: str, limit: float) -> _Test:
 
 def _state_test(state: str) -> _Test:
     if state not in STATES:
-        raise BadFilter(f"There is no state “{state}”. There are {', '.join(sorted(STATES))}.")
+        raise BadFilter(f"There is no state “{state}”. The states are {', '.join(sorted(STATES))}.")
     return lambda row: state in row.states
 
 

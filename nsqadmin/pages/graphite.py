@@ -1,4 +1,7 @@
-"""Addresses of graphite's pictures, for who pushes to statsd: NSQ's names and formats, its invalid targets mended."""
+"""URLs of graphite's pictures, for clusters that push to statsd, with NSQ's names and formats.
+
+Some targets that NSQ builds are invalid; ours are valid.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ Pictures = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graphite:
-    """`url` is where browsers find graphite: itself, or the path below which we hand requests on."""
+    """How graphite is reached, and how statsd names things there."""
 
-    url: str
+    url: str  # graphite's own, or our path that proxies it
     statsd_prefix: str
     counter_format: str
     gauge_format: str
@@ -89,5 +92,5 @@ class Graphite:
 
 
 def _clean(name: str) -> str:
-    """As nsqd spells names for statsd."""
+    """Return the name as nsqd spells it for statsd."""
     return re.sub(r"[^a-zA-Z0-9\-_.]", "", name.replace(" ", "_").replace("/", "-"))

@@ -1,4 +1,4 @@
-"""The pages as routes: complete HTML from the newest picture, for browsers without a script, too."""
+"""The pages and their routes: complete HTML from the newest picture, which needs no script."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.messages import MessagePages
-from nsqadmin.pages.page_cache import KeptPages
+from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import Standing
@@ -48,19 +48,19 @@ def routes(services: Services) -> list[Route]:
     painter = Painter(services)
     messages = MessagePages(services, painter)
     pages = _Pages(services, painter, messages)
-    kept = KeptPages(services)
+    cached = PageCache(services)
     return [
-        Route("GET", "/", kept(pages.overview)),
-        Route("GET", "/topics", kept(pages.topics)),
-        Route("GET", "/topics/{topic}", kept(pages.topic)),
-        Route("GET", "/topics/{topic}/{channel}", kept(pages.channel)),
-        Route("GET", "/consumers", kept(pages.consumers)),
-        Route("GET", "/nodes", kept(pages.nodes)),
-        Route("GET", "/nodes/{node}", kept(pages.node)),
-        Route("GET", "/lookup", kept(pages.lookup)),
+        Route("GET", "/", cached(pages.overview)),
+        Route("GET", "/topics", cached(pages.topics)),
+        Route("GET", "/topics/{topic}", cached(pages.topic)),
+        Route("GET", "/topics/{topic}/{channel}", cached(pages.channel)),
+        Route("GET", "/consumers", cached(pages.consumers)),
+        Route("GET", "/nodes", cached(pages.nodes)),
+        Route("GET", "/nodes/{node}", cached(pages.node)),
+        Route("GET", "/lookup", cached(pages.lookup)),
         Route("GET", "/activity", pages.activity),
-        Route("GET", "/counter", kept(pages.counter)),
-        Route("GET", "/help", kept(pages.help)),
+        Route("GET", "/counter", cached(pages.counter)),
+        Route("GET", "/help", cached(pages.help)),
         Route("GET", "/jump", pages.jump, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
@@ -198,7 +198,7 @@ class _Pages:
             failure = Failure(
                 title="No such node",
                 text=f"No nsqd is known as {address}.",
-                advice="A node is named by its broadcast address and HTTP port. It may have left, or not have come yet.",
+                advice="A node is named by its broadcast address and HTTP port. It may have left, or not have registered yet.",
                 links=(("All nodes", self._links.to("/nodes")),),
             )
             return self._painter.failure(request, snapshot, failure)
@@ -230,11 +230,11 @@ class _Pages:
         sees = identity_of(request).sees
         words = wanted.lower().split()
         rows = [
-            it
-            for it in self._services.view.activity()
-            if (not it.topic or sees(it.topic))
-            and (not kind or it.is_action is (kind == "actions"))
-            and all(word in _words_of(it) for word in words)
+            entry
+            for entry in self._services.view.activity()
+            if (not entry.topic or sees(entry.topic))
+            and (not kind or entry.is_action is (kind == "actions"))
+            and all(word in _words_of(entry) for word in words)
         ]
         return self._painter.page(
             request,
@@ -273,12 +273,13 @@ class _Pages:
         return self._painter.page(request, "help.html", snapshot, page=page)
 
     async def jump(self, request: Request) -> Response:
-        """For the palette: what is named like this."""
+        """Send what the palette finds for `q=`."""
         snapshot = await self._painter.picture(request)
         found = jump.find(snapshot, self._links, request.query_params.get("q", ""))
-        return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
+        places = [{"name": place.name, "kind": place.kind, "href": place.href} for place in found]
+        return json_answer({"found": places})
 
-    # What is not there
+    # Missing topics and channels
 
     def _no_topic(self, request: Request, snapshot: Snapshot, topic: str) -> Response:
         failure = Failure(
@@ -296,7 +297,7 @@ class _Pages:
         failure = Failure(
             title="No such channel",
             text=f"The topic “{topic}” has no channel “{channel}”.",
-            advice="It may have been deleted, or no consumer has subscribed to it yet. An ephemeral one goes with its last consumer.",
+            advice="It may have been deleted, or no consumer has subscribed to it yet. An ephemeral channel is deleted with its last consumer.",
             links=(
                 (f"Topic {topic}", self._links.topic(topic)),
                 ("Create it…", self._links.action("create_channel", topic=topic, channel=channel)),
@@ -307,11 +308,11 @@ class _Pages:
     # Charts
 
     def _pipeline(self, topic: str) -> charts.Counts | None:
-        counted = self._results.of_topic(topic) if self._results else None
-        return charts.counts(counted) if counted else None
+        windows = self._results.of_topic(topic) if self._results else None
+        return charts.counts(windows) if windows else None
 
     def _graphite(self, request: Request, of: str, *names: str) -> Pictures:
-        """Graphite's, where there is one; read at each request, as /config may change it."""
+        """Return graphite's pictures, if any. Options are read at each request, as /config may change them."""
         options = self._services.options
         if not options.graphite_url:
             return ()
@@ -414,5 +415,6 @@ def _page_number(request: Request) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
 
-def _words_of(it: Activity) -> str:
-    return f"{it.text} {it.what} {it.user} {it.remote} {it.topic}/{it.channel} {' '.join(it.nodes)} {it.result}".lower()
+def _words_of(entry: Activity) -> str:
+    about = f"{entry.topic}/{entry.channel} {' '.join(entry.nodes)}"
+    return f"{entry.text} {entry.what} {entry.user} {entry.remote} {about} {entry.result}".lower()

@@ -1,4 +1,4 @@
-"""What the palette finds: pages, topics, channels, nodes and consumers' hosts, the best match first."""
+"""The search of the palette: it finds pages, topics, channels, nodes and consumers' hosts, the best match first."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ class Place:
 
 def find(snapshot: Snapshot, links: Links, text: str) -> tuple[Place, ...]:
     words = text.lower().split()
-    matching = [it for it in _places(snapshot, links) if all(word in it.name.lower() for word in words)]
+    matching = [place for place in _places(snapshot, links) if all(word in place.name.lower() for word in words)]
     start = words[0] if words else ""
-    # What begins with the word is meant rather than what has it inside, and a short name rather than a long one.
-    matching.sort(key=lambda it: (not it.name.lower().startswith(start), len(it.name)) if start else (False, 0))
+    # Names that begin with the first word come before names that contain it, and short names before long ones.
+    matching.sort(
+        key=lambda place: (not place.name.lower().startswith(start), len(place.name)) if start else (False, 0)
+    )
     return tuple(matching[:MOST])
 
 

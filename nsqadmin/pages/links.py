@@ -1,4 +1,4 @@
-"""Where each page is. Names are escaped whole: `x#ephemeral` and what has a slash arrive as they are."""
+"""The URLs of all pages. Names are escaped completely, so that `x#ephemeral` and names with a slash stay intact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Links:
         self._prefix = prefix
 
     def to(self, path: str = "/", **arguments: object) -> str:
-        """A path of ours, with those arguments that are not empty."""
+        """Return the URL of one of our paths, with those arguments that are not empty."""
         return (self._prefix + path if path != "/" else self._prefix or "/") + _query(arguments)
 
     def topic(self, topic: str, **arguments: object) -> str:
@@ -27,7 +27,7 @@ class Links:
         return self.to(f"/actions/{kind}", **arguments)
 
     def about(self, topic: str, channel: str, node: str) -> str:
-        """The page of whatever a finding or an activity is about."""
+        """Return the URL of the page of whatever a finding or an activity is about."""
         if topic and channel:
             return self.channel(topic, channel)
         if topic:

@@ -1,4 +1,4 @@
-"""The message browser on the pages of topics and channels, and publishing: a message, or a range of history again."""
+"""The message browser on the pages of topics and channels, publishing, and replaying a range of history."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _LAST: Final = (("10 minutes ago", 600), ("an hour ago", 3600), ("a day ago", 86
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesShown:
-    """What the message browser shows. What is not possible has its reason instead."""
+    """What the message browser shows. Fields that begin with `no_` say why something is impossible, or are empty."""
 
     topic: str
-    has_places: bool  # one may choose from where on; a channel is only peeked into
-    not_possible: str = ""
+    has_places: bool  # the user can choose where to start reading; a channel is only peeked into
+    not_possible: str = ""  # why no messages can be shown; empty if they can
     page: Page | None = None
     messages: tuple[ShownMessage, ...] = ()
     is_masked: bool = False
-    wanted: str = ""
-    wrong: str = ""
+    wanted: str = ""  # the filter as typed
+    wrong: str = ""  # why the filter is not understood
     place: str = "latest"
     node: str = ""
     nodes: tuple[str, ...] = ()
     limit: int = 50
     form: str = "auto"
-    quick: tuple[tuple[str, str], ...] = ()
-    more: tuple[tuple[str, str], ...] = ()
+    quick: tuple[tuple[str, str], ...] = ()  # places to offer, with their labels
+    more: tuple[tuple[str, str], ...] = ()  # labels and links of the next pages, one for each node
     download: str = ""
     tail: str = ""
     no_tail: str = ""
@@ -78,7 +78,7 @@ class MessagePages:
             Route("POST", "/actions/replay", self.replay),
         ]
 
-    # Looking
+    # Reading
 
     async def of_topic(self, request: Request, snapshot: Snapshot, topic: Topic) -> MessagesShown:
         identity = identity_of(request)
@@ -97,7 +97,7 @@ class MessagePages:
                 topic.name, identity, node=node, place=place, limit=limit, wanted=parse_filter(wanted)
             )
         except BadFilter as error:
-            wrong = f"That search is not understood: {error}."
+            wrong = f"This search is not understood: {error}."
         form = word_of(request, "as", FORMS)
         choice = {
             "filter": wanted,
@@ -125,7 +125,7 @@ class MessagePages:
             ),
             tail=tail,
             no_tail=no_tail,
-            ranges=tuple(it for it in page.logs if it.next > it.first) if page is not None else (),
+            ranges=tuple(log for log in page.logs if log.next > log.first) if page is not None else (),
             no_replay=identity.why_not(Right.PAYLOAD, topic.name) or identity.why_not(Right.PUBLISH),
         )
 
@@ -163,16 +163,18 @@ class MessagePages:
         return ""
 
     def _more(self, topic: str, page: Page | None, choice: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-        """Where each node's log goes on."""
+        """Return labels and links for reading on, for each node whose log has more messages."""
         if page is None:
             return ()
-        going_on = [it for it in page.logs if it.continue_at is not None]
+        going_on = [log for log in page.logs if log.continue_at is not None]
         return tuple(
             (
-                f"Further on {it.node} from {numbers.exact(it.continue_at)}",
-                self._links.topic(topic, **{"tab": "messages", "from": str(it.continue_at), "node": it.node, **choice}),
+                f"Read on at {log.node} from {numbers.exact(log.continue_at)}",
+                self._links.topic(
+                    topic, **{"tab": "messages", "from": str(log.continue_at), "node": log.node, **choice}
+                ),
             )
-            for it in going_on
+            for log in going_on
         )
 
     # Publishing
@@ -185,7 +187,7 @@ class MessagePages:
 
     async def _publish(self, request: Request, form: Mapping[str, str]) -> Response:
         messages, topic = self._messages(), form.get("topic", "")
-        # Browsers send a text area's ends of lines as CR LF, whatever was typed.
+        # Browsers send the line ends of a text area as CR LF, whatever was typed.
         text = form.get("body", "").replace("\r\n", "\n")
         body: dict[str, object] = {"count": _number(form, "count", 1)}
         if form.get("lines") == "yes":
@@ -220,14 +222,14 @@ class MessagePages:
             form = await form_of(request)
             plan = await self._plan(request, form)
             if plan.must_type and form.get("typed") != plan.must_type:
-                problem = f"Nothing was published: “{plan.must_type}” has to be typed to go on."
+                problem = f"Nothing was published: type “{plan.must_type}” to go on."
                 return await self._replay_page(request, plan, problem=problem, status=400)
             receipt = await self._messages().replay(plan, caller_of(request))
         except HttpError as error:
             return await self._refusal(request, error)
         detail = f"{numbers.several(receipt.published, 'message')} to {plan.target}"
         if receipt.skipped:
-            detail += f"; {numbers.several(receipt.skipped, 'message')} could not be read any more"
+            detail += f"; {numbers.several(receipt.skipped, 'message')} could no longer be read"
         again = ""
         if receipt.continue_at is not None:
             again = self._links.action(
@@ -275,11 +277,11 @@ class MessagePages:
 
 
 def _all_shown(page: Page | None, form: str) -> tuple[ShownMessage, ...]:
-    return tuple(shown(it, form) for it in page.messages) if page is not None else ()
+    return tuple(shown(message, form) for message in page.messages) if page is not None else ()
 
 
 def _is_masked(page: Page | None) -> bool:
-    return page is not None and any(it.is_masked for it in page.messages)
+    return page is not None and any(message.is_masked for message in page.messages)
 
 
 def _quick(now: float) -> tuple[tuple[str, str], ...]:

@@ -1,6 +1,6 @@
-"""Numbers as people read them. What is unknown is a dash, never a zero.
+"""Numbers as people read them. An unknown number is a dash, never a zero.
 
-`web/static/app.js` has the same functions for numbers that come live; `tests/browser` holds both against one table.
+`web/static/app.js` has the same functions for live updates; `tests/browser` checks both against one table.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _DAY: Final = 86400
 
 
 def exact(value: float | None) -> str:
-    """All digits of a whole number, in groups of three."""
+    """Write all digits of a whole number, in groups of three."""
     return UNKNOWN if value is None else f"{round(value):,}"
 
 
 def count(value: float | None) -> str:
-    """Whole numbers below 10,000 as they are, above with three digits: 65.2k."""
+    """Write a whole number below 10,000 in full, and a larger one with three digits: 65.2k."""
     if value is None:
         return UNKNOWN
     if abs(value) < 10_000:
@@ -33,7 +33,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Per second."""
+    """Write a rate per second."""
     if value is None:
         return UNKNOWN
     if abs(value) < 10:
@@ -43,7 +43,7 @@ def rate(value: float | None) -> str:
 
 
 def per_minute(value: float | None) -> str:
-    """A rate that is small, so that it reads better by the minute."""
+    """Write a rate per minute, which reads better for small ones. `value` is per second."""
     if value is None:
         return UNKNOWN
     by_minute = value * _MINUTE
@@ -51,7 +51,7 @@ def per_minute(value: float | None) -> str:
 
 
 def net(value: float | None) -> str:
-    """How fast something grows or shrinks, with an arrow that says which."""
+    """Write how fast something grows or shrinks, with an arrow up or down."""
     if value is None:
         return UNKNOWN
     if abs(value) < 0.05:
@@ -80,7 +80,7 @@ def size_rate(octets: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 350 ms, 4.2 s, 48 s, 12m 48s, 3h 12m, 2d 4h."""
+    """Write a duration in two units at most: 350 ms, 4.2 s, 48 s, 12m 48s, 3h 12m, 2d 4h."""
     if seconds is None:
         return UNKNOWN
     if seconds < 0:
@@ -106,14 +106,14 @@ def ago(seconds: float | None) -> str:
 
 
 def moment(at: float | None) -> str:
-    """A time for machines and for titles: RFC 3339, in UTC, to the second."""
+    """Write a time for machines and tooltips: RFC 3339, in UTC, to the second."""
     if not at:
         return UNKNOWN
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def clock(at: float | None, now: float) -> str:
-    """A time for people: with the day only where that is another one. UTC; app.js makes it local."""
+    """Write a time for people, with the day only if it is not today. It is UTC, which app.js turns into local time."""
     if not at:
         return UNKNOWN
     then, today = datetime.fromtimestamp(at, UTC), datetime.fromtimestamp(now, UTC)
@@ -121,13 +121,13 @@ def clock(at: float | None, now: float) -> str:
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """`2 consumers`, `1 consumer`, `no consumers`."""
+    """Write a count with its noun: `2 consumers`, `1 consumer`, `no consumers`."""
     if number == 0:
         return f"no {many or one + 's'}"
     return f"{exact(number)} {one if number == 1 else many or one + 's'}"
 
 
-# By the names that templates and charts use, and app.js as well.
+# By the names that templates, charts and app.js use.
 FORMS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "count": count,
     "exact": exact,

@@ -1,4 +1,4 @@
-"""The first page: is anything wrong, what is the worst of it, and who has most of what."""
+"""The first page: whether anything is wrong, what is worst, and the channels with the highest numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ SeriesOf = Callable[[str, str], Series | None]  # of a channel, by topic and nam
 
 @dataclass(frozen=True, slots=True)
 class TopRow:
+    """A channel in a list of the highest."""
+
     topic: str
     name: str
     value: str
-    beside: str
-    spark: tuple[str, str]
+    beside: str  # a second number: the net rate in a list by depth, the depth in the others
+    spark: tuple[str, str]  # the paths of its line and area
 
     @property
     def title(self) -> str:
@@ -37,12 +39,14 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class Top:
+    """A list of the channels with the highest value of something."""
+
     title: str
     label: str
-    word: str  # of the glossary
-    sort: str  # by which the page of topics shows the rest
+    word: str  # the value's entry in the glossary
+    sort: str  # the sort key with which the page of topics shows the rest
     rows: tuple[TopRow, ...]
-    nothing: str
+    nothing: str  # the text for an empty list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +63,25 @@ class Overview:
 
 
 def overview(snapshot: Snapshot, series_of: SeriesOf) -> Overview:
-    wrong = [it for it in snapshot.findings if it.severity is not Severity.INFO]
-    remarks = [it for it in snapshot.findings if it.severity is Severity.INFO]
+    wrong = [finding for finding in snapshot.findings if finding.severity is not Severity.INFO]
+    remarks = [finding for finding in snapshot.findings if finding.severity is Severity.INFO]
     channels = [channel for topic in snapshot.topics for channel in topic.channels]
-    draining = [it for it in channels if it.drain_time]
+    draining = [channel for channel in channels if channel.drain_time]
     return Overview(
         kind=_kind(snapshot),
         verdict=verdict(snapshot),
-        nodes_up=sum(it.is_reachable for it in snapshot.nodes),
-        lookupds_up=sum(it.is_reachable for it in snapshot.lookupds),
+        nodes_up=sum(node.is_reachable for node in snapshot.nodes),
+        lookupds_up=sum(lookupd.is_reachable for lookupd in snapshot.lookupds),
         findings=tuple(wrong[:MOST_FINDINGS]),
         left_out=max(0, len(wrong) - MOST_FINDINGS),
         remarks=tuple(remarks[:MOST_REMARKS]),
-        slowest=max(draining, key=lambda it: it.drain_time or 0.0, default=None),
+        slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
         tops=_tops(channels, series_of),
     )
 
 
 def verdict(snapshot: Snapshot) -> str:
-    """`2 problems, 1 warning`, or that all is well."""
+    """Put the findings into words: `2 problems, 1 warning`, or `All is well`."""
     if not snapshot.index:
         return "Waiting for the first answers"
     problems = _number(snapshot.findings, Severity.PROBLEM)
@@ -87,12 +91,16 @@ def verdict(snapshot: Snapshot) -> str:
 
 
 def sparks(snapshot: Snapshot, findings: Iterable[Finding], series_of: SeriesOf) -> Mapping[str, tuple[str, str]]:
-    """The depth of the channels that findings are about."""
-    return {it.key: spark(series_of(it.topic, it.channel), Metric.DEPTH) for it in findings if it.topic and it.channel}
+    """Return small charts of depth for findings about channels, by the finding's key."""
+    return {
+        finding.key: spark(series_of(finding.topic, finding.channel), Metric.DEPTH)
+        for finding in findings
+        if finding.topic and finding.channel
+    }
 
 
 def _kind(snapshot: Snapshot) -> str:
-    if _number(snapshot.findings, Severity.PROBLEM) or any(it.health is Health.DOWN for it in snapshot.nodes):
+    if _number(snapshot.findings, Severity.PROBLEM) or any(node.health is Health.DOWN for node in snapshot.nodes):
         return "problem"
     if _number(snapshot.findings, Severity.WARNING) or snapshot.unanswered:
         return "warning"
@@ -100,7 +108,7 @@ def _kind(snapshot: Snapshot) -> str:
 
 
 def _number(findings: Iterable[Finding], severity: Severity) -> int:
-    return sum(it.severity is severity for it in findings)
+    return sum(finding.severity is severity for finding in findings)
 
 
 def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
@@ -113,24 +121,24 @@ def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
         write: Callable[[float | None], str],
         nothing: str,
     ) -> Top:
-        ranked = [(value, it) for it in channels if (value := key(it)) is not None and value > 0]
+        ranked = [(value, channel) for channel in channels if (value := key(channel)) is not None and value > 0]
         ranked.sort(key=lambda pair: (-pair[0], pair[1].topic, pair[1].name))
         rows = tuple(
             TopRow(
-                it.topic,
-                it.name,
+                channel.topic,
+                channel.name,
                 write(value),
-                numbers.net(it.net_rate) if sort == "depth" else numbers.count(it.depth),
-                spark(series_of(it.topic, it.name), Metric.DEPTH),
+                numbers.net(channel.net_rate) if sort == "depth" else numbers.count(channel.depth),
+                spark(series_of(channel.topic, channel.name), Metric.DEPTH),
             )
-            for value, it in ranked[:TOP]
+            for value, channel in ranked[:TOP]
         )
         return Top(title, label, word, sort, rows, nothing)
 
     return (
-        top("Deepest", "Depth", "depth", "depth", lambda it: it.depth, numbers.count, "Nothing waits anywhere."),
+        top("Deepest", "Depth", "depth", "depth", lambda each: each.depth, numbers.count, "No messages wait."),
         top("Growing fastest", "Net rate", "net-rate", "net", _growth, numbers.net, "No backlog grows."),
-        top("Busiest", "In", "in-rate", "in", lambda it: it.rates.incoming, numbers.rate, "Nothing arrives just now."),
+        top("Busiest", "In", "in-rate", "in", lambda each: each.rates.incoming, numbers.rate, "Nothing arrives now."),
         top(
             "Failing most",
             "Requeued",
@@ -149,7 +157,7 @@ def _growth(channel: Channel) -> float | None:
 
 
 def _failing(channel: Channel) -> float | None:
-    """The share of deliveries that fail."""
+    """Return the share of deliveries that fail."""
     failed, finished = trouble(channel), channel.rates.finished
     if not failed or finished is None:
         return None

@@ -1,4 +1,4 @@
-"""Pages are made once for each sample, however many look at them: all who see the same get the same bytes."""
+"""Caches rendered pages: each is rendered once for each sample, and users who may see the same get the same bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from nsqadmin.http.app import Handler
     from nsqadmin.services import Services
 
-MOST_BYTES: Final = 16 << 20  # of all pages together; what does not fit is made each time
+MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that do not fit are rendered each time
 
 
-class KeptPages:
+class PageCache:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._index = -1
@@ -27,7 +27,7 @@ class KeptPages:
         self._bytes = 0
 
     def __call__(self, make: Handler) -> Handler:
-        """The handler of a page that depends on the picture, who asks and the address alone."""
+        """Wrap the handler of a page that depends only on the picture, the user, the options and the URL."""
 
         async def page(request: Request) -> Response:
             if not self._may_be_kept(request):
@@ -45,11 +45,11 @@ class KeptPages:
         return page
 
     def _may_be_kept(self, request: Request) -> bool:
-        """Not what was asked for anew, nor messages."""
+        """Return whether the page may be cached: pages with fresh numbers or with messages may not."""
         return request.query_params.get("fresh") != "1" and request.query_params.get("tab") != "messages"
 
     def _begin(self, index: int) -> None:
-        """With a new picture all pages are old."""
+        """Empty the cache if there is a new picture."""
         if index != self._index:
             self._index, self._pages, self._bytes = index, {}, 0
 

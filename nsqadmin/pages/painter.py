@@ -1,4 +1,4 @@
-"""What every page has around it, and how a template becomes an answer."""
+"""Renders pages: turns a template into an answer, with the parts that every page has."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
+    """A box above a page's content."""
+
     kind: str
     text: str
     advice: str = ""
@@ -37,6 +39,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
+    """What the error page shows."""
+
     title: str
     text: str
     advice: str = ""
@@ -45,7 +49,7 @@ class Failure:
 
 
 class Painter:
-    """Turns a template and what a page shows into an answer, with all that every page has around it."""
+    """Renders pages and serves static files."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -55,7 +59,7 @@ class Painter:
         self._is_still = bool(services.options.snapshot)
 
     async def picture(self, request: Request, topic: str = "") -> Snapshot:
-        """What this person may see of the newest picture; with `?fresh=1` all nodes are asked first."""
+        """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
         view = self._services.view
         snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
         return seen_by(snapshot, identity_of(request))
@@ -85,7 +89,7 @@ class Painter:
             "notices": notices,
             "is_still": self._is_still,
             "version": f"nsqadmin {suite_version()}",
-            "trouble_count": sum(it.severity is Severity.PROBLEM for it in snapshot.findings),
+            "trouble_count": sum(finding.severity is Severity.PROBLEM for finding in snapshot.findings),
             "who": self._who(identity),
             "who_title": self._who_title(identity),
             "glossary": GLOSSARY,
@@ -98,7 +102,7 @@ class Painter:
             "graphite": (),
         }
         html = self._templates.get_template(template).render({**context, **shown})
-        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are no text
+        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text
 
     def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
         return self.page(request, "error.html", snapshot, status=status, failure=failure)
@@ -127,7 +131,7 @@ def span_of(request: Request) -> str:
 
 
 def word_of(request: Request, name: str, known: Sequence[str]) -> str:
-    """One of the known words; the first of them where it is another one."""
+    """Return the argument if it is one of the known words, otherwise the first of them."""
     word = request.query_params.get(name, "")
     return word if word in known else known[0]
 
@@ -138,10 +142,10 @@ def _object_of(finding: Finding) -> str:
     return finding.node
 
 
-def _object_of_activity(it: Activity) -> str:
-    if it.topic:
-        return f"{it.topic}/{it.channel}" if it.channel else it.topic
-    return ", ".join(it.nodes)
+def _object_of_activity(entry: Activity) -> str:
+    if entry.topic:
+        return f"{entry.topic}/{entry.channel}" if entry.channel else entry.topic
+    return ", ".join(entry.nodes)
 
 
 def _lookupd_state(lookupd: Lookupd) -> State:

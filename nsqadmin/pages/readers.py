@@ -1,4 +1,4 @@
-"""What lands where: the readers of a topic's logs as its page shows them."""
+"""The readers of a topic's logs, as the topic's page shows them."""
 
 from __future__ import annotations
 
@@ -25,34 +25,36 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLine:
+    """A reader on all nodes."""
+
     reader: Reader
     state: State
-    is_silent: bool  # no node has heard of it for long
+    is_silent: bool  # no node has heard from it for long
     lines: tuple[NodeLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landing:
-    lines: tuple[ReaderLine, ...] | None  # None: the nodes are being asked
-    untold: tuple[Untold, ...]
+    lines: tuple[ReaderLine, ...] | None  # None: the nodes have not answered yet
+    untold: tuple[Untold, ...]  # the nodes that do not tell their readers
 
 
 def landing(topic: Topic) -> Landing:
     has_channels = bool(topic.channels)
-    lines = None if topic.readers is None else tuple(_line(it, has_channels) for it in topic.readers)
+    lines = None if topic.readers is None else tuple(_line(reader, has_channels) for reader in topic.readers)
     return Landing(lines=lines, untold=topic.readers_untold)
 
 
 def _line(reader: Reader, has_channels: bool) -> ReaderLine:
     outlooks = [outlook(row, has_channels=has_channels) for row in reader.nodes]
     lines = tuple(
-        NodeLine(row=row, state=_state(it, [row]), is_silent=is_silent(row))
-        for row, it in zip(reader.nodes, outlooks, strict=True)
+        NodeLine(row=row, state=_state(on_node, [row]), is_silent=is_silent(row))
+        for row, on_node in zip(reader.nodes, outlooks, strict=True)
     )
     return ReaderLine(
         reader=reader,
         state=_state(worst(outlooks), reader.nodes),
-        is_silent=all(it.is_silent for it in lines),
+        is_silent=all(line.is_silent for line in lines),
         lines=lines,
     )
 

@@ -1,4 +1,4 @@
-"""Templates and static files: Jinja's environment, hashed names of files, and what every page is given."""
+"""Templates and static files: Jinja's environment with our filters, and files whose names carry a hash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _hashed: Final = re.compile(r"([a-z]+)\.([0-9a-f]{12})(\.[a-z]+)").fullmatch
 
 
 class Static:
-    """The style sheet and the scripts. A name with the right hash in it may be kept for ever."""
+    """The style sheet and the scripts. Browsers may cache a name with the right hash for ever."""
 
     def __init__(self, directory: str = "") -> None:
         self._root = Path(directory) if directory else files("nsqadmin") / "web" / "static"
@@ -36,7 +36,7 @@ class Static:
         self._kept: dict[str, bytes] = {}
 
     def name(self, asset: str) -> str:
-        """With the hash of what is in it."""
+        """Return the file's name with the hash of its content."""
         content = self.read(asset)
         if content is None or not self._is_fixed:
             return asset
@@ -44,7 +44,7 @@ class Static:
         return f"{stem}.{_digest(content)}.{suffix}"
 
     def find(self, name: str) -> tuple[bytes, str, bool] | None:
-        """Content, media type, and whether it can never change under this name."""
+        """Return content, media type, and whether the content under this name can never change."""
         found = _hashed(name)
         asset = f"{found[1]}{found[3]}" if found else name
         content = self.read(asset)
@@ -110,7 +110,7 @@ def form_as(value: float | None, form: str) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """A name that may be wrapped after `. _ - / :`."""
+    """Let browsers break the lines of a name after `. _ - / :`."""
     return Markup(re.sub(r"([._\-/:])(?=.)", r"\1<wbr>", str(escape(text))))
 
 
@@ -122,15 +122,16 @@ def drain(channel: Channel) -> str:
 
 
 def failures(channel: Channel) -> str:
-    """Requeues and timeouts by the minute."""
-    known = [it for it in (channel.rates.requeued, channel.rates.timed_out) if it is not None]
+    """Write the rate of requeues and timeouts together, by the minute."""
+    known = [rate for rate in (channel.rates.requeued, channel.rates.timed_out) if rate is not None]
     return numbers.per_minute(sum(known)) if known else numbers.UNKNOWN
 
 
 def latency(value: Latency | None) -> str:
     if value is None or not value.percentiles:
         return numbers.UNKNOWN
-    highest = max(value.percentiles, key=lambda it: it.quantile)  # nsqd sends them in the order of its options
+    # nsqd sends percentiles in the order of its options.
+    highest = max(value.percentiles, key=lambda percentile: percentile.quantile)
     return f"{quantile(highest.quantile)} {numbers.duration(highest.maximum / 1e9)}"
 
 
@@ -145,7 +146,7 @@ def skew(seconds: float) -> str:
 
 
 def _clock(at: float | None, now: float) -> Markup | str:
-    """The script makes it local time."""
+    """Write the time in UTC; the page's script turns it into local time."""
     if not at:
         return numbers.UNKNOWN
     return Markup('<time datetime="{}">{}</time>').format(numbers.moment(at), numbers.clock(at, now))

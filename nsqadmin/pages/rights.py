@@ -1,4 +1,4 @@
-"""Which right each action of the pages needs, and what its button is called."""
+"""The right that each action on the pages needs, and the text of its button."""
 
 from __future__ import annotations
 

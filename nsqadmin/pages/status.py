@@ -1,4 +1,4 @@
-"""How topics, channels and nodes stand: the findings about each, and the one word that is shown in lists."""
+"""The states of topics, channels and nodes: the findings about each, and the one word that lists show."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ORDER: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`word` is read, `kind` chooses colour and icon: ok, info, warning, problem, muted."""
+    """A state as lists show it."""
 
     word: str
-    kind: str
+    kind: str  # chooses colour and icon: ok, info, warning, problem, muted
 
 
 OK: Final = State("OK", "ok")
@@ -39,7 +39,7 @@ HEALTH: Final = {
 
 
 class Standing:
-    """Who is in trouble, looked up by name."""
+    """The states of all topics and channels, from the findings about them."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self._about: dict[tuple[str, str, str], list[Finding]] = {}
@@ -51,7 +51,7 @@ class Standing:
 
     def severity(self, topic: str = "", channel: str = "", node: str = "") -> Severity | None:
         findings = self._about.get((topic, channel, node), ())
-        return min((it.severity for it in findings), key=_ORDER.__getitem__, default=None)
+        return min((finding.severity for finding in findings), key=_ORDER.__getitem__, default=None)
 
     def channel(self, channel: Channel) -> State:
         return self._state(self.severity(channel.topic, channel.name), channel.paused)
@@ -62,7 +62,7 @@ class Standing:
         return self._state(self.severity(topic.name), topic.paused)
 
     def whole_topic(self, topic: Topic) -> State:
-        """The topic's own state; where that is fine, how many of its channels' are not."""
+        """Return the topic's own state, or if that is fine, how many of its channels are not."""
         own = self.topic(topic)
         if own.kind != "ok":
             return own
@@ -84,19 +84,19 @@ class Standing:
 
 
 def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:
-    """The part of the picture that somebody may see; nearly always the whole."""
+    """Return the part of the picture that the user may see, which is nearly always the whole."""
     if all(identity.sees(topic.name) for topic in snapshot.topics):
         return snapshot
     return replace(
         snapshot,
-        topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
-        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
-        findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
+        topics=tuple(topic for topic in snapshot.topics if identity.sees(topic.name)),
+        nodes=tuple(node.seen_by(identity.sees) for node in snapshot.nodes),
+        findings=tuple(found for found in snapshot.findings if not found.topic or identity.sees(found.topic)),
         producers=None
         if snapshot.producers is None
         else tuple(
-            replace(it, counts=tuple(count for count in it.counts if identity.sees(count[0])))
-            for it in snapshot.producers
+            replace(producer, counts=tuple(count for count in producer.counts if identity.sees(count[0])))
+            for producer in snapshot.producers
         ),
         _by_name={},
         _by_address={},

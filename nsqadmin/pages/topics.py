@@ -1,4 +1,4 @@
-"""The tree of topics and channels: filtered, sorted, and cut into pages."""
+"""The list of topics with their channels: filtered, sorted, and cut into pages."""
 
 from __future__ import annotations
 
@@ -57,32 +57,32 @@ class TopicsPage:
     total: int
     page: int
     pages: int
-    deepest: int  # of all channels that are shown: what a full bar means
+    deepest: int  # the largest depth of any topic, which a full bar stands for
 
 
 _CHANNEL_NUMBERS: Final[Mapping[str, Callable[[Channel], float | None]]] = {
-    "depth": lambda it: it.depth,
-    "in": lambda it: it.rates.incoming,
-    "inflight": lambda it: it.in_flight_count,
-    "deferred": lambda it: it.deferred_count,
-    "consumers": lambda it: it.client_count,
-    "nodes": lambda it: len(it.nodes),
-    "drain": lambda it: it.drain_time,
-    "lag": lambda it: it.oldest_age,
-    "requeues": lambda it: it.rates.requeued,
-    "timeouts": lambda it: it.rates.timed_out,
+    "depth": lambda channel: channel.depth,
+    "in": lambda channel: channel.rates.incoming,
+    "inflight": lambda channel: channel.in_flight_count,
+    "deferred": lambda channel: channel.deferred_count,
+    "consumers": lambda channel: channel.client_count,
+    "nodes": lambda channel: len(channel.nodes),
+    "drain": lambda channel: channel.drain_time,
+    "lag": lambda channel: channel.oldest_age,
+    "requeues": lambda channel: channel.rates.requeued,
+    "timeouts": lambda channel: channel.rates.timed_out,
 }
 _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
-    "depth": lambda it: it.depth,
-    "in": lambda it: it.rates.incoming,
-    "inflight": lambda it: None,
-    "deferred": lambda it: None,
-    "consumers": lambda it: None,
-    "nodes": lambda it: len(it.nodes),
-    "drain": lambda it: None,
-    "lag": lambda it: None,
-    "requeues": lambda it: None,
-    "timeouts": lambda it: None,
+    "depth": lambda topic: topic.depth,
+    "in": lambda topic: topic.rates.incoming,
+    "inflight": lambda topic: None,
+    "deferred": lambda topic: None,
+    "consumers": lambda topic: None,
+    "nodes": lambda topic: len(topic.nodes),
+    "drain": lambda topic: None,
+    "lag": lambda topic: None,
+    "requeues": lambda topic: None,
+    "timeouts": lambda topic: None,
 }
 
 
@@ -91,21 +91,21 @@ def net_rate(channel: Channel) -> float | None:
 
 
 def trouble(channel: Channel) -> float | None:
-    """Requeues and timeouts a second."""
+    """Return the rate of requeues and timeouts together; None if neither is known."""
     requeued, timed_out = channel.rates.requeued, channel.rates.timed_out
     return None if requeued is None and timed_out is None else (requeued or 0.0) + (timed_out or 0.0)
 
 
 _Key = Callable[[Channel], float | None]
-# What one may sort by besides the name; a topic counts as its worst channel.
+# Sort keys besides the name; a topic is sorted by its highest channel.
 SORTS: Final[Mapping[str, _Key]] = {
-    "depth": lambda it: it.depth,
-    "in": lambda it: it.rates.incoming,
+    "depth": lambda channel: channel.depth,
+    "in": lambda channel: channel.rates.incoming,
     "net": net_rate,
-    "drain": lambda it: it.drain_time,
-    "lag": lambda it: it.oldest_age,
-    "inflight": lambda it: it.in_flight_count,
-    "consumers": lambda it: it.client_count,
+    "drain": lambda channel: channel.drain_time,
+    "lag": lambda channel: channel.oldest_age,
+    "inflight": lambda channel: channel.in_flight_count,
+    "consumers": lambda channel: channel.client_count,
     "trouble": trouble,
 }
 SORT_NAMES: Final = frozenset(("name", "state", *SORTS))
@@ -115,11 +115,11 @@ _STATE_ORDER: Final = {"problem": 3, "warning": 2, "ok": 1, "muted": 0}
 def topics_page(
     snapshot: Snapshot, standing: Standing, wanted: Filter, *, sort: str = "name", page: int = 1
 ) -> TopicsPage:
-    """`sort` is a name of SORT_NAMES, with a dash before it: the greatest first."""
+    """Return a page of the list. `sort` is one of SORT_NAMES; a dash before it puts the greatest first."""
     word = sort.removeprefix("-")
     if wanted.is_empty and word in _BY_TOPIC:
         found, page, pages = _page_of(_sorted(snapshot.topics, _BY_TOPIC[word], sort), page)
-        # Of ten thousand channels only those that are shown become rows.
+        # Rows are made of the topics on this page only, and not of ten thousand channels.
         rows = [_whole_row(topic, standing) for topic in found]
         matching = len(snapshot.topics)
     else:
@@ -132,19 +132,19 @@ def topics_page(
         total=len(snapshot.topics),
         page=page,
         pages=pages,
-        deepest=max((it.total_depth for it in snapshot.topics), default=0),
+        deepest=max((topic.total_depth for topic in snapshot.topics), default=0),
     )
 
 
 def _page_of(rows: Sequence[T], page: int) -> tuple[list[T], int, int]:
-    """The rows of the page, its number, and how many there are."""
+    """Return the rows of the page, its number, and the number of pages."""
     pages = max(1, -(-len(rows) // PER_PAGE))
     page = min(max(1, page), pages)
     return list(rows[(page - 1) * PER_PAGE : page * PER_PAGE]), page, pages
 
 
 def _sorted(rows: Iterable[T], key: Callable[[T], float | str | None], sort: str) -> list[T]:
-    """Unknown is last, whichever way: it is neither much nor little."""
+    """Sort the rows. Unknown values come last in both directions, as they are neither much nor little."""
     values = [(key(row), row) for row in rows]
     known: list[tuple[Any, T]] = [pair for pair in values if pair[0] is not None]
     known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
@@ -152,11 +152,11 @@ def _sorted(rows: Iterable[T], key: Callable[[T], float | str | None], sort: str
 
 
 def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
-    """A topic is shown with those channels that match; with all of them when it matches itself."""
+    """Return the row of a topic: with all channels if the topic matches, otherwise with those channels that match."""
     row = _whole_row(topic, standing)
     if wanted.matches(row):
         return row
-    matching = tuple(it for it in row.channels if wanted.matches(it))
+    matching = tuple(channel for channel in row.channels if wanted.matches(channel))
     return replace(row, channels=matching) if matching else None
 
 
@@ -181,9 +181,9 @@ def _states(state: State, paused: Paused, is_inactive: bool = False) -> frozense
 
 
 _BY_TOPIC: Final[Mapping[str, Callable[[Topic], float | str | None]]] = {
-    "name": lambda it: it.name,
-    "depth": lambda it: it.total_depth,
-    "in": lambda it: it.rates.incoming,
+    "name": lambda topic: topic.name,
+    "depth": lambda topic: topic.total_depth,
+    "in": lambda topic: topic.rates.incoming,
 }
 
 
@@ -192,17 +192,17 @@ def _row_key(name: str) -> Callable[[TopicRow], float | str | None]:
         of_topic = _BY_TOPIC[name]
         return lambda row: of_topic(row.topic)
     if name == "state":
-        return lambda row: max(_STATE_ORDER.get(it.kind, 0) for it in (row.state, *(ch.state for ch in row.channels)))
+        return lambda row: max(_STATE_ORDER.get(each.state.kind, 0) for each in (row, *row.channels))
     key = SORTS[name]
-    return lambda row: max((it for ch in row.channels if (it := key(ch.channel)) is not None), default=None)
+    return lambda row: max((value for each in row.channels if (value := key(each.channel)) is not None), default=None)
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:
-    """Its channels in the same order, and not more of them than fit."""
+    """Sort the row's channels in the same way, and leave out those that do not fit."""
     name = sort.removeprefix("-")
     channels = list(row.channels)
     if name in SORTS:
         key = SORTS[name]
-        channels = _sorted(channels, lambda it: key(it.channel), sort)
+        channels = _sorted(channels, lambda each: key(each.channel), sort)
     left_out = max(0, len(channels) - MOST_CHANNELS)
     return replace(row, channels=tuple(channels[:MOST_CHANNELS]), left_out=left_out)

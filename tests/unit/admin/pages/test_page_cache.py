@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from nsqadmin.access.policy import READERS, Identity
 from nsqadmin.pages import page_cache
-from nsqadmin.pages.page_cache import KeptPages
+from nsqadmin.pages.page_cache import PageCache
 
 ANA = Identity(user="ana", roles=(READERS,))
 BEN = Identity(user="ben", roles=(READERS,))
@@ -22,7 +22,7 @@ class Site:
         self.status = status
         snapshot = SimpleNamespace(index=1)
         self.services = cast("Any", SimpleNamespace(view=SimpleNamespace(snapshot=snapshot), options="options"))
-        self.page = KeptPages(self.services)(self._make)
+        self.page = PageCache(self.services)(self._make)
 
     async def _make(self, request: Request) -> Response:
         self.made += 1
