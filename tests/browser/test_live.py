@@ -140,7 +140,7 @@ def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, clus
     cluster.nodes[0].post("/topic/create?topic=aaa.first")  # would be the first row
     try:
         page.press("r")
-        page.wait("document.querySelector('#announce').textContent === 'Asked anew'")
+        page.wait("document.querySelector('#announce').textContent === 'All nodes were asked'")
         assert page.run("return window.held.isConnected && document.activeElement === window.held")
         page.run("document.activeElement.blur()")
         page.wait("(document.querySelector('tr.topic').innerText.includes('aaa.first'))")

@@ -259,7 +259,7 @@ def test_who_registers_is_not_shown_the_token(tmp_path: Path) -> None:
         assert shown["token_withheld"] == "it is not on --nsqd-token-to"
         assert f"{shown['address']} is asked without the token" in findings(admin)
         page = admin.http("GET", f"/nodes/{quote(shown['address'], safe='')}", timeout=LIMIT)
-        assert b"not shown to it: it is not on --nsqd-token-to" in page.body
+        assert b"not sent to it: it is not on --nsqd-token-to" in page.body
     assert {said for _, said in unknown.asked} == {""}
 
     listed = Answering(body)

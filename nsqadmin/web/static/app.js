@@ -1,7 +1,7 @@
-// What nsqadmin's pages can do beyond their HTML: live numbers, dialogs, keys, the palette. Everything works without it.
+// What scripts add to nsqadmin's pages: live numbers, dialogs, keys and the palette. The pages work without this script.
 "use strict";
 
-// Numbers as people read them; the same as nsqadmin/pages/numbers.py (tests/browser holds both against one table).
+// Numbers as people read them; the same as nsqadmin/pages/numbers.py (tests/browser checks both against one table).
 const Numbers = (() => {
   const UNKNOWN = "–";
   const grouped = (value) => value.toFixed(0).replace(/^-0$/, "0").replace(/\B(?=(\d{3})+$)/g, ",");
@@ -70,7 +70,7 @@ const Numbers = (() => {
     setTimeout(() => box.remove(), 4000);
   }
 
-  // What each part of a page gets, also when it comes anew
+  // Prepares a part of a page, at the start and whenever it is replaced: local times, copy buttons, folds, confirmations
 
   function dress(part) {
     for (const time of $$("time[datetime]", part)) {
@@ -93,7 +93,7 @@ const Numbers = (() => {
     for (const row of $$("tbody", part)) if (folded.has(nameOf(row))) fold(row, true);
     for (const input of $$("[data-must]", part)) {
       const button = $("button:not([type=button])", input.form);
-      if (button.title) continue; // it is refused anyway
+      if (button.title) continue; // disabled anyway: the user lacks the right
       const check = () => { button.disabled = input.value !== input.dataset.must; };
       input.addEventListener("input", check);
       check();
@@ -101,10 +101,10 @@ const Numbers = (() => {
   }
 
   async function copy(text) {
-    try { await navigator.clipboard.writeText(text); toast("Copied"); } catch { toast("The browser does not let pages copy here"); }
+    try { await navigator.clipboard.writeText(text); toast("Copied"); } catch { toast("The browser does not allow copying here"); }
   }
 
-  // Topics that are folded
+  // Folded topics
 
   const folded = new Set();
   const nameOf = (group) => group.dataset.name ?? $("tr.topic > th a", group)?.textContent ?? "";
@@ -133,7 +133,7 @@ const Numbers = (() => {
       cell.textContent = text;
       if (cell.title) cell.title = typeof value === "number" ? (cell.dataset.f === "count" ? Numbers.exact(value) : `${value.toFixed(2)}/s`) : "";
       cell.classList.remove("changed");
-      void cell.offsetWidth; // so that the tint begins anew
+      void cell.offsetWidth; // restarts the animation of the tint
       cell.classList.add("changed");
     }
   }
@@ -144,15 +144,15 @@ const Numbers = (() => {
     for (const [key, value] of Object.entries(set)) put(key, value);
     Charts.append(t, set);
     live.samples += 1;
-    // What is not a number (who is connected, what is wrong, which rows there are) comes with the page itself.
+    // Anything but numbers (consumers, findings, rows of tables) comes with the page, which is fetched again.
     const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health|readers)$/.test(key));
     live.isOther ||= isOther;
     live.since += 1;
     if (((live.isOther && live.since > 1) || live.since >= 6) && performance.now() > live.notBefore) { live.isOther = false; live.since = 0; refresh(); }
   }
 
-  // The page is fetched again, and those parts of it that have changed are put in place of the old ones; but not
-  // below somebody's hands: while the pointer or the focus is in a part, only its numbers change.
+  // Fetches the page again and replaces the parts that have changed. A part is not replaced while the user is in it:
+  // while it has the pointer or the focus, only its numbers change.
   let isRefreshing = false;
   async function refresh({ fresh = false } = {}) {
     if (isRefreshing || $("dialog[open]")) return;
@@ -169,7 +169,7 @@ const Numbers = (() => {
       live.failures += 1;
     } finally {
       isRefreshing = false;
-      live.notBefore = performance.now() + 50 * (performance.now() - began); // a page that costs much is fetched seldom
+      live.notBefore = performance.now() + 50 * (performance.now() - began); // an expensive page is fetched less often
       showLive();
     }
   }
@@ -184,9 +184,9 @@ const Numbers = (() => {
         for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) old.textContent = cell.textContent;
         continue;
       }
-      const open = new Set($$("details[open] > summary", part).map((it) => it.textContent));
+      const open = new Set($$("details[open] > summary", part).map((summary) => summary.textContent));
       part.dataset.was = fresh.innerHTML;
-      part.replaceChildren(...[...fresh.childNodes].map((it) => document.importNode(it, true)));
+      part.replaceChildren(...[...fresh.childNodes].map((node) => document.importNode(node, true)));
       for (const summary of $$("details > summary", part)) if (open.has(summary.textContent)) summary.parentElement.open = true;
       dress(part);
     }
@@ -197,7 +197,7 @@ const Numbers = (() => {
     Charts.retake(page);
   }
 
-  // Of the list of topics only those rows are wanted that are shown.
+  // The list of topics asks only for the rows that it shows.
   const only = () => (body.dataset.scope === "topics" ? `&only=${encodeURIComponent($$("tbody").map(nameOf).join(","))}` : "");
 
   function connect() {
@@ -215,7 +215,7 @@ const Numbers = (() => {
     } else if (scope) poll();
     showLive();
   }
-  // Where no stream is to be had: the whole page, as often as there is a sample.
+  // Without a stream, fetches the whole page once for each sample.
   function poll() {
     clearInterval(live.timer);
     live.timer = setInterval(refresh, interval * 1000);
@@ -246,7 +246,7 @@ const Numbers = (() => {
     const age = Math.max(0, Date.now() / 1000 - live.taken), asof = $("#asof");
     asof.textContent = `As of ${age < 1 ? "just now" : `${Numbers.duration(Math.floor(age))} ago`}${live.isPaused ? " (paused)" : ""}`;
     asof.classList.toggle("stale", age > 3 * interval);
-    // A stream that is open but says nothing (a proxy that collects it) is none.
+    // An open stream that delivers nothing, such as behind a proxy that buffers it, is replaced by polling.
     if (live.source && Date.now() - live.lastEvent > 4000 * interval && !live.timer) { live.source.close(); live.source = null; poll(); }
   }
   $("#live").addEventListener("click", () => {
@@ -271,7 +271,7 @@ const Numbers = (() => {
     showTheme();
   });
 
-  // Dialogs: the pages that confirm actions, and their receipts, without leaving the page
+  // Dialogs show the pages that confirm actions, and their receipts, without leaving the current page
 
   const dialog = $("#dialog");
   let isDone = false;
@@ -300,7 +300,7 @@ const Numbers = (() => {
     else if (link.matches("[data-done]") && dialog.contains(link)) {
       event.preventDefault();
       const leaves = new URL(link.href).pathname !== location.pathname;
-      if (leaves) { isDone = false; disconnect(); } // what this page is about may be deleted: it is not asked for any more
+      if (leaves) { isDone = false; disconnect(); } // the subject of this page may be deleted now, so the page must not be fetched again
       dialog.close();
       if (leaves) location.href = link.href;
     }
@@ -322,7 +322,7 @@ const Numbers = (() => {
     }
   }
 
-  // Forms whose answer is for a dialog, and what one has typed into them before
+  // Forms whose answer a dialog shows, and text areas that keep what the user has typed
   document.addEventListener("submit", (event) => {
     if (event.target.matches("[data-in-dialog]")) { event.preventDefault(); send(event.target, event.submitter); }
   });
@@ -334,7 +334,7 @@ const Numbers = (() => {
   // New messages as they come
 
   const tail = { source: null, count: 0 };
-  const MOST_TAILED = 200; // on the page
+  const MOST_TAILED = 200; // messages on the page; older ones are removed
   $("#tail-start")?.addEventListener("click", (event) => {
     const button = event.currentTarget, state = $("#tail-state"), list = $("#tail-list");
     const stop = (text) => { tail.source?.close(); tail.source = null; button.textContent = "Start"; state.textContent = text; };
@@ -344,17 +344,17 @@ const Numbers = (() => {
     button.textContent = "Stop";
     state.textContent = "Waiting for messages…";
     tail.source = new EventSource(button.dataset.tail);
-    tail.source.addEventListener("message", (it) => {
-      if (!it.data) return;
+    tail.source.addEventListener("message", (event) => {
+      if (!event.data) return;
       tail.count += 1;
       state.textContent = `${Numbers.count(tail.count)} so far`;
-      list.prepend(tailed(JSON.parse(it.data)));
+      list.prepend(tailed(JSON.parse(event.data)));
       if (list.childElementCount > MOST_TAILED) list.lastElementChild.remove();
     });
-    tail.source.addEventListener("skipped", (it) => { state.textContent = `${Numbers.count(tail.count)} so far, ${Numbers.count(JSON.parse(it.data).count)} skipped: they come too fast`; });
-    tail.source.addEventListener("trouble", (it) => { const { node, reason } = JSON.parse(it.data); toast(`${node}: ${reason}`); });
-    tail.source.addEventListener("end", () => stop(`Ended after a while, with ${tail.count}`));
-    tail.source.addEventListener("error", () => stop("It cannot be tailed just now"));
+    tail.source.addEventListener("skipped", (event) => { state.textContent = `${Numbers.count(tail.count)} so far, ${Numbers.count(JSON.parse(event.data).count)} skipped, as they come too fast`; });
+    tail.source.addEventListener("trouble", (event) => { const { node, reason } = JSON.parse(event.data); toast(`${node}: ${reason}`); });
+    tail.source.addEventListener("end", () => stop(`Time is up, after ${tail.count}`));
+    tail.source.addEventListener("error", () => stop("Tailing is not possible now"));
   });
   function tailed(message) {
     const item = document.createElement("details"), summary = document.createElement("summary"), inside = document.createElement("div"), body = document.createElement("pre");
@@ -404,17 +404,17 @@ const Numbers = (() => {
     found = (await answer.json()).found;
     const list = $("#found");
     if (!list) return;
-    list.replaceChildren(...found.map((it, at) => {
+    list.replaceChildren(...found.map((place, at) => {
       const item = document.createElement("li");
       item.id = `found-${at}`;
       item.setAttribute("role", "option");
       const name = document.createElement("span"), kind = document.createElement("span");
       name.className = "name";
-      name.textContent = it.name;
+      name.textContent = place.name;
       kind.className = "kind";
-      kind.textContent = it.kind;
+      kind.textContent = place.kind;
       item.append(name, kind);
-      item.addEventListener("click", () => { location.href = it.href; });
+      item.addEventListener("click", () => { location.href = place.href; });
       item.addEventListener("pointermove", () => choose(at));
       return item;
     }));
@@ -423,7 +423,7 @@ const Numbers = (() => {
   function choose(at) {
     const items = $$("#found > li");
     chosen = Math.max(0, Math.min(items.length - 1, at));
-    items.forEach((it, place) => it.setAttribute("aria-selected", String(place === chosen)));
+    items.forEach((item, place) => item.setAttribute("aria-selected", String(place === chosen)));
     items[chosen]?.scrollIntoView({ block: "nearest" });
     $("input", palette)?.setAttribute("aria-activedescendant", items.length ? `found-${chosen}` : "");
   }
@@ -458,7 +458,7 @@ const Numbers = (() => {
     else if (key === "j") move(1);
     else if (key === "k") move(-1);
     else if (key === "x" && here) { const box = $("input[type=checkbox]", here); if (box) box.checked = !box.checked; }
-    else if (key === "r") refresh({ fresh: true }).then(() => announce("Asked anew"));
+    else if (key === "r") refresh({ fresh: true }).then(() => announce("All nodes were asked"));
     else if (key === "p") $("#live").click();
   });
   async function showKeys() {

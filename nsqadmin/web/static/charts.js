@@ -1,9 +1,9 @@
-// Charts: drawn anew at their true width, moved on by each sample, with a cursor that all charts of a page share.
+// Charts: drawn again at their real width, updated with each sample, with a cursor that all charts of a page share.
 "use strict";
 
 const Charts = (() => {
   const HEIGHT = 128, LEAST_LEFT = 44, RIGHT = 6, TOP = 8, BOTTOM = 18;
-  const LETTER = 6, GAP = 5;  // of the numbers of the axis: as wide as a letter is at most, and their distance from it
+  const LETTER = 6, GAP = 5;  // the largest width of a digit beside the axis, and the distance of these numbers from it
   const SVG = "http://www.w3.org/2000/svg";
   const all = [];
 
@@ -14,11 +14,11 @@ const Charts = (() => {
     return element;
   };
 
-  // The end of an axis on which half of it is a round number, too.
+  // The top of an axis: a round number whose half is round as well.
   const niceTop = (highest) => {
     if (!(highest > 0)) return 1;
     const magnitude = 10 ** Math.floor(Math.log10(highest));
-    return [1, 2, 4, 6, 8, 10].map((it) => it * magnitude).find((it) => it >= highest * 0.999);
+    return [1, 2, 4, 6, 8, 10].map((digit) => digit * magnitude).find((top) => top >= highest * 0.999);
   };
 
   const path = (points) => {
@@ -62,13 +62,13 @@ const Charts = (() => {
 
     take(json) {
       this.data = JSON.parse(json);
-      this.length = Math.max(0, ...this.data.lines.map((it) => it.values.length));
+      this.length = Math.max(0, ...this.data.lines.map((line) => line.values.length));
       this.draw();
     }
 
-    // One more sample; what has not changed stays as it was.
+    // Adds a sample. A value that is not among the cells has not changed.
     append(time, cells) {
-      if (!this.data.lines.some((it) => it.key)) return; // a pipeline's chart moves on with its file
+      if (!this.data.lines.some((line) => line.key)) return; // a pipeline's chart changes with its file only
       if (time <= this.data.end || !this.length || time - this.data.end < this.data.step * 0.5) return;
       this.data.end = time;
       for (const line of this.data.lines) {
@@ -80,11 +80,11 @@ const Charts = (() => {
       this.words();
     }
 
-    // The numbers above the chart, and what is said to those who cannot see it.
+    // Writes the numbers above the chart, and its label for screen readers.
     words() {
-      const texts = this.data.lines.map((it) => Numbers[this.data.form](it.values.at(-1) ?? null));
-      this.figure.querySelectorAll(".key b").forEach((it, at) => { it.textContent = texts[at]; it.title = Numbers.exact(this.data.lines[at].values.at(-1) ?? null); });
-      const said = this.data.lines.map((it, at) => `${it.label} ${texts[at]}`).join(", ");
+      const texts = this.data.lines.map((line) => Numbers[this.data.form](line.values.at(-1) ?? null));
+      this.figure.querySelectorAll(".key b").forEach((number, at) => { number.textContent = texts[at]; number.title = Numbers.exact(this.data.lines[at].values.at(-1) ?? null); });
+      const said = this.data.lines.map((line, at) => `${line.label} ${texts[at]}`).join(", ");
       this.svg.setAttribute("aria-label", `${this.figure.querySelector("figcaption b").textContent}: ${said}`);
     }
 
@@ -94,10 +94,10 @@ const Charts = (() => {
 
     draw() {
       const { width } = this, write = Numbers[this.data.form], floor = HEIGHT - BOTTOM;
-      const values = this.data.lines.flatMap((it) => it.values).filter((it) => it !== null);
+      const values = this.data.lines.flatMap((line) => line.values).filter((value) => value !== null);
       const top = Math.max(niceTop(Math.max(0, ...values)), this.data.form === "count" ? 2 : 0);
       const parts = [], levels = [0, top / 2, top];
-      this.left = Math.max(LEAST_LEFT, GAP + LETTER * Math.max(...levels.map((it) => write(it).length)));
+      this.left = Math.max(LEAST_LEFT, GAP + LETTER * Math.max(...levels.map((level) => write(level).length)));
       for (const level of levels) {
         const y = this.y(level, top);
         parts.push(make("line", { class: "grid", x1: this.left, x2: width - RIGHT, y1: y, y2: y }));
@@ -110,7 +110,7 @@ const Charts = (() => {
         parts.push(make("text", { x: width - RIGHT, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
       }
       for (const line of this.data.lines) {
-        const points = line.values.map((it, at) => [this.x(at), it === null ? null : this.y(it, top)]);
+        const points = line.values.map((value, at) => [this.x(at), value === null ? null : this.y(value, top)]);
         const group = make("g", { class: line.colour });
         if (line.filled) group.append(make("path", { class: "area", d: area(points, floor) }));
         group.append(make("path", { class: "line", d: path(points) }));
@@ -138,7 +138,7 @@ const Charts = (() => {
       this.cursor.setAttribute("visibility", "visible");
       const time = new Date((this.data.end - back) * 1000).toLocaleTimeString();
       const write = Numbers[this.data.form];
-      this.tip.textContent = `${time} · ${this.data.lines.map((it) => `${it.label} ${write(it.values[at] ?? null)}`).join(" · ")}`;
+      this.tip.textContent = `${time} · ${this.data.lines.map((line) => `${line.label} ${write(line.values[at] ?? null)}`).join(" · ")}`;
       this.tip.hidden = false;
       const room = this.figure.clientWidth - this.tip.offsetWidth - 4;
       this.tip.style.left = `${Math.max(4, Math.min(room, x + (x > this.width / 2 ? -this.tip.offsetWidth - 2 : 22)))}px`;
@@ -154,15 +154,15 @@ const Charts = (() => {
     }
   }
 
-  const point = (at, owner) => all.forEach((it) => it.show(at, it === owner));
+  const point = (at, owner) => all.forEach((chart) => chart.show(at, chart === owner));
 
   return {
-    start: () => document.querySelectorAll("[data-chart]").forEach((it) => all.push(new Chart(it))),
-    append: (time, cells) => all.forEach((it) => it.append(time, cells)),
-    // The same charts of a page that was fetched anew.
+    start: () => document.querySelectorAll("[data-chart]").forEach((figure) => all.push(new Chart(figure))),
+    append: (time, cells) => all.forEach((chart) => chart.append(time, cells)),
+    // Takes the data of the same charts from a page that was fetched again.
     retake: (page) => {
       const fresh = page.querySelectorAll("[data-chart]");
-      all.forEach((it, at) => { if (fresh[at]) { it.take(fresh[at].dataset.chart); it.words(); } });
+      all.forEach((chart, at) => { if (fresh[at]) { chart.take(fresh[at].dataset.chart); chart.words(); } });
     },
   };
 })();

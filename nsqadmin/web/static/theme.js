@@ -1,4 +1,4 @@
-// Before the first paint: the theme that was chosen, and that scripts run. Storage may be blocked; then it is the system's.
+// Runs before the first paint: marks that scripts run, and sets the chosen theme. If storage is blocked, it stays the system's.
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
