@@ -19,9 +19,9 @@ ABOUT: Final = """\
 
 <!-- Written by scripts/make-reference from nsqadmin/cluster/model.py and its like. Change their comments, not this page. -->
 
-What the answers of [`/api/v2`](nsqadmin-api.md#ours-looking) are made of, field by field.
-Times are seconds since 1970, durations seconds, rates per second, and `null` is unknown, never zero.
-A field that a later version adds is to be passed over.
+The records in the answers of [`/api/v2`](nsqadmin-api.md#ours-looking), field by field.
+Times are seconds since 1970, durations are seconds, rates are per second, and `null` means unknown, never zero.
+Later versions may add fields: ignore those that you do not know.
 """
 # In the order in which a reader meets them.
 PARTS: Final[Mapping[str, tuple[type, ...]]] = {
@@ -39,7 +39,7 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         model.Latency,
         model.Percentile,
     ),
-    "What it means, and what happened": (model.Finding, model.Evidence, model.Series, model.Activity),
+    "Diagnosis, history and activity": (model.Finding, model.Evidence, model.Series, model.Activity),
     "Actions": (
         actions.Action,
         actions.Plan,

@@ -33,16 +33,25 @@ ABOUT_NSQLOOKUPD: Final = """\
 Flags, environment (`NSQLOOKUPD_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
 
 nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
-`/lookup` can wait for a change, which saves consumers their polling: [how and why](../decisions/0002-lookup-that-waits.md).
+`/lookup` can wait for a change, which saves consumers from polling: [how and why](../decisions/0002-lookup-that-waits.md).
 
-Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 64 KiB, and so is a command's line; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
+Deliberate differences from NSQ:
+
+- Lists are sorted.
+- An ephemeral topic or channel is removed when the last nsqd that has it disconnects.
+- An IPv6 node can be tombstoned with or without brackets.
+- `POST /topic/delete?topic=*` is refused, and `*` is not a wildcard anywhere else.
+- A negative size before the body of an IDENTIFY gets an error, and does not end the process.
+- That body has at most 64 KiB, and so has the line of a command.
+- `/debug` shows 0 as the time of a tombstone that never was.
+- There is no `/debug/pprof`.
 """
 
 ABOUT_NSQADMIN: Final = """\
 Flags, environment (`NSQADMIN_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
 
-Either `--lookupd-http-address` or `--nsqd-http-address` is needed, or `--snapshot`.
-A name in them need not be resolvable at the start: it may appear later.
+Exactly one of `--lookupd-http-address`, `--nsqd-http-address` and `--snapshot` has to be given; the first two may be repeated.
+The names in addresses need not be resolvable at the start.
 """
 
 ABOUT_TOOLS: Final = """\

@@ -52,8 +52,7 @@ class Action:
     kind: Kind
     topic: str
     channel: str = ""
-    # The nsqds to act on; empty: all that have the topic. A creation also makes the topic or channel on these.
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()  # the nsqds to act on, empty for all; for a creation, the nsqds to create it on now
     place: str = ""  # where a channel is moved to
     reader: str = ""  # the name of the reader to forget
     into: str = ""  # where that reader puts the messages
