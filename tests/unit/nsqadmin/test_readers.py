@@ -55,7 +55,9 @@ def answer(*readers: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**log, **fields}
 
 
-def said(*readers: dict[str, Any], node: str = "n1:4151", skew: float | None = None, **fields: Any) -> tuple[ReaderReport, ...]:
+def said(
+    *readers: dict[str, Any], node: str = "n1:4151", skew: float | None = None, **fields: Any
+) -> tuple[ReaderReport, ...]:
     return read_readers(node, answer(*readers, **fields), as_of=NOW, skew=skew)
 
 
