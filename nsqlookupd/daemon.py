@@ -120,7 +120,7 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
         inactive_timeout=seconds(options.inactive_producer_timeout),
         tombstone_lifetime=seconds(options.tombstone_lifetime),
         missing_lifetime=seconds(options.missing_lifetime),
-        # Indexes start at the clock, so that one from before a restart never equals one of this run: a client that
+        # Indexes start at the clock, so that one from before a restart does not equal one of this run: a client that
         # asks with such an index must get an answer at once and not wait for the next change.
         first_index=time_ns() // MILLISECOND * 1000,
         on_change=waiting.wake,

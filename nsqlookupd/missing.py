@@ -1,4 +1,4 @@
-"""Nodes that were registered once and are not now, until they come back or their time here has passed.
+"""Nodes that were registered and are gone or silent now, until they come back or their time here has passed.
 
 This is for clients that have to know whether the registered nodes are all the nodes that exist.
 """

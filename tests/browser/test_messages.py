@@ -119,7 +119,7 @@ def test_a_range_is_published_again_to_another_topic(page: Browser, cluster: Clu
     page.fill("#first", "1")
     page.fill("#end", "4")
     page.fill("#target", target)
-    page.click_text("Publish again", "section[aria-labelledby=replay] button")
+    page.click_text("Replay", "section[aria-labelledby=replay] button")
     page.wait_for_text("3 messages", "#dialog h1")
     page.screenshot(ARTEFACTS / "dialog-replay.png")
     page.click("#dialog button.primary")

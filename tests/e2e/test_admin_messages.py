@@ -123,7 +123,7 @@ def test_what_cannot_be_answered(
 def test_a_place_that_is_none_is_told_for_each_node(admin: Nsqadmin, a_topic: str) -> None:
     page = admin.json("GET", f"/api/v2/messages/{a_topic}?from=yesterday").json
     assert page["messages"] == []
-    assert all("that is no place" in it["reason"] for it in page["logs"])
+    assert all("that is not a place" in it["reason"] for it in page["logs"])
 
 
 def test_publishing(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
