@@ -192,9 +192,14 @@ def _row_key(name: str) -> Callable[[TopicRow], float | str | None]:
         of_topic = _BY_TOPIC[name]
         return lambda row: of_topic(row.topic)
     if name == "state":
-        return lambda row: max(_STATE_ORDER.get(each.state.kind, 0) for each in (row, *row.channels))
+        return _worst_state
     key = SORTS[name]
     return lambda row: max((value for each in row.channels if (value := key(each.channel)) is not None), default=None)
+
+
+def _worst_state(row: TopicRow) -> float:
+    states = [row.state, *(each.state for each in row.channels)]
+    return max(_STATE_ORDER.get(state.kind, 0) for state in states)
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:

@@ -141,7 +141,7 @@ def test_a_range_is_published_again_into_another_topic(admin: Nsqadmin, cluster:
     target = f"{a_topic[:50]}-again"
     document = {"topic": a_topic, "node": first, "first": 1, "end": 4, "target": target}
     plan = admin.json("POST", "/api/v2/replay/plan", document).json
-    assert (plan["count"], plan["title"]) == (3, f"Publish 3 messages of {a_topic} to {target} again")
+    assert (plan["count"], plan["title"]) == (3, f"Replay 3 messages of {a_topic} to {target}")
     assert cluster.nodes[0].topic(target) is None
     receipt = admin.json("POST", "/api/v2/replay", document).json
     assert (receipt["published"], receipt["error"], receipt["continue_at"]) == (3, "", None)
