@@ -34,7 +34,7 @@ _HEARTBEAT: Final = b"_heartbeat_"
 
 
 class CannotTail(Exception):
-    """A tail would do harm; the message is for users."""
+    """The topic cannot be tailed; the message is for users."""
 
 
 def nodes_to_tail(snapshot: Snapshot, topic: str) -> list[Node]:
