@@ -36,7 +36,8 @@ class MissingNodes:
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime  # seconds; 0: nothing is remembered
         self._connected: Counter[_Address] = Counter()  # connections of each node
-        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()  # the float: missing since; the oldest first
+        # The float: missing since. The oldest come first.
+        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()
 
     @property
     def remembers(self) -> bool:
