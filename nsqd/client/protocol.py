@@ -152,7 +152,8 @@ class ClientProtocol:
             self._keep_alive.heard(now)
         self._find_out_whether_to_read()
         self._outbox.wake()
-        if self._holdup is Holdup.UPGRADE:
+        # Enum members are slow to get at from compiled code: a plain command does not ask for one.
+        if self._holdup is not None and self._holdup is Holdup.UPGRADE:
             self._make_upgrade()
 
     def _give_way(self, now: float) -> None:
