@@ -1,7 +1,7 @@
 """One client as nsqd sees it: bytes in, bytes out, nothing awaited.
 
-What is allowed when is the table LEGAL, in states.py. Bodies are checked in two steps, as the protocol demands: `_admit` looks at state,
-parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
+What is allowed when is the table LEGAL, in states.py. Bodies are checked in two steps, as the protocol demands: `_admit`
+looks at state, parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
 
 This is the automaton; what a client has besides is in modules of its own, none of which knows it:
 
