@@ -17,7 +17,7 @@ class Messages(Protocol):
         """Whether the next message is there already."""
 
     def is_starved(self) -> bool:
-        """Whether nothing more can come before some messages are answered."""
+        """Return whether nothing more can come before some messages are answered."""
 
     async def __anext__(self) -> Message: ...
 
