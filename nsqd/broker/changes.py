@@ -188,13 +188,13 @@ class TopicState:
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
     topics: dict[str, TopicState] = {}
-    # Parts of a snapshot, and changes since it began. Compiled, a part is what it was read as, and not a list.
+    # Parts of a snapshot, and changes since it began.
     unended: dict[object, tuple[list[Sequence[Any]], list[Change]]] = {}
     for change in changes:
         match change:
             case ["begin", name]:
                 unended[name] = [], []
-            case ["part", name, [*part]]:
+            case ["part", name, part] if isinstance(part, list | tuple):
                 if name in unended:  # else its beginning is damaged
                     unended[name][0].append(part)
             case ["end", str(name), count]:
