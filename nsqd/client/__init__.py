@@ -1,1 +1,1 @@
-"""One TCP client: its bytes, its commands, its upgrades."""
+"""One TCP client of nsqd: its protocol, its parts and its upgrades to TLS and compression."""

@@ -1,10 +1,11 @@
-"""What one client may do where clients have to AUTH: its secret, what was granted last, and the question that is out.
+"""The authorization of one client: its secret, its latest grant, and the question that has no answer yet.
 
-A command may need an answer from elsewhere: AUTH itself, and a SUB or a publish when what was answered before has expired.
-Such a command is *suspended*: the client asks its question, reads nothing, and decides the command anew when the answer is there.
+This matters only where clients have to AUTH. A command may need an answer from elsewhere: AUTH itself always does, and
+SUB and the publish commands do when the previous grant has expired. Such a command is *suspended*: the client asks its
+question, stops reading, and decides the command again once the answer is there.
 
-    AUTH ── ask ──► question ── take ──► granted ── the time it is granted for is over, SUB or publish ──► ask ...
-                        └── nobody has answered, or nothing is granted: an error, which ends the client
+    AUTH ── ask ──► question ── take ──► granted ── SUB or a publish after the grant has expired ──► ask ...
+                        └── no server answered, or nothing is granted: an error, which ends the client
 """
 
 from __future__ import annotations
@@ -20,31 +21,34 @@ from nsqd.auth.grants import Grant, Question
 if TYPE_CHECKING:
     from common.wire.commands import Command
 
-Ask = Callable[[Question], None]  # an authorization server, as soon as it can be
+Ask = Callable[[Question], None]  # hands the question to an authorization server as soon as possible
 
 
 class Suspended(Exception):
-    """The command cannot be decided before a question is answered."""
+    """The command cannot be decided until a question has been answered."""
 
 
 class Authorization:
-    """Touches only its own question, which it hands to `ask`. The client that has it stops reading, and goes on."""
+    """What one client may do, and how that is asked.
+
+    It changes only its own question, which it hands to `ask`. The client that owns it stops reading and resumes.
+    """
 
     __slots__ = ("_ask", "_expires", "_grant", "_is_new", "_question", "_remote_ip", "_secret", "_suspended")
 
     def __init__(self, ask: Ask, remote_ip: str) -> None:
         self._ask = ask
         self._remote_ip = remote_ip
-        self._secret = b""  # what the client has said with AUTH
+        self._secret = b""  # the body of AUTH
         self._grant: Grant | None = None
         self._expires = inf
         self._is_new = False  # the grant was fetched for the command that is being decided
-        self._question: Question | None = None  # its answer is waited for
-        self._suspended: Command | None = None  # what goes on then; None: AUTH, or a line that the reader still has
+        self._question: Question | None = None  # the one whose answer is awaited
+        self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or a line the reader still holds
 
     @property
     def is_given(self) -> bool:
-        """Whether the client is authorized for anything; perhaps no longer, see `check`."""
+        """Whether the client was granted anything. The grant may have expired, which `check` finds out."""
         return self._grant is not None and bool(self._grant.entries)
 
     @property
@@ -56,15 +60,16 @@ class Authorization:
         return self._grant.identity_url if self._grant is not None else ""
 
     def begin(self, secret: bytes) -> None:
-        """Take the secret that the client has said with AUTH. The client asks next."""
+        """Keep the secret of an AUTH command. The caller asks next."""
         if self.is_given:
             raise ProtocolError(Fault.INVALID, "AUTH already set")
         self._secret = secret
 
     def check(self, word: bytes, topic: str, channel: str, command: Command | None, now: float) -> None:
-        """Refuse what is not granted, with a ProtocolError.
+        """Refuse with a ProtocolError what is not granted.
 
-        Raises Suspended if that has to be asked anew; then `command` is what `take` returns when it is answered.
+        Raises Suspended if the grant has expired and has to be fetched again; `take_suspended` then returns `command`
+        once the answer is there.
         """
         is_new, self._is_new = self._is_new, False
         if not is_new:
@@ -80,7 +85,7 @@ class Authorization:
     def ask(
         self, *, tls: bool, common_name: str, answer: Callable[[Grant | None], None], drop: Callable[[], None]
     ) -> None:
-        """Ask who this client is. `answer` is called in a later turn, unless `close` comes first."""
+        """Ask for this client's grant. `answer` is called in a later turn, unless `close` comes first."""
         self._question = Question(
             self._secret,
             remote_ip=self._remote_ip,
@@ -92,13 +97,16 @@ class Authorization:
         self._ask(self._question)
 
     def take_suspended(self) -> Command | None:
-        """Return the command that goes on, now that the question is answered."""
+        """Return the command to resume, now that the question is answered."""
         suspended, self._suspended = self._suspended, None
         self._question = None
         return suspended
 
     def take(self, grant: Grant | None, now: float) -> bytes | None:
-        """Keep what was granted; None: no server has answered. Return the reply to AUTH, or None if this was asked anew."""
+        """Keep the grant, or raise a ProtocolError if it is None (no server answered) or empty.
+
+        Returns the reply to AUTH, or None if the grant only replaces an expired one.
+        """
         if grant is None:
             raise ProtocolError(Fault.AUTH_FAILED, "AUTH failed")
         is_first = self._grant is None
@@ -112,7 +120,10 @@ class Authorization:
         return None
 
     def close(self) -> None:
-        """Wait for nothing any more. The question refers to the client, which must not wait for the garbage collector."""
+        """Withdraw the question.
+
+        The question refers to the client. Dropping it here frees the client at once, without the garbage collector.
+        """
         if self._question is not None:
             self._question.waits = False
             self._question = None

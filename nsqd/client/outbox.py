@@ -1,8 +1,9 @@
-"""What one client is owed, in the order in which it may get it.
+"""The frames owed to one client, in the order in which it may get them.
 
-Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
-until the log has answered. Message frames wait for the OK of SUB, and for that of each publish to the topic that the client
-consumes: a client that consumes what it publishes gets the OK first, as from NSQ. They wait for no other answer:
+Responses leave in the order of their commands. The OK of a publish belongs to its receipt, so the OK and all responses
+after it wait until the log has settled the receipt. Message frames wait for the OK of SUB. They also wait for the OK of
+each publish to the topic that the client consumes: a client that consumes what it publishes gets the OK first, as from
+NSQ. Message frames wait for no other answer:
 
     PUB a, REQ that fails, PUB b    held: [OK a, error] [OK b], each until its receipt is settled
     a message                       sent at once, or with the last OK that it must not overtake
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Held:
-    """Responses that wait for a receipt: the publish's own, and what came after it."""
+    """Responses that wait for a receipt: the OK of the command it belongs to, and all frames queued after it."""
 
     __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
 
@@ -31,34 +32,34 @@ class Held:
         self.receipt = receipt
         self.command = command
         self.frames = [OK_FRAME]
-        self.message_pieces = 0  # among the frames; no answers, and bounded by the ready count
+        self.message_pieces = 0  # message pieces among the frames: not answers, and bounded by the ready count
         self.watched = False
 
 
 class Outbox:
-    """Frames for one client: what may be sent now, and what is held until the disk has answered.
+    """Frames for one client: those that may be sent now, and those held until the disk has answered.
 
-    Touches receipts, which it only watches, and calls `wake` when there is something to send. It knows neither the commands
-    nor the connection: an answer that turns out to be an error is handed to the client (`release`).
+    It watches receipts without changing them, and calls `wake` when it has something to send. It knows neither the
+    commands nor the connection: if a held OK turns into an error, `release` returns the error to the client.
     """
 
     __slots__ = ("_consumed", "_frames", "_held", "_held_messages", "owed", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake  # tells the connection that it should ask for `take`
-        self.owed = 0  # answers among what is held: more than some, and the client is not read from
-        self._consumed: Feed | None = None  # where its messages come from, once it has subscribed
+        self.wake = wake  # tells the connection to call `take`
+        self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
+        self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[bytes] = []  # may be sent now
         self._held: deque[Held] = deque()
-        self._held_messages: Held | None = None  # the last OK in it is one that messages must not overtake
+        self._held_messages: Held | None = None  # its last OK is one that messages must not overtake
 
     @property
     def holds(self) -> bool:
-        """Whether answers wait for the log; all others are in `take`."""
+        """Whether answers wait for the log. All other answers are in `take`."""
         return bool(self._held)
 
     def respond(self, frame: bytes) -> None:
-        """Add an answer that is certain, behind all that is owed already."""
+        """Add an answer that needs no receipt, behind all that is owed already."""
         if self._held:
             self._held[-1].frames.append(frame)
             self.owed += 1
@@ -66,7 +67,7 @@ class Outbox:
             self._frames.append(frame)
 
     def owe(self, receipt: Receipt, command: bytes) -> None:
-        """Add the OK of `command`, which may be sent when the receipt allows it."""
+        """Add the OK of `command`, to be sent once the receipt is settled."""
         held = self._held
         if held and held[-1].receipt is receipt:
             held[-1].frames.append(OK_FRAME)
@@ -75,15 +76,16 @@ class Outbox:
         self.owed += 1
 
     def owe_publish(self, receipt: Receipt, command: bytes, topic: Feed) -> None:
-        """Add the OK of a publish. A client that consumes the topic gets it before what it has published."""
+        """Add the OK of a publish. If the client consumes the topic, messages wait for this OK."""
         self.owe(receipt, command)
         if topic is self._consumed:
             self._held_messages = self._held[-1]
 
     def owe_subscription(self, receipt: Receipt | None, topic: Feed, release: Callable[[], None]) -> None:
-        """Add the OK of SUB, which waits for the receipt if there is one. Messages, which come from `topic`, wait for this OK.
+        """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
 
-        `release` is called as soon as they need not wait: the client may have nothing else to be sent.
+        `release` is called as soon as they no longer have to wait: nothing else may come that would make the client
+        look.
         """
         if receipt is None:
             self.respond(OK_FRAME)
@@ -95,7 +97,7 @@ class Outbox:
             self._held_messages.receipt.when_settled(release)
 
     def send_messages(self, pieces: list[bytes]) -> None:
-        """Add message frames, in pieces; this is what the client's channel calls."""
+        """Add message frames, given in pieces. The client's channel calls this."""
         held = self._held_messages
         if held is None:
             self._frames += pieces
@@ -105,9 +107,9 @@ class Outbox:
         self.wake()
 
     def release(self) -> ProtocolError | None:
-        """Move responses whose receipts are settled to what may be sent.
+        """Move the responses whose receipts are settled to those that may be sent.
 
-        If a publish has failed, forget all that is held behind it and return the error, with which the client ends.
+        If a publish has failed, forget all that is held behind it and return the error, which ends the client.
         """
         held = self._held
         while held and held[0].receipt.settled:
@@ -127,11 +129,11 @@ class Outbox:
         return None
 
     def take(self) -> list[bytes]:
-        """Return the pieces of what may be sent now; they are the caller's."""
+        """Return the pieces that may be sent now, and hand them over to the caller."""
         frames, self._frames = self._frames, []
         return frames
 
     def clear(self) -> None:
-        """Forget everything: nothing will be sent any more."""
+        """Forget all frames: nothing will be sent any more."""
         self._held.clear()
         self._frames.clear()

@@ -1,4 +1,4 @@
-"""Who one client is: where it comes from, what lies between its socket and us, and what it has said with IDENTIFY."""
+"""The identity of one client: its addresses, its transport, and what it has said with IDENTIFY."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsqd.client.authorization import Authorization
     from nsqd.client.rules import ClientRules
 
-_WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
+_WRITE_TIMEOUT: Final = 60.0  # seconds, for a client without heartbeats; NSQ would wait forever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,10 @@ _PLAIN: Final = Transport()
 
 
 class Profile:
-    """Facts, and what follows from them alone: it touches nothing. A client may IDENTIFY more than once."""
+    """What is known of one client, and what follows from that alone. It touches nothing else.
+
+    A client may IDENTIFY more than once.
+    """
 
     __slots__ = (
         "connected",
@@ -55,14 +58,14 @@ class Profile:
         self.remote_address = remote_address
         self.remote_host = remote_host
         self.connected = connected  # seconds of wall time
-        self.transport = _PLAIN  # whoever makes an upgrade says so here
-        # Until it identifies itself, a client is called by its address.
+        self.transport = _PLAIN  # set by the code that makes an upgrade
+        # Until it identifies itself, a client goes by its address.
         self.settings: ClientSettings = replace(
             rules.defaults, client_id=remote_host, hostname=remote_host
         )  # the latest
-        self.delivery = self.settings  # the first IDENTIFY's: delivery never looks at a later one
+        self.delivery = self.settings  # those of the first IDENTIFY: delivery ignores later ones
         self.is_identified = False
-        self.granted: Negotiation | None = None  # an upgrade that is to be made now
+        self.granted: Negotiation | None = None  # an upgrade to make now
 
     @property
     def write_timeout(self) -> float:
@@ -76,7 +79,7 @@ class Profile:
         return self.rules.tls_required and not self.transport.tls
 
     def identify(self, request: IdentifyRequest) -> Negotiation:
-        """Take what the client has said. Raises ProtocolError if we cannot agree to it."""
+        """Apply the client's IDENTIFY. Raises ProtocolError if we cannot agree to it."""
         features = self.rules.features
         self.settings = apply_identify(self.settings, request, features)
         negotiation = negotiate(request, self.settings, features)
@@ -90,7 +93,7 @@ class Profile:
         return negotiation
 
     def closeness(self) -> Closeness:
-        """Return where the client is, by what its first IDENTIFY has said; two empty names are equal, as in NSQ."""
+        """Return how near the client is, by its first IDENTIFY. Two empty names are equal, as in NSQ."""
         client, server = self.delivery, self.rules.features
         if not self.is_identified:
             return Closeness.ELSEWHERE
@@ -107,7 +110,7 @@ class Profile:
         consumer: Consumer | None,
         authorization: Authorization | None,
     ) -> ClientSnapshot:
-        """Describe the client for /stats. `topic` chooses which publish count is shown; there is at most one."""
+        """Describe the client for /stats. At most one publish count is shown; `topic` chooses which."""
         settings, transport = self.settings, self.transport
         shown = topic or next(iter(pub_counts), "")
         return ClientSnapshot(

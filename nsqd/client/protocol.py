@@ -1,17 +1,19 @@
-"""One client as nsqd sees it: bytes in, bytes out, nothing awaited.
+"""One client's protocol in nsqd: bytes in, bytes out, without awaiting anything.
 
-What is allowed when is the table LEGAL, in states.py. Bodies are checked in two steps, as the protocol demands: `_admit`
-looks at state, parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
+Which command is allowed in which state is the table LEGAL, in states.py. A command with a body is checked in two steps,
+as the protocol demands: `_admit` checks state, parameters and topic as soon as the line is there, then the reader cuts
+the body, and the handler acts on it.
 
-This is the automaton; what a client has besides is in modules of its own, none of which knows it:
+This module is the automaton. The other parts of a client are in modules of their own, and none of them knows the
+automaton:
 
-    ClientProtocol ──┬── Outbox          what is owed, in the order of its commands
+    ClientProtocol ──┬── Outbox          frames owed, in the order of the commands
                      ├── KeepAlive       heartbeats and deadlines
-                     ├── Authorization   where clients have to AUTH: what is granted, and the question that is out
+                     ├── Authorization   where clients have to AUTH: the grant, and the question without an answer yet
                      ├── Publisher       PUB, MPUB, DPUB ──────────────────────► Topic
                      ├── Subscription    from SUB on: RDY, FIN, REQ, TOUCH ────► Channel
                      ├── Profile         addresses, transport, IDENTIFY
-                     └── Stretch         what it has cost since others had their turn
+                     └── Stretch         the work it has caused since others had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 """
@@ -55,18 +57,19 @@ if TYPE_CHECKING:
     from nsqd.client.rules import ClientRules
 
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
-_BREATH: Final = 0.000_001  # seconds; any time that is later lets all others have their turn first
+_BREATH: Final = 0.000_001  # seconds; any later time gives all others their turn first
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
-_CLOSED: Final = State.CLOSED  # quicker than to ask the class for it with each packet
+_CLOSED: Final = State.CLOSED  # needed for each packet, and quicker to get at than the class attribute
 
-# Whose connection it is, what was granted, and what came behind the IDENTIFY.
+# Called with the client, what was granted, and the bytes that followed the IDENTIFY.
 Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
 
 
 class ClientProtocol:
-    """Implements `common.poller.Handler`: cuts commands, checks that they are allowed, and has its parts carry them out.
+    """Implements `common.poller.Handler`: cuts commands, checks them, and has its parts carry them out.
 
-    It alone changes its state and what the poller looks at, and it alone tells the broker that it is there.
+    Only this class changes the client's state and the attributes that the poller reads, and only this class registers
+    the client with the broker as a producer.
     """
 
     def __init__(
@@ -79,17 +82,17 @@ class ClientProtocol:
         wake: Callable[[], None],
         note: Note,
         upgrade: Upgrade,
-        ask: Ask | None = None,  # None: AUTH is disabled, and everybody may do everything
-        unfinished: UnfinishedBodies | None = None,  # what all clients share; None: this one is on its own
+        ask: Ask | None = None,  # None: AUTH is disabled, and every client may do everything
+        unfinished: UnfinishedBodies | None = None,  # shared by all clients; None: no limit across clients
     ) -> None:
         self.state = State.INIT
-        # For the poller, which looks at these all the time: what they mean stands there.
+        # The poller reads these all the time; `common.poller.Handler` says what they mean.
         self.next_deadline = inf
         self.reading = True
         self.finished = False
         self.lingers = False
         self.aborted = False
-        # Whom it tells.
+        # Its collaborators.
         self._broker = broker
         self._note = note
         self._upgrade = upgrade
@@ -105,11 +108,11 @@ class ClientProtocol:
         self._authorization = Authorization(ask, remote_host) if ask is not None else None
         self._stretch = Stretch()
         self._publisher = Publisher(broker, self._outbox, self._stretch, max_defer_ms=rules.max_defer_timeout_ms)
-        self._subscription: Subscription | None = None  # from SUB until it is closed
-        # Where it stands, besides its state.
-        self._magic: bytes | None = b""  # what has come of it; None: all of it
+        self._subscription: Subscription | None = None  # from SUB until the client is closed
+        # Its progress, besides its state.
+        self._magic: bytes | None = b""  # the bytes of the magic so far; None: complete
         self._holdup: Holdup | None = None
-        self._ended = False  # the peer will send nothing more, which is looked at when the holdup is over
+        self._ended = False  # the peer will send nothing more; acted on once the holdup is over
 
     # Between the socket and the commands
 
@@ -123,7 +126,7 @@ class ClientProtocol:
             self._work(now)
 
     def _work(self, now: float) -> None:
-        """Carry out what has come."""
+        """Carry out the commands received so far, until the stretch is used up."""
         reader, stretch = self._reader, self._stretch
         complete = False
         stretch.spent = 0
@@ -152,12 +155,12 @@ class ClientProtocol:
             self._keep_alive.heard(now)
         self._find_out_whether_to_read()
         self._outbox.wake()
-        # Enum members are slow to get at from compiled code: a plain command does not ask for one.
+        # Enum members are slow to look up from compiled code, so a plain command does without.
         if self._holdup is not None and self._holdup is Holdup.UPGRADE:
             self._make_upgrade()
 
     def _give_way(self, now: float) -> None:
-        """Have others their turn before more of what has come is carried out; `tick` goes on."""
+        """Give others their turn before carrying out more commands; `tick` resumes."""
         self._hold_up(Holdup.OTHERS)
         self.next_deadline = now + _BREATH
 
@@ -167,7 +170,7 @@ class ClientProtocol:
         self._find_out_whether_to_read()
 
     def _go_on(self, now: float) -> None:
-        """Carry out commands again. The caller does so next, and then looks whether the peer has ended meanwhile."""
+        """End the holdup. The caller carries out commands next, and then checks `_ended`."""
         self._holdup = None
         self._keep_alive.heard(now)
         self.next_deadline = self._keep_alive.next_deadline
@@ -191,16 +194,19 @@ class ClientProtocol:
         return rest
 
     def _expect_commands(self, now: float) -> None:
-        """Wait for commands as long as the latest settings say."""
+        """Wait for commands for as long as the latest settings say."""
         self._keep_alive.expect_commands(now, self.profile.settings.heartbeat_interval_ms)
         self.next_deadline = self._keep_alive.next_deadline
 
     def end(self) -> None:
-        """The peer will send nothing more."""
+        """Close the client, or do so after the holdup: the peer will send nothing more."""
         self._cut_off(b"")
 
     def _cut_off(self, reason: bytes) -> None:
-        """An empty `reason` means a normal end of the connection, which is not logged."""
+        """Close the client because no more bytes will be read.
+
+        An empty `reason` is a normal end, which is not logged.
+        """
         if self.state is State.CLOSED:
             return
         if self._holdup is not None:
@@ -221,13 +227,13 @@ class ClientProtocol:
         self.lingers = False
 
     def bytes_to_send(self) -> list[bytes]:
-        """Pieces of what may be sent now; they are the caller's."""
+        """Return the pieces that may be sent now, and hand them over to the caller."""
         if self._outbox.holds:
             self._release()
         return self._outbox.take()
 
     def _release(self) -> None:
-        """Let go of answers that the log has allowed."""
+        """Move answers whose receipts are settled to those that may be sent."""
         if (error := self._outbox.release()) is not None:
             self._fail(error)
         self._find_out_whether_to_read()
@@ -235,7 +241,7 @@ class ClientProtocol:
 
     @property
     def owes_answers(self) -> bool:
-        """Whether answers wait for the log; all others are in `bytes_to_send`."""
+        """Whether answers wait for the log. All other answers are in `bytes_to_send`."""
         return self._outbox.holds
 
     @property
@@ -244,23 +250,23 @@ class ClientProtocol:
         return self.profile.write_timeout
 
     def sent(self, unsent: int) -> None:
-        """`unsent` bytes are still queued for the socket."""
+        """Note that `unsent` bytes are still queued for the socket."""
         if self._subscription is not None:
             self._subscription.sent(unsent)
 
     def _find_out_whether_to_read(self) -> None:
-        """A client that does not wait for its answers is not read from, so that what we owe it stays bounded."""
+        """Stop reading from a client that does not take its answers in time, so that what we owe it stays bounded."""
         self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
         self._outbox.respond(error_frame(error))
         if error.fatal:
-            self.lingers = True  # it may be sending what has been refused
+            self.lingers = True  # the peer may still be sending what was refused
             self.close()
 
     def close(self) -> None:
-        """No more commands. What is owed may still be sent."""
+        """Accept no more commands. Answers that are owed may still be sent."""
         if self.state is State.CLOSED:
             return
         if self._magic is None:
@@ -271,8 +277,8 @@ class ClientProtocol:
         self._keep_alive.stop()
         self.next_deadline = inf
         self._broker.producers.pop(self, None)
-        # All of these hold this client in turn. A client that has gone must not wait for the garbage collector, which
-        # looks seldom: after a crowd of connections its memory would be in pieces.
+        # All of these refer back to this client. Cutting the cycles frees it at once: the garbage collector runs
+        # seldom, and after a crowd of connections the memory would be fragmented.
         if self._authorization is not None:
             self._authorization.close()
         if self._subscription is not None:
@@ -281,14 +287,14 @@ class ClientProtocol:
         self._reader.close()
 
     def abort(self) -> None:
-        """The channel was deleted, or the peer is gone: close without a word."""
+        """Close without sending anything: the channel was deleted, or the peer is gone."""
         self.aborted = True
         self._outbox.clear()
         self.close()
         self._outbox.wake()
 
     def tick(self, now: float) -> None:
-        """A deadline may have come."""
+        """Act on the deadlines that have passed: end a silent client, send a heartbeat, or resume after a stretch."""
         keep_alive = self._keep_alive
         if keep_alive.is_too_late(now):
             self._cut_off(b"i/o timeout")
@@ -308,7 +314,7 @@ class ClientProtocol:
     # Commands
 
     def _admit(self, params: list[bytes]) -> None:
-        """State, parameters and topic of a command with a body, before the body is looked at."""
+        """Check state, parameters and topic of a command with a body before the body is read."""
         word, publisher = params[0], self._publisher
         if word == b"PUB" and publisher.is_as_before(params):
             return
@@ -319,7 +325,7 @@ class ClientProtocol:
             if word == b"MPUB":
                 if self._authorization is not None:
                     self._authorization.check(word, publisher.topic_name, "", None, self._broker.now)
-                publisher.make_topic()  # also when the body turns out bad, as in NSQ
+                publisher.make_topic()  # even if the body turns out bad, as in NSQ
         elif word == b"AUTH" and len(params) != 1:
             raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")
 
@@ -343,7 +349,7 @@ class ClientProtocol:
                 if self._subscription is not None:
                     self._subscription.finish(command.ids)
                 else:
-                    self._check_state(b"FIN")  # which it fails
+                    self._check_state(b"FIN")  # always raises here
             case Publications():
                 self._become_producer()
                 self._publisher.publish_many(command)
@@ -377,7 +383,7 @@ class ClientProtocol:
                     self._start_closing(subscription)
 
     def _become_producer(self) -> None:
-        """Be seen in /stats from the first publish on."""
+        """Show the client in /stats from its first publish on."""
         if not self._publisher.counts:
             self._broker.producers[self] = self.describe
 
@@ -407,7 +413,7 @@ class ClientProtocol:
             describe=self.describe,
         )
         self.state = State.SUBSCRIBED
-        # A new channel's OK says that it survives us.
+        # The OK of a new channel promises that the channel survives a crash of ours.
         receipt = None if self._broker.urgent_changes == changes_before else self._broker.promise()
         self._outbox.owe_subscription(receipt, channel.topic, self._release)
 
@@ -438,7 +444,7 @@ class ClientProtocol:
         self._outbox.respond(OK_FRAME if negotiation.reply is None else response_frame(negotiation.reply))
 
     def _make_upgrade(self) -> None:
-        """Hand over to whoever takes this client's place in front of the poller."""
+        """Hand this client over to `_upgrade`, which puts an upgraded one in its place in front of the poller."""
         granted, self.profile.granted = self.profile.granted, None
         assert granted is not None
         self._holdup = None
@@ -454,7 +460,7 @@ class ClientProtocol:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask what is granted to this client. `_answered` goes on with the command that needs it."""
+        """Ask for this client's grant. `_answered` resumes the command that needs it."""
         assert self._authorization is not None
         self._hold_up(Holdup.QUESTION)
         transport = self.profile.transport
@@ -463,7 +469,7 @@ class ClientProtocol:
         )
 
     def _answered(self, grant: Grant | None) -> None:
-        """An authorization server has answered; None: none of them has."""
+        """Resume the command that waited for this grant. None: no authorization server has answered."""
         authorization = self._authorization
         if self.state is State.CLOSED or authorization is None:
             return
@@ -486,7 +492,7 @@ class ClientProtocol:
     # Seen from outside
 
     def describe(self, topic: str = "") -> ClientSnapshot:
-        """`topic` chooses which publish count is shown; there is at most one."""
+        """Describe the client for /stats. At most one publish count is shown; `topic` chooses which."""
         return self.profile.snapshot(
             topic,
             state=int(self.state),

@@ -1,4 +1,4 @@
-"""What one client publishes: PUB, MPUB and DPUB, from their parameters to the OK that it is owed."""
+"""One client as a publisher: PUB, MPUB and DPUB, from their parameters to the OK that they are owed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UINT64: Final = (1 << 64) - 1
 
 
 class Publisher:
-    """Finds and makes topics, publishes to them, and puts the OKs that are owed into the outbox.
+    """Finds and creates topics, publishes to them, and puts the OKs that are owed into the outbox.
 
-    A command comes in two steps: `admit` looks at its parameters before the body is read, `publish` acts on the body. What
-    `admit` has found is kept for the next command, as most clients publish to one topic. Whether the client may publish at
-    all has been decided by then.
+    A command comes in two steps: `admit` checks its parameters before the body is read, `publish` acts on the body. The
+    topic that `admit` finds is kept for the next command, as most clients publish to one topic. Whether the client is
+    authorized to publish is decided elsewhere.
     """
 
     __slots__ = ("_broker", "_delay_ms", "_max_defer_ms", "_outbox", "_stretch", "_topic", "_topic_raw", "counts")
@@ -34,8 +34,8 @@ class Publisher:
         self._outbox = outbox
         self._stretch = stretch
         self._max_defer_ms = max_defer_ms
-        self.counts: dict[str, int] = {}  # messages, by topic
-        self._topic: Topic | None = None  # of the last command; it may be deleted
+        self.counts: dict[str, int] = {}  # messages published, by topic
+        self._topic: Topic | None = None  # the topic of the last command; it may have been deleted
         self._topic_raw = b""  # its name, as it was received
         self._delay_ms = 0  # of the last DPUB
 
@@ -44,18 +44,18 @@ class Publisher:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Return whether this PUB is to the same topic as the last command, so that there is nothing new to check."""
+        """Return whether this PUB goes to the same topic as the last command, so that it needs no checks."""
         return len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
 
     def admit(self, word: bytes, params: list[bytes]) -> None:
-        """Look at the parameters of PUB, MPUB or DPUB."""
+        """Check the parameters of PUB, MPUB or DPUB, and look up the topic."""
         if len(params) < (3 if word == b"DPUB" else 2):
             raise ProtocolError(Fault.INVALID, word + b" insufficient number of parameters")
         raw = params[1]
         if raw != self._topic_raw or not self._has_topic():
             name = decode_name(raw)
             if name is None:
-                # The doubled code of MPUB is NSQ's, and clients may compare it.
+                # NSQ sends this code twice for MPUB, and clients may compare the text.
                 prefix = b"E_BAD_TOPIC " if word == b"MPUB" else b""
                 detail = prefix + word + b" topic name " + quote(raw) + b" is not valid"
                 raise ProtocolError(Fault.BAD_TOPIC, detail)
@@ -64,9 +64,9 @@ class Publisher:
             self._delay_ms = self._parse_delay(params[2])
 
     def make_topic(self) -> Topic:
-        """Return the topic that was admitted last, made if need be."""
+        """Return the topic that was admitted last, creating it if need be."""
         topic = self._topic
-        if topic is None or topic.closing:  # deleted while the body was on its way
+        if topic is None or topic.closing:  # it may have been deleted while the body was on its way
             topic = self._topic = self._broker.topic(self.topic_name)
             self._stretch.spend(COST_OF_TOPIC)
         return topic
@@ -90,7 +90,7 @@ class Publisher:
         self._outbox.owe_publish(receipt, word, topic)
 
     def publish_many(self, command: Publications) -> None:
-        """Carry out MPUB, whose topic was made when it was admitted."""
+        """Carry out MPUB, whose topic was created when it was admitted."""
         topic = self._topic or self.make_topic()
         try:
             receipt = topic.publish(command.payload, command.offsets)

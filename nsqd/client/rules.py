@@ -1,4 +1,4 @@
-"""What nsqd's options say about clients."""
+"""What nsqd's options demand of its clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class ClientRules:
     limits: Limits  # of sizes, in bytes
     features: ServerFeatures  # what IDENTIFY may ask for
-    defaults: ClientSettings  # of a client that does not IDENTIFY
-    max_req_timeout_ms: int  # a longer one of REQ is cut
-    max_defer_timeout_ms: int  # a longer one of DPUB is refused
-    max_channel_consumers: int  # 0: as many as there are
+    defaults: ClientSettings  # the settings of a client that does not IDENTIFY
+    max_req_timeout_ms: int  # a longer timeout of REQ is reduced to this
+    max_defer_timeout_ms: int  # a longer delay of DPUB is refused
+    max_channel_consumers: int  # 0: no limit
     tls_required: bool = False

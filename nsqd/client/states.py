@@ -1,4 +1,4 @@
-"""What a client may do when."""
+"""The states of a client, and which commands are legal in each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class State(IntEnum):
-    """As /stats shows them; CLOSED is ours."""
+    """The numbers are those that /stats shows. CLOSED is not one of NSQ's."""
 
     INIT = 0
     SUBSCRIBED = 3
@@ -16,7 +16,10 @@ class State(IntEnum):
 
 
 class Holdup(Enum):
-    """Why an open client does not carry out its next command now. What comes meanwhile is kept, and heartbeats go on."""
+    """Why an open client does not carry out its next command now.
+
+    Incoming bytes are kept meanwhile, and heartbeats go on.
+    """
 
     QUESTION = "an authorization server is asked first"
     OTHERS = "others have their turn first"

@@ -1,4 +1,4 @@
-"""One client as a consumer: RDY, FIN, REQ and TOUCH, from their parameters to what is answered when they fail."""
+"""One client as a consumer: RDY, FIN, REQ and TOUCH, from their parameters to the errors that answer them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from nsqd.client.outbox import Outbox
     from nsqd.client.profile import Profile
 
-MOST_DOUBTFUL: Final = 32  # FINs taken together at first, and after one that failed: all of them may fail
+MOST_DOUBTFUL: Final = 32  # FINs taken in one run at first, and after a failure: all of them may fail
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
 
 class Subscription:
-    """Tells the channel what its consumer answers, and puts the errors of that into the outbox.
+    """Passes a consumer's commands on to its channel, and puts errors into the outbox.
 
-    Besides these it touches the reader, of which it wants fewer FINs at once after one that failed, and the log, in which a
-    storm of failures leaves only some lines. It exists from SUB until the client is closed, which calls `leave`.
+    It also touches the reader, which it tells to cut shorter runs of FINs after a failure, and the log, where a storm
+    of failures leaves only a few lines. It exists from SUB until the client is closed, which calls `leave`.
     """
 
     __slots__ = ("_broker", "_channel", "_note", "_outbox", "_profile", "_ration", "_reader", "_stretch", "consumer")
@@ -46,7 +46,7 @@ class Subscription:
         outbox: Outbox,
         stretch: Stretch,
         note: Note,
-        close: Callable[[], None],  # ends the connection without a word: the channel was deleted
+        close: Callable[[], None],  # ends the connection without a word when the channel is deleted
         describe: Callable[[], ClientSnapshot],
     ) -> None:
         """Join the channel."""
@@ -81,7 +81,7 @@ class Subscription:
         self._channel.wants_attention()
 
     def finish_one(self, params: list[bytes]) -> None:
-        """Carry out a FIN that the reader has not cut by itself: something is wrong with it, or unusual."""
+        """Carry out a FIN that the reader left as a plain line because it is malformed or unusual."""
         self.finish([_message_id(params, needed=2)])
 
     def finish(self, ids: Sequence[bytes]) -> None:
@@ -110,12 +110,15 @@ class Subscription:
         """Carry out TOUCH."""
         self._stretch.spend(COST_OF_TOUCH)
         message_id = _message_id(params, needed=2)
-        timeout = self._profile.settings.msg_timeout_ms / 1000  # the latest IDENTIFY's, as in NSQ
+        timeout = self._profile.settings.msg_timeout_ms / 1000  # that of the latest IDENTIFY, as in NSQ
         if reason := self._channel.touch(self.consumer, message_id, msg_timeout=timeout, now=now):
             self._fail_softly(b"TOUCH", message_id, reason)
 
     def sent(self, unsent: int) -> None:
-        """Note that `unsent` bytes are still queued for the socket: a consumer that does not read gets no more messages."""
+        """Note that `unsent` bytes are still queued for the socket.
+
+        A consumer that does not read gets no more messages.
+        """
         consumer = self.consumer
         if consumer.unsent_bytes != unsent:
             had_room = consumer.room > 0
@@ -124,13 +127,13 @@ class Subscription:
                 self._channel.wants_attention()
 
     def leave(self) -> None:
-        """Leave the channel, unless it is the channel that has gone."""
+        """Leave the channel, unless the channel itself is gone."""
         self._tell_left_out()
         if self.consumer.has_joined:
             self._channel.leave(self.consumer)
 
     def note_some(self, kind: NoteKind, text: bytes) -> None:
-        """Log a line that every message might cause: of a storm only the first ones."""
+        """Log a line that every message might cause. Of a storm, only the first lines are logged."""
         if self._ration.allows(self._broker.now):
             self._tell_left_out()
             self._note(kind, text)
@@ -140,7 +143,7 @@ class Subscription:
             self._note("info", b"%d more lines about its messages were left out" % self._ration.take_left_out())
 
     def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
-        """E_FIN_FAILED and the like, of which there may be one for each message: they are made without an exception."""
+        """Answer with E_FIN_FAILED or the like. This may happen once per message, so it does without an exception."""
         data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
         self.note_some("error", data)
         self._outbox.respond(worded_error_frame(data))

@@ -1,4 +1,4 @@
-"""NSQ clients over TCP or a unix socket: what ties a socket to its protocol and to the log."""
+"""NSQ clients over TCP or a unix socket: connects the socket, the protocol and the log."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def limits_of(options: Options) -> Limits:
 def client_maker(
     broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None, unfinished: UnfinishedBodies
 ) -> MakeHandler:
-    """Makes the handler of each new connection."""
+    """Return the function that makes the handler of each new connection."""
 
     def make(connection: Connection, wake: Callable[[], None]) -> Handler:
         peer = connection.peer

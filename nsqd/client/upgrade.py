@@ -1,11 +1,11 @@
-"""A client whose bytes are not plain: TLS, then snappy or deflate, between its socket and its protocol.
+"""A client whose bytes are encoded: TLS, then snappy or deflate, between its socket and its protocol.
 
-A plain connection knows nothing of this. When IDENTIFY has granted an upgrade, this takes the protocol's place in front
-of the poller, in NSQ's order:
+A plain connection needs none of this. When IDENTIFY has granted an upgrade, an UpgradedClient takes the protocol's
+place in front of the poller, and the upgrade goes in NSQ's order:
 
     the JSON reply, plain | TLS handshake, then OK inside of it | snappy or deflate, then OK inside of that
 
-What the client sent too early, behind its IDENTIFY, is taken for the beginning of the new stream.
+Bytes that the client sent too early, right behind its IDENTIFY, are taken as the beginning of the new stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqd.client.protocol import ClientProtocol
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
-_BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
+_BREATH: Final = 0.001  # seconds for other clients, before more of the received bytes is decoded
 
 
 class UpgradedClient:
@@ -51,14 +51,14 @@ class UpgradedClient:
         self._wake = wake
         self._note = note
         self._layers: list[Layer] = []  # from the socket inwards
-        self._handshake: Handshake | None = None  # while it goes on
-        self._tls: SecureLayer | None = None  # once it is done
+        self._handshake: Handshake | None = None  # set while the handshake goes on
+        self._tls: SecureLayer | None = None  # set once the handshake is done
         self._said_goodbye = False
-        self._started = False  # the reply is on its way
+        self._started = False  # the upgrade has started: the plain reply is on its way
         self._now = now
-        self._raw = early  # came, and was not looked at yet
-        self._looks_at = inf  # when it will be; inf: when more comes
-        self._out: list[bytes] = []  # for the socket, in front of what the protocol has to say
+        self._raw = early  # received, but not decoded yet
+        self._looks_at = inf  # when to decode more; inf: when more arrives
+        self._out: list[bytes] = []  # for the socket, before anything from the protocol
         self._failed = False
         self._ended = False  # the peer will send nothing more
 
@@ -151,7 +151,7 @@ class UpgradedClient:
         self._out.append(self._encode([OK_FRAME]))
 
     def _refuse(self, reason: str) -> None:
-        """In clear, as in NSQ: a peer with which no handshake was possible could read nothing else."""
+        """Answer with a plain error, as NSQ does: a peer whose handshake failed could read nothing else."""
         error = ProtocolError(Fault.IDENTIFY_FAILED, f"IDENTIFY failed {reason}")
         self._note(str(error))
         self._out.append(error_frame(error))
@@ -168,7 +168,7 @@ class UpgradedClient:
     def bytes_to_send(self) -> list[bytes]:
         pieces = self._client.bytes_to_send()
         if not self._started:
-            if not self._client.owes_answers and not self._client.finished:  # the reply is the last of these
+            if not self._client.owes_answers and not self._client.finished:  # the reply to IDENTIFY is the last
                 self._start()
                 pieces += self._out
                 self._out = []
@@ -213,12 +213,12 @@ class UpgradedClient:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the protocol may speak: no heartbeat comes between the reply and the last OK."""
+        """Whether the protocol may send: no heartbeat may come between the reply and the last OK."""
         return self._started and self._handshake is None
 
     @property
     def _next_look(self) -> float:
-        """What a client has compressed well must not pile up while it is waited for an answer that it needs."""
+        """When to decode more: never while the client is not read from, or well compressed data would pile up."""
         return self._looks_at if self._client.reading else inf
 
     @property
