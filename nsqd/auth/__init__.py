@@ -1,1 +1,1 @@
-"""Who may do what: grants of AUTH servers, and the rights file."""
+"""Authorization in nsqd: the grants of AUTH servers, and the rights file."""

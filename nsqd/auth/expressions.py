@@ -1,13 +1,14 @@
-"""Regular expressions as RE2 reads them, looked for in the names of topics and channels, in linear time.
+"""Regular expressions with RE2's syntax, searched for in the names of topics and channels in linear time.
 
-An authorization server sends such expressions, and Python's `re` would be the wrong reader: it knows other escapes, it has
-look-around and back references that NSQ refuses, and an unlucky `(a+)+$` could stop the whole broker for years.
+An authorization server sends such expressions, and Python's `re` would be the wrong engine: it knows other escapes, it
+has look-around and back references, which NSQ refuses, and an unlucky `(a+)+$` could stop the whole broker for years.
 Why not `google-re2`: docs/decisions/0012-the-house.md.
 
-    text ── _Parser ──► nodes ── _Program ──► instructions ── found_in(name): all ways through at once, a character at a time
+    text ── _Parser ──► nodes ── _Program ──► instructions ── found_in(name): all paths at once, one character at a time
 
-Names are short and ASCII, so a set of characters is a number of 128 bits, and what is beyond ASCII in an expression matches
-nothing. Which way is preferred (`*?`), and what groups have caught, makes no difference to whether something is found.
+Names are short and ASCII, so a set of characters is a number of 128 bits, and characters of an expression beyond ASCII
+match nothing. Neither the preferred path (`*?`) nor what groups capture makes a difference to whether the expression is
+found.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from unicodedata import category
 _ASCII: Final = 128
 _EVERYTHING: Final = (1 << _ASCII) - 1
 _MOST_REPEATS: Final = 1000  # as in RE2
-_MOST_STEPS: Final = 5000  # of an expression once its repetitions are written out
+_MOST_STEPS: Final = 5000  # instructions of an expression once its repetitions are written out
 _MOST_LENGTH: Final = 16 * 1024  # characters of an expression
 
 
 class ExpressionError(ValueError):
-    """The text is no expression, or too large a one."""
+    """The text is not an expression, or the expression is too large."""
 
 
 def _set_of(characters: str) -> int:
@@ -34,7 +35,7 @@ def _set_of(characters: str) -> int:
 
 
 def _range(first: int, last: int) -> int:
-    """Of code points; what is beyond ASCII is nothing."""
+    """Return the set of these code points. Those beyond ASCII are left out."""
     last = min(last, _ASCII - 1)
     return (1 << last + 1) - (1 << first) if first <= last else 0
 
@@ -68,19 +69,19 @@ _CONTROLS: Final = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
 _ASSERTIONS: Final = {"A": "start", "z": "end", "b": "border", "B": "no border"}
 
 
-# What an expression is made of
+# The nodes of an expression
 
 
 @dataclass(frozen=True, slots=True)
 class _Characters:
-    """One character of a set."""
+    """One character from a set."""
 
     set: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """No character, but a place between two: see `_is_place`."""
+    """A position between two characters: see `_is_place`."""
 
     kind: str
 
@@ -107,9 +108,9 @@ _Node = _Characters | _Place | _Sequence | _Choice | _Repeat
 
 @dataclass(frozen=True, slots=True)
 class _Flags:
-    fold: bool = False  # i: upper and lower case are the same
-    lines: bool = False  # m: ^ and $ are those of lines
-    dot_all: bool = False  # s: a dot is a newline, too
+    fold: bool = False  # i: ignore case
+    lines: bool = False  # m: ^ and $ also match at line breaks
+    dot_all: bool = False  # s: a dot also matches a newline
 
 
 class _Parser:
@@ -156,7 +157,7 @@ class _Parser:
         return _Sequence(parts)
 
     def _repeated(self) -> list[_Node]:
-        """One thing and how often. Nothing, where it was a flag; several, where it was a quotation."""
+        """Read one item and its repetitions: an empty list for a group of flags, several nodes for a quotation."""
         if self._take("\\Q"):
             stop = self._text.find("\\E", self._at)
             quoted = self._text[self._at : stop if stop >= 0 else len(self._text)]
@@ -174,7 +175,7 @@ class _Parser:
         return things
 
     def _times(self) -> tuple[int, int | None] | None:
-        """How often, if that is what comes next."""
+        """Read `*`, `+`, `?` or a counted repetition, or return None if none comes next."""
         if self._take("*"):
             times: tuple[int, int | None] = (0, None)
         elif self._take("+"):
@@ -189,7 +190,7 @@ class _Parser:
         return times
 
     def _counted(self) -> tuple[int, int | None] | None:
-        """{2}, {2,} or {2,3}; other braces stand for themselves."""
+        """Read {2}, {2,} or {2,3}. Any other brace stands for itself: None."""
         stop = self._text.find("}", self._at)
         if stop < 0 or not self._text.startswith("{", self._at):
             return None
@@ -239,7 +240,7 @@ class _Parser:
                 if not name or not all(it.isascii() and (it.isalnum() or it == "_") for it in name):
                     raise ExpressionError("not the name of a group")
             elif self._read_flags() == ")":
-                return None  # from here to the end of the group around it
+                return None  # the flags hold to the end of the enclosing group
         node = self._choice()
         if not self._take(")"):
             raise ExpressionError("missing )")
@@ -247,7 +248,7 @@ class _Parser:
         return node
 
     def _read_flags(self) -> str:
-        """Returns what ended them: `:` or `)`."""
+        """Read the flags of a group, and return what ended them: `:` or `)`."""
         on, given = True, False
         fold, lines, dot_all = self._flags.fold, self._flags.lines, self._flags.dot_all
         while (flag := self._next()) not in ":)":
@@ -260,7 +261,7 @@ class _Parser:
                 case "s":
                     dot_all = on
                 case "U":
-                    pass  # which way is preferred
+                    pass  # which path is preferred
                 case "-" if on:
                     on = False
                 case _:
@@ -278,7 +279,7 @@ class _Parser:
         return _Characters(found) if found is not None else self._literal(self._code())
 
     def _named_set(self) -> int | None:
-        """\\d, \\pL and the like, behind their backslash."""
+        """Read \\d, \\pL and the like, behind their backslash. None: another kind of escape."""
         letter = self._text[self._at : self._at + 1]
         if letter.lower() in _PERL and letter:
             self._at += 1
@@ -294,7 +295,7 @@ class _Parser:
         return self._folded(found) if letter.islower() else _EVERYTHING & ~self._folded(found)
 
     def _code(self) -> int:
-        """The one character that an escape means, behind its backslash."""
+        """Read an escape behind its backslash, and return the one character that it means."""
         character = self._next()
         if character in _CONTROLS:
             return _CONTROLS[character]
@@ -304,19 +305,19 @@ class _Parser:
                 raise ExpressionError("not the number of a character")
             return int(digits[:9], 16)
         if character in "01234567":
-            # One to seven alone would be a back reference.
+            # A single digit from 1 to 7 would be a back reference.
             if character != "0" and self._text[self._at : self._at + 1] not in tuple("01234567"):
                 raise ExpressionError("back references are not known")
             digits = character
             while len(digits) < 3 and self._text[self._at : self._at + 1] in tuple("01234567"):
                 digits += self._next()
             return int(digits, 8)
-        if ord(character) < _ASCII and not character.isalnum():  # Go's reader accepts `\_`, which people insist on
+        if ord(character) < _ASCII and not character.isalnum():  # Go's parser accepts `\_`, which some people write
             return ord(character)
         raise ExpressionError(f"unknown escape \\{character}")
 
     def _class(self) -> int:
-        """[...], behind its first bracket."""
+        """Read [...] behind its first bracket."""
         negated = self._take("^")
         found = 0
         first = True
@@ -357,7 +358,7 @@ def _is_number(text: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _unicode(name: str) -> int:
-    """The ASCII part of a general category, or of a script: only letters belong to one that is known here."""
+    """Return the ASCII part of a general category or a script. Of the scripts, only Latin has any: its letters."""
     if not name.isascii() or not name.replace("_", "").isalpha() or not name[:1].isupper():
         raise ExpressionError("an unknown class of characters")
     if name == "Latin":
@@ -367,11 +368,11 @@ def _unicode(name: str) -> int:
     return sum(1 << code for code in range(_ASCII) if category(chr(code)).startswith(name))
 
 
-# How it is carried out
+# Matching
 
 
 class _Program:
-    """Instructions: at each number what is wanted there, and where to go on."""
+    """Instructions. Each number has what is wanted there (`wants`) and the numbers to continue with (`then`)."""
 
     def __init__(self, node: _Node) -> None:
         self.wants: list[int | str | None] = []  # a set of characters, a place, or nothing
@@ -386,7 +387,7 @@ class _Program:
         return len(self.wants) - 1
 
     def _add(self, node: _Node, then: int) -> int:
-        """Where a way begins that leads through `node` to `then`."""
+        """Add the instructions for `node`, continuing at `then`, and return the number of the first."""
         match node:
             case _Characters(characters):
                 return self._put(characters, (then,))
@@ -453,7 +454,7 @@ _LITERAL: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*+)(\.\*)?(\$
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
-    """A text that is somewhere in the name, at its start, at its end, or all of it."""
+    """A text to be found anywhere in the name, at its start, at its end, or as the whole name."""
 
     start: bool
     text: str
@@ -484,7 +485,10 @@ def _literal(text: str) -> _Literal | None:
 
 
 class Expression:
-    """`steps` is what it costs to look for it at each character of a name; 0 where that is next to nothing."""
+    """A compiled expression.
+
+    `steps` is the cost of a search per character of a name; it is 0 if a simple comparison of texts will do.
+    """
 
     __slots__ = ("_pattern", "steps")
 
@@ -504,7 +508,7 @@ class Expression:
         self.steps = len(self._pattern.wants)
 
     def found_in(self, name: str) -> bool:
-        """Whether some part of the name, or none of it, is as the expression says."""
+        """Return whether the expression matches any part of the name, the empty part included."""
         return self._pattern.found_in(name)
 
 

@@ -1,7 +1,7 @@
-"""AUTH: what is asked of an authorization server, what its answer means, and what it allows.
+"""AUTH: the question to an authorization server, the meaning of its answer, and what the answer allows.
 
-Nothing is asked here. A client that needs an answer says so with a `Question`, and goes on when somebody has handed it
-the server's `Grant`, or None (see protocol.py and auth_servers.py).
+Nothing is asked here. A client that needs an answer passes a `Question` on, and resumes when it is handed the server's
+`Grant`, or None (see nsqd/client/authorization.py and nsqd/auth/servers.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"
 
 _PERMISSIONS: Final = frozenset((SUBSCRIBE, PUBLISH))
-_MOST_STEPS: Final = 20_000  # of all expressions of one answer that are more than a name: each is tried with a new name
-_MOST_EXPRESSIONS: Final = 20_000  # of one answer, which each of its clients keeps
+_MOST_STEPS: Final = 20_000  # of all expressions of one answer beyond plain names: each is tried on every new name
+_MOST_EXPRESSIONS: Final = 20_000  # in one answer, which each of its clients keeps
 _MOST_REMEMBERED: Final = 1024  # decisions for one client; it may name as many topics as it likes
 
 
 class GrantError(ValueError):
-    """The server's answer is not one that NSQ would accept."""
+    """NSQ would not accept the server's answer."""
 
 
 class Entry:
-    """One authorization: what may be done with which topics and channels."""
+    """One authorization: the topics and channels it is for, and what may be done with them."""
 
     __slots__ = ("_channels", "_permissions", "_topic")
 
@@ -39,18 +39,22 @@ class Entry:
 
     @classmethod
     def of(cls, topic: str, channels: list[str], permissions: list[str]) -> Self:
-        """Raises GrantError."""
+        """Compile an authorization from its texts. Raises GrantError."""
         return cls(_expression(topic), [_expression(channel) for channel in channels], _known(permissions))
 
     def allows(self, topic: str, channel: str) -> bool:
-        """`channel` is empty for a publish: an entry without a channel that matches the empty name allows none."""
+        """Return whether this entry allows to subscribe, or with an empty `channel` to publish.
+
+        The empty name must match one of the channels too: an entry without such a channel allows no publishing, as in
+        NSQ.
+        """
         if (SUBSCRIBE if channel else PUBLISH) not in self._permissions:
             return False
         return self._topic.found_in(topic) and any(it.found_in(channel) for it in self._channels)
 
 
 class Grant:
-    """What a server has answered about one client."""
+    """A server's answer about one client."""
 
     __slots__ = ("_decided", "entries", "identity", "identity_url", "ttl")
 
@@ -72,7 +76,7 @@ class Grant:
 
     @property
     def reply(self) -> bytes:
-        """What AUTH is answered."""
+        """The reply to AUTH."""
         return dumps(
             {
                 "identity": self.identity,
@@ -83,7 +87,7 @@ class Grant:
 
 
 def decode_grant(body: bytes) -> Grant:
-    """Raises GrantError where NSQ refuses the answer as a whole."""
+    """Decode a server's answer. Raises GrantError where NSQ refuses the answer as a whole."""
     decoding = decode_grant_stepwise(body)
     while True:
         try:
@@ -135,13 +139,13 @@ def _texts(fields: Fields, name: str) -> list[str]:
     for item in fields.items(name):
         if item is not None and not isinstance(item, str):
             raise GrantError(f"{name}: expected strings")
-        texts.append(item or "")  # null leaves a string as it was, which is empty
+        texts.append(item or "")  # null decodes to an empty string, as in Go
     return texts
 
 
 @lru_cache(maxsize=1024)
 def _expression(text: str) -> Expression:
-    """Raises GrantError."""
+    """Compile an expression. Raises GrantError."""
     try:
         return Expression(text)
     except ExpressionError as error:
@@ -152,7 +156,10 @@ def _expression(text: str) -> Expression:
 
 
 class Question:
-    """Who wants to be known. `answer` is called once, inside a turn, unless nobody `waits` any more."""
+    """A client's question what it may do.
+
+    `answer` is called once, inside a turn, unless the client no longer `waits`.
+    """
 
     __slots__ = ("answer", "common_name", "drop", "remote_ip", "secret", "tls", "waits")
 
@@ -171,11 +178,11 @@ class Question:
         self.tls = tls
         self.common_name = common_name
         self.answer = answer
-        self.drop = drop  # ends the connection, should answering fail by our own fault
+        self.drop = drop  # ends the connection if `answer` fails because of a bug of ours
         self.waits = True
 
     def as_query(self) -> str:
-        """For a GET."""
+        """Encode the question as the query of a GET."""
         return urlencode(
             {
                 "common_name": self.common_name,
@@ -186,7 +193,10 @@ class Question:
         )
 
     def as_json(self) -> bytes:
-        """For a POST. NSQ's servers expect lists: it is a form in another dress."""
+        """Encode the question as the body of a POST.
+
+        The body is a form written as JSON, so each value is a list, as NSQ's servers expect.
+        """
         return dumps(
             {
                 "common_name": [self.common_name],

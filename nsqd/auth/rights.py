@@ -1,13 +1,13 @@
-"""Who may do what: tokens and names of client certificates, their roles, and the topics to which these are limited.
+"""The rights of tokens and client certificates: their roles, and the topics to which these are limited.
 
     [[allow]]
     name = "billing"                       # for people
-    token_sha256 = "9f86d081884c7d65..."   # of the token; a file that is read by others gives nothing away
+    token_sha256 = "9f86d081884c7d65..."   # of the token; a leaked file does not reveal the token
     common_name = "billing.example"        # of a certificate that --tls-root-ca-file vouches for
     roles = ["publish", "read"]
-    topics = ["orders", "invoices.*"]      # only these; * is any text. Without it: all, and what is about no topic
+    topics = ["orders", "invoices.*"]      # * is any text. Without this line: all topics, and requests about no topic
 
-Nothing is read here but text; `nsqd.rights_file` knows the file.
+This module only parses and decides; `nsqd.auth.rights_file` reads the file.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 
 class Role(StrEnum):
     PUBLISH = "publish"
-    READ = "read"  # figures, settings, and messages
-    OPERATE = "operate"  # what can be undone, or is about messages; settings that change at run time
+    READ = "read"  # metrics, settings, and messages
+    OPERATE = "operate"  # actions that can be undone or concern messages only, and settings that change at run time
     ADMIN = "admin"  # everything
 
 
 class RightsError(ValueError):
-    """The text does not say clearly who may do what."""
+    """The text is not a valid rights file."""
 
 
-GRANT_TTL: Final = 60  # seconds after which a client's rights are looked at again
+GRANT_TTL: Final = 60  # seconds after which a client's rights are looked up again
 _KEYS: Final = {"name", "token_sha256", "common_name", "roles", "topics"}
 _is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 _is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*-]+(#ephemeral)?").fullmatch
@@ -42,19 +42,19 @@ _is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*-]+(#ephemeral)?").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who has rights."""
+    """One entry of the rights file: a token or certificate, and its rights."""
 
     name: str
     digest: bytes  # SHA-256 of the token; empty: no token
     common_name: str
     roles: frozenset[Role]
-    topics: tuple[str, ...]  # none: all of them
+    topics: tuple[str, ...]  # empty: all topics
 
     def has(self, role: Role) -> bool:
         return role in self.roles or Role.ADMIN in self.roles
 
     def may(self, role: Role, topic: str | None) -> bool:
-        """Return whether the holder may do this. `topic` is None if the request is not about exactly one topic."""
+        """Return whether the holder may do this. `topic` is None unless the request is about exactly one topic."""
         return self.has(role) and self._reaches(topic)
 
     def _reaches(self, topic: str | None) -> bool:
@@ -64,7 +64,7 @@ class Holder:
 
     @property
     def grant(self) -> Grant:
-        """The same for AUTH over TCP. Who may read may consume."""
+        """The same rights as a grant for AUTH over TCP. The role `read` allows to consume."""
         wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
         permissions = [permission for permission, role in wanted.items() if self.has(role)]
         topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]
@@ -77,11 +77,15 @@ class Rights:
         self.holders = holders
 
     def holder(self, token: bytes, common_name: str) -> Holder | None:
-        """A token counts before a certificate: it is what the caller chose to show."""
+        """Return the holder of a token or a certificate, or None.
+
+        A token is looked at before a certificate, because the caller chose to send it; with an unknown token the
+        certificate does not count.
+        """
         found = None
         if token:
             digest = hashlib.sha256(token).digest()
-            for holder in self.holders:  # to the end, so that time tells nothing
+            for holder in self.holders:  # no early exit, so that the time taken reveals nothing
                 if hmac.compare_digest(holder.digest, digest):
                     found = holder
         elif common_name:
@@ -90,10 +94,13 @@ class Rights:
 
 
 def parse_rights(text: str) -> Rights:
-    """Raises RightsError. What is not understood is refused: a misspelt limit must not be none."""
+    """Parse the text of a rights file. Raises RightsError.
+
+    Anything unknown is refused: a misspelt `topics`, if ignored, would lift the limit.
+    """
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # besides its own: a number too long, lists in lists in lists
+    except (ValueError, RecursionError) as error:  # besides syntax errors: a number too long, lists nested too deeply
         raise RightsError(str(error)) from error
     entries = document.pop("allow", [])
     if document or not isinstance(entries, list):

@@ -1,4 +1,4 @@
-"""`--rights-file`: read at the start, and again whenever it has changed."""
+"""`--rights-file`: read at the start, and again whenever the file has changed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ _LOOK_INTERVAL: Final = 1.0  # seconds
 
 
 class RightsFile:
-    """`now` holds. Names of certificates count only where somebody has vouched for them."""
+    """The rights in force, as `now`.
+
+    Names of certificates count only if `names_count`: then TLS has verified the certificate.
+    """
 
     def __init__(self, path: str, *, names_count: bool) -> None:
-        """Raises StartupError."""
+        """Read the file. Raises StartupError."""
         self._path = path
         self._names_count = names_count
         try:
@@ -47,14 +50,14 @@ class RightsFile:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     async def follow(self) -> None:
-        """Until cancelled. A file that cannot be understood changes nothing."""
+        """Watch the file until cancelled. While the file is invalid, the previous rights stay in force."""
         while True:
             await trio.sleep(_LOOK_INTERVAL)
             try:
                 seen = self._look()
                 if seen != self._seen:
                     self._seen = seen
-                    # Reading thousands of entries takes a while, for which clients must not wait.
+                    # Parsing thousands of entries takes a while, and clients must not wait for it.
                     self.now = await trio.to_thread.run_sync(self._read)
                     log.info("rights file %s was read again", self._path)
             except (OSError, RightsError) as error:
@@ -64,7 +67,7 @@ class RightsFile:
                     self._seen = _UNREADABLE
 
     def grant(self, question: Question) -> Grant | None:
-        """For AUTH over TCP; None: this is nobody that the file knows."""
+        """Return the grant for AUTH over TCP, or None if the file knows neither the token nor the certificate."""
         common_name = question.common_name if self._names_count else ""
         rights = self.now
         holder = rights.holder(question.secret, "") or rights.holder(b"", common_name)

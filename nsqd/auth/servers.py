@@ -1,7 +1,7 @@
-"""The authorization servers, and asking them: for each client one at a time, for many clients at once.
+"""The authorization servers, asked in turn about one client, and about many clients at once.
 
-Whoever connects decides how much is asked, so only so many questions are under way together; the others wait, each with
-its client suspended, and a question whose client has gone is not asked any more.
+The number of questions depends on how many clients connect, so only AT_ONCE of them are under way at a time. The others
+wait, each with its client suspended. A question whose client has gone is not asked.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 64  # questions; each needs a descriptor
+AT_ONCE: Final = 64  # questions at a time; each needs a descriptor
 MOST_ANSWERED: Final = 512 << 10  # bytes of an answer
-_LARGE_AT_ONCE: Final = 8  # answers of more than http_client.SMALL bytes; more wait, within their request's timeout
+_LARGE_AT_ONCE: Final = 8  # answers above http_client.SMALL bytes; further ones wait, within their request's timeout
 _SLICE: Final = 0.001  # seconds of decoding at a stretch before others get their turn
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 _JSON: Final = ("Content-Type", "application/json")
@@ -43,7 +43,7 @@ _JSON: Final = ("Content-Type", "application/json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the servers are asked."""
+    """The servers, and how to ask them."""
 
     addresses: Sequence[str]
     posts: bool
@@ -53,7 +53,10 @@ class Settings:
 
 
 def settings_of(options: Options) -> Settings | None:
-    """None: there are no servers. StartupError when the TLS files cannot be used, even if nobody uses them."""
+    """Return how the servers are asked, or None if no server is configured.
+
+    Raises StartupError when the TLS files cannot be used, even if no server needs them.
+    """
     if not options.auth_http_address and not options.tls_root_ca_file:
         return None
     tls = client_context(options)
@@ -77,23 +80,26 @@ class AuthServers:
         choose: Callable[[int], int] = random.randrange,
         known: Callable[[Question], Grant | None] | None = None,
     ) -> None:
-        """`known` is who we know ourselves; only about others the servers are asked, if there are any."""
+        """`known` answers questions from our own rights file.
+
+        Only the others go to the servers, if any are configured.
+        """
         self._settings = settings
         self._known = known
         self._turn = turn
-        self._choose = choose  # the first one to ask, of so many
+        self._choose = choose  # returns the index of the server to ask first, given their number
         self._questions: deque[Question] = deque()
         self._asked = Wakeup()
         self._large = trio.Semaphore(_LARGE_AT_ONCE)
-        self._decoding = trio.Lock()  # one answer after the other, so that their slices do not add up in a turn
+        self._decoding = trio.Lock()  # one answer at a time, so that the slices of several do not add up
 
     def ask(self, question: Question) -> None:
-        """Returns at once; the question gets its answer in a turn of its own."""
+        """Queue the question and return at once. It gets its answer in a turn of its own."""
         self._questions.append(question)
         self._asked.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Ask the queued questions until cancelled."""
         slots = trio.Semaphore(AT_ONCE)
         async with trio.open_nursery() as nursery:
             while True:
@@ -108,7 +114,7 @@ class AuthServers:
         try:
             if question.waits:
                 grant = await self._grant_for(question)
-        except Exception:  # our bug, and only this client pays for it, as in common/poller.py
+        except Exception:  # a bug of ours; only this client pays for it, as in common/poller.py
             log.exception("internal error, client(%s) is told that AUTH failed", question.remote_ip)
         finally:
             slots.release()
@@ -116,12 +122,15 @@ class AuthServers:
             try:
                 if question.waits:
                     question.answer(grant)
-            except Exception:  # the same
+            except Exception:  # likewise
                 log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
                 question.drop()
 
     async def _grant_for(self, question: Question) -> Grant | None:
-        """What the first server says that answers; each is tried once, in the order of the ring from a random one on."""
+        """Return the answer of the first server that gives one.
+
+        Each is tried once, in order, starting with a random one.
+        """
         if self._known is not None and (grant := self._known(question)) is not None:
             return grant
         if self._settings is None:
@@ -142,8 +151,8 @@ class AuthServers:
 class _Room:
     """The memory that one answer takes, from its first byte until it is decoded.
 
-    A sick server may give the longest allowed answer to all questions at once. A short answer needs no place; a longer
-    one takes one of the few places for large answers as soon as it proves to be long.
+    A sick server may give the longest allowed answer to all questions at once. A short answer needs no place. A longer
+    one takes one of the few places for large answers as soon as it exceeds http_client.SMALL.
     """
 
     def __init__(self, large: trio.Semaphore) -> None:
@@ -164,7 +173,7 @@ class _Room:
 
 
 async def _decode_in_slices(body: bytes) -> Grant:
-    """Raises GrantError."""
+    """Decode a grant, letting other tasks run after each slice of time. Raises GrantError."""
     decoding = decode_grant_stepwise(body)
     stop = monotonic() + _SLICE
     while True:
@@ -191,7 +200,7 @@ async def _fetch(url: str, question: Question, settings: Settings, room: _Room) 
     posts = settings.posts
     return await http_client.fetch(
         "POST" if posts else "GET",
-        # The `?` is appended in any case: servers behind such a URL have learnt to expect it.
+        # The `?` is always appended, as NSQ does: existing auth URLs rely on it.
         url if posts else f"{url}?{question.as_query()}",
         tls=settings.tls,
         headers=(_ACCEPT, _JSON) if posts else (_ACCEPT,),
@@ -208,5 +217,5 @@ def _url_of(address: str) -> str:
 
 
 def _at_https_port(url: str, port: int) -> str:
-    parts = urlsplit(url)  # it was asked already, so it is a URL
+    parts = urlsplit(url)  # it has been fetched before, so it is a valid URL
     return parts._replace(scheme="https", netloc=join_host_port(parts.hostname or "", port)).geturl()

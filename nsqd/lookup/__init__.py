@@ -1,1 +1,1 @@
-"""nsqlookupd: what it is told of this node, and what is learned from it."""
+"""nsqd's connections with nsqlookupd."""

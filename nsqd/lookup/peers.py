@@ -1,14 +1,15 @@
-"""nsqlookupd from nsqd's side: a task for each peer, and the question which channels a new topic has elsewhere.
+"""nsqd's side of nsqlookupd: one task for each peer, and the search for the channels that a new topic has elsewhere.
 
     --lookupd-tcp-address ──► _Source (a name) ──► Peer (one address of it): connect, IDENTIFY, register, PING
-                                                     │ how its HTTP side can be reached
+                                                     │ address of its HTTP side
     broker.undiscovered ──► learn_channels ── GET /channels from all of them ──► topic.learned(names)
 
-NSQ has one loop for all peers, so that one which does not answer delays the others by a second for each command; and it
-notices a broken connection only by its next command. Here a peer's task also reads, and connects again by itself.
+NSQ has one loop for all peers: a peer that does not answer delays the others by a second for each command, and a broken
+connection is noticed only by its next command. Here each peer's task also reads, and reconnects by itself.
 
-A new topic is announced before its first publisher is answered: `announce` is a step of the turn, and hands the commands
-to the sockets at once, as far as these take them. Replies are read later, and so is what TLS or a full socket needs sent.
+A new topic is announced before its first publisher gets an answer: `announce` is a step of the turn, and hands the
+commands to the sockets at once, as far as these accept them. The peers' tasks read the replies later, and send what TLS
+or a full socket could not take at once.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ log = logging.getLogger(__name__)
 
 PING_INTERVAL: Final = 15.0  # all times in seconds
 IO_LIMIT: Final = 1.0  # for connecting, each write, and the wait for each reply
-RESOLVE_INTERVAL: Final = 15.0  # how soon a name's new addresses are found
-FIRST_TRY_LIMIT: Final = 2.0  # how long new topics wait for a peer of which nothing has been heard yet
+RESOLVE_INTERVAL: Final = 15.0  # seconds between two look-ups of a name
+FIRST_TRY_LIMIT: Final = 2.0  # how long new topics wait for a peer that has not answered yet
 SHORTEST_BACKOFF: Final = 0.25
 LONGEST_BACKOFF: Final = 8.0  # a peer that is back is complete within one PING_INTERVAL, resolving and resync included
-_SILENCE: Final = 15.0  # for how long a peer whose HTTP side timed out is not asked again
+_SILENCE: Final = 15.0  # how long a peer whose HTTP side timed out is not asked again
 
-# Commands on their way at once. Waiting for each reply would make a resync of many topics cost a round trip for each;
-# nsqlookupd answers what is pipelined, in order.
+# Commands sent without waiting for a reply. Waiting for each would make a resync of many topics cost a round trip per
+# topic. nsqlookupd answers pipelined commands in order.
 _AT_ONCE: Final = 256
-_MOST_LOGGED: Final = 32  # commands of one stretch; a resync is one line
+_MOST_LOGGED: Final = 32  # commands sent together; a longer run, such as a resync, is one line
 _QUESTIONS_AT_ONCE: Final = 32
-_KEPT_OPEN: Final = 5.0  # how long connections of HTTP wait for the next new topic
+_KEPT_OPEN: Final = 5.0  # how long idle HTTP connections are kept for the next new topic
 _READ_SIZE: Final = 64 * 1024
-_MOST_ANSWERED: Final = 1 << 20  # bytes of an answer over HTTP: the channels of one topic
+_MOST_ANSWERED: Final = 1 << 20  # bytes of an HTTP answer, which lists the channels of one topic
 
 _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
 Place = tuple[str, int]  # an IP address and a port
-Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
+Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the text is the host name for the certificate
 Resolve = Callable[[str, int], Awaitable[list[Place]]]
 
 
@@ -94,10 +95,10 @@ class Peer:
         most: int,
     ) -> None:
         self.name = name
-        self.reachable_at: PeerAddress | None = None  # still known while it is disconnected
+        self.reachable_at: PeerAddress | None = None  # kept after a disconnect
         self.silent_until = -inf
         self.connected = False
-        self.left = trio.Event()  # it is not connected any more
+        self.left = trio.Event()  # set when its connection has ended
         self.tried = trio.Event()  # the first attempt to connect has ended
         self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
         self.scope = trio.CancelScope()
@@ -108,33 +109,36 @@ class Peer:
         self._most = most  # bytes of a reply
         self._news = Wakeup()
         self._failures = 0
-        self._conversation: _Conversation | None = None  # in which topics can be registered
-        self._goodbye = ""  # the word of it, when it is to be said
+        self._conversation: _Conversation | None = None  # while topics can be registered
+        self._goodbye = ""  # the word to say, once asked to leave
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
         self._news.set()
 
     def leave(self, goodbye: str) -> None:
-        """Say goodbye and end `run`, which a caller does not wait for longer than IO_LIMIT."""
+        """Make `run` say goodbye and end. `Lookup.leave` gives it IO_LIMIT seconds."""
         self._goodbye = goodbye
         self._news.set()
 
     def announce(self) -> None:
-        """Send what is new, as much as may be on its way at once; the task sees to the rest, and to the replies."""
+        """Send what is new, within the limit for unanswered commands.
+
+        The task sends the rest, and reads the replies.
+        """
         conversation = self._conversation
         if conversation is not None and (commands := self._registration.next_commands(conversation.room)):
             self._log_commands(commands)
             conversation.tell([encode_command(*words) for words in commands])
 
     async def run(self) -> None:
-        """Until its scope is cancelled, or it has said goodbye."""
+        """Connect, register and reconnect until the scope is cancelled or goodbye is said."""
         with self.scope:
             while not self._goodbye:
                 twin: Peer | None = None
                 try:
                     twin = await self._visit()
-                # trio's stream errors and a nursery's group of one come together here.
+                # A bare stream error of trio and an exception group of the nursery are both caught here.
                 except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, BadReply, Refused) as group:
                     self._failed(_first_cause(group))
                 finally:
@@ -149,18 +153,21 @@ class Peer:
                 await trio.sleep(self._backoff())
 
     def _failed(self, error: BaseException) -> None:
-        # An outage is one line, not one for each attempt.
+        # Log an outage once, not for each attempt.
         level = logging.DEBUG if self._failures else logging.WARNING
         self._failures += 1
         log.log(level, "LOOKUPD(%s): %s", self.name, error)
 
     def _backoff(self) -> float:
         longest = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(self._failures - 1, 10))
-        # Not all nodes at once when an nsqlookupd has been restarted.
+        # Jitter: not all nodes should return at once after a restart of nsqlookupd.
         return longest * random.uniform(0.5, 1.0)
 
     async def _visit(self) -> Peer | None:
-        """Until the connection breaks, which raises; or it is found that another peer is the same nsqlookupd."""
+        """Hold one connection until it breaks, which raises, or until goodbye is said (None).
+
+        Returns another peer if that one turns out to be the same nsqlookupd.
+        """
         log.log(logging.DEBUG if self._failures else logging.INFO, "LOOKUP connecting to %s", self.name)
         stream = await self._connect()
         try:
@@ -188,7 +195,7 @@ class Peer:
         return address
 
     async def _register(self, conversation: _Conversation) -> None:
-        """Tell everything that changes. Returns when goodbye was said."""
+        """Register everything, then each change, with a PING in between. Return after saying goodbye."""
         self.connected = True
         self.left = trio.Event()
         self._registration.connected()
@@ -219,33 +226,33 @@ class Peer:
             log.info("LOOKUPD(%s): %s %s", self.name, "channel" if len(words) == 3 else "topic", " ".join(words))
 
     def _judge(self, replies: list[bytes]) -> None:
-        """What a reply says changes nothing: after an error, nsqlookupd closes the connection."""
+        """Log errors. There is nothing else to do: after an error, nsqlookupd closes the connection."""
         for reply in replies:
             if reply.startswith(b"E_"):
                 log.warning("LOOKUPD(%s): %s", self.name, reply[:200].decode("utf-8", "backslashreplace"))
 
 
 class _Conversation:
-    """Commands and their replies on one connection. Raises Refused when the peer is too slow, or has gone."""
+    """Commands and their replies on one connection. Raises Refused when the peer is too slow or has gone."""
 
     def __init__(self, stream: trio.abc.Stream, most: int) -> None:
         self._stream = stream
         self._reader = ReplyReader(most)
         self._replies: deque[bytes] = deque()
         self._arrived = Wakeup()
-        self._awaited = 0  # replies
-        self._told = 0  # commands of `tell` whose replies no `ask` has read yet
+        self._awaited = 0  # replies still to come
+        self._told = 0  # commands sent by `tell` whose replies no `ask` has read yet
         self._unsent = b""
         self._sending = False
 
     @property
     def room(self) -> int:
-        """How many commands may be sent now."""
+        """The number of commands that may be sent now."""
         return max(0, _AT_ONCE - self._awaited)
 
     @property
     def was_told(self) -> bool:
-        """Whether there are replies that belong to `tell`; the next `ask` reads them."""
+        """Whether replies to `tell` are still to be read. The next `ask` reads them."""
         return self._told > 0
 
     async def listen(self) -> NoReturn:
@@ -259,7 +266,7 @@ class _Conversation:
         raise Refused("connection closed by peer")
 
     def tell(self, commands: list[bytes]) -> None:
-        """Give the socket what it takes without waiting; the next `ask` sends the rest, and reads the replies."""
+        """Hand the socket what it accepts without waiting. The next `ask` sends the rest and reads the replies."""
         self._told += len(commands)
         self._awaited += len(commands)
         self._unsent += b"".join(commands)
@@ -267,7 +274,7 @@ class _Conversation:
             self._unsent = self._unsent[_send_now(self._stream, self._unsent) :]
 
     async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
-        """Return all the replies in order, beginning with those to commands that `tell` has sent."""
+        """Return all replies in order, beginning with those to commands that `tell` has sent."""
         count, self._told = self._told + len(commands), 0
         self._awaited += len(commands)
         self._unsent += before + b"".join(commands)
@@ -298,12 +305,12 @@ class _Conversation:
 
 
 def _send_now(stream: trio.abc.Stream, data: bytes) -> int:
-    """Return how many bytes the stream has taken at once: none where it can only be awaited, as TLS is."""
+    """Return how many bytes the stream has accepted at once: 0 if it can only be awaited, as with TLS."""
     if not isinstance(stream, trio.SocketStream):
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # it is full, or it is broken, which the task finds out
+    except OSError:  # the socket is full, or broken, which the task will notice
         return 0
 
 
@@ -318,20 +325,20 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class _Source:
-    """One `--lookupd-tcp-address`: as many peers as its name has addresses."""
+    """One `--lookupd-tcp-address`: a peer for each address of its name."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.resolved = trio.Event()  # or it was tried
+        self.resolved = trio.Event()  # the name has been resolved, or that has failed once
         self.scope = trio.CancelScope()
         self.peers: dict[Place, Peer] = {}
         self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
 
     def connected_at(self, address: PeerAddress, *, is_ipv6: bool) -> Peer | None:
-        """The nsqlookupd that gives itself this address, if we are connected with it over this family.
+        """Return the connected peer that calls itself `address`, reached over IPv6 or IPv4 as `is_ipv6` says, or None.
 
-        Where a name has addresses of both families, two of them often lead to one machine; a node that registers
-        over both would be listed twice.
+        If a name has addresses of both families, two of them often lead to the same machine. A node that registers over
+        both would be listed twice.
         """
         for place, peer in self.peers.items():
             if _is_ipv6(place) is is_ipv6 and peer.connected and peer.reachable_at == address:
@@ -341,7 +348,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What does not change at run time."""
+    """Settings that do not change at run time."""
 
     me: bytes  # the body of IDENTIFY
     most: int  # bytes of a reply
@@ -351,7 +358,7 @@ class Settings:
 
 
 class Lookup:
-    """All nsqlookupd that this node knows. `configure` may be called before `run`, and at any time after."""
+    """All nsqlookupds of this node. `configure` may be called before `run`, and at any time after."""
 
     def __init__(
         self,
@@ -389,7 +396,7 @@ class Lookup:
         self._configured.set()
 
     def leave(self, *, for_good: bool) -> None:
-        """Say goodbye to all of them: this node drains. `for_good`, nobody has to wait for it to come back."""
+        """Say goodbye to all nsqlookupds because this node drains. With `for_good`, they need not expect it back."""
         for source in self._sources.values():
             log.info("LOOKUP(%s): leaving", source.text)
             source.scope.deadline = trio.current_time() + IO_LIMIT
@@ -408,7 +415,7 @@ class Lookup:
             self._asked_for.set()
 
     async def run(self, turn: Turn) -> None:
-        """Serve until cancelled; then connections are closed without a word, as NSQ does."""
+        """Serve until cancelled. Connections are then closed without a goodbye, as in NSQ."""
         started: set[_Source] = set()
         try:
             async with trio.open_nursery() as nursery:
@@ -425,7 +432,7 @@ class Lookup:
             log.info("LOOKUP: closing")
 
     async def _follow(self, source: _Source) -> None:
-        """A peer for each address that the name has now."""
+        """Keep a peer for each address that the name has now."""
         try:
             host, port = _host_and_port(source.text)
         except AddressError as error:
@@ -447,7 +454,7 @@ class Lookup:
 
     def _adjust(self, source: _Source, host: str, found: list[Place], nursery: trio.Nursery) -> None:
         for place, peer in [*source.peers.items()]:
-            # A connection that works is worth more than what the name server says just now.
+            # A connection that works counts for more than the current answer of the name server.
             if place not in found and not peer.connected:
                 log.info("LOOKUP(%s): removing peer", peer.name)
                 source.peers.pop(place).scope.cancel()
@@ -479,7 +486,7 @@ class Lookup:
                 raise TimeoutError(f"dial {join_host_port(*place)}: i/o timeout")
             stream = trio.SocketStream(connection)
             return stream if tls is None else trio.SSLStream(stream, tls, server_hostname=name)
-        except ValueError as error:  # of ssl: no name that a certificate could have
+        except ValueError as error:  # from ssl: no certificate could have this name
             connection.close()
             raise OSError(str(error)) from error
         except BaseException:
@@ -521,7 +528,7 @@ class Lookup:
                 topic.learned(names)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
-        """The union of what all peers that can be asked say; what they cannot say is missing."""
+        """Return the union of the answers of all reachable peers. Failures are logged."""
         await self._wait_until_tried()
         peers = {it.reachable_at: it for it in self.peers if it.reachable_at and it.reachable_at.broadcast_address}
         if not peers and self._sources:
@@ -544,7 +551,11 @@ class Lookup:
         return names
 
     async def _wait_until_tried(self) -> None:
-        """nsqd has just started, or has just been told of them: they may not have said yet how to reach them."""
+        """Wait until each peer has been tried once.
+
+        Just after the start, or after a change of the settings, peers may not have told yet how their HTTP side can be
+        reached.
+        """
         for source in [*self._sources.values()]:
             if not source.resolved.is_set():
                 with trio.move_on_at(source.first_try_ends):
@@ -582,9 +593,9 @@ class Lookup:
 
 
 def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
-    """`node` is the data path's id; `options` has the ports that are really listened on.
+    """Return the settings. `node` is the node id of the data path, and `options` has the ports actually listened on.
 
-    StartupError when the TLS files cannot be used.
+    Raises StartupError when the TLS files cannot be used.
     """
     me = identify_body(
         broadcast_address=options.broadcast_address,
@@ -625,10 +636,10 @@ def _host_and_port(text: str) -> Place:
 
 
 async def resolve(host: str, port: int) -> list[Place]:
-    """All addresses of a name. OSError when it has none."""
+    """Return all addresses of a name. Raises OSError if it has none."""
     try:
         found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-    except UnicodeError as error:  # a label that is empty or too long, a letter that no name may have
+    except UnicodeError as error:  # a label is empty or too long, or has a letter that no name may have
         raise OSError(f"no such host: {error}") from error
     return list(dict.fromkeys((str(name[0]), int(name[1])) for _, _, _, _, name in found))
 

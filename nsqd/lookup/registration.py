@@ -1,11 +1,11 @@
 """What one nsqlookupd has been told of this node, and what it still has to be told.
 
-Not a queue of events: for each topic that may have changed, what was told is compared with what there is *now*. So a burst
-of changes costs one look at each topic, nothing can overflow, and after a connection has broken the same comparison, with
-nothing told, is the complete registration.
+This is not a queue of events. For each topic that may have changed, what was told is compared with what exists *now*.
+So a burst of changes costs one comparison per topic, and nothing can overflow. After a reconnect, the same comparison
+against "nothing told yet" gives the complete registration.
 
-"What there is" are the broker's own objects and not their names: a topic that was deleted and made again in between is
-another one, and the nsqlookupd, which may have been told to forget the name or to hide it, hears of both.
+The comparison is by the broker's objects, not by their names. A topic that was deleted and created again in between is
+a different object, and the nsqlookupd, which may have been told to forget the name or to hide it, hears of both.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ class Topic(Protocol):
 
 
 class Refused(Exception):
-    """The peer does not want us, or is no nsqlookupd."""
+    """The peer does not want us, or is not an nsqlookupd."""
 
 
 class Registration:
-    """`topics` is the broker's mapping itself. Between connections, what `changed` says is of no interest."""
+    """The state of the registration with one nsqlookupd.
+
+    `topics` is the broker's own mapping. Calls of `changed` between two connections have no effect.
+    """
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
@@ -44,24 +47,27 @@ class Registration:
         self._connected = False
 
     def connected(self) -> None:
-        """The peer knows nothing yet."""
+        """Plan to register everything: a new connection knows nothing yet."""
         self._connected = True
         self._in_doubt = OrderedDict.fromkeys(self._topics)
 
     def disconnected(self) -> None:
-        """The peer forgets what it was told, as every nsqlookupd does when a connection ends."""
+        """Forget what was told, as every nsqlookupd does when a connection ends."""
         self._connected = False
         self._told.clear()
         self._in_doubt.clear()
         self._commands.clear()
 
     def changed(self, topic_name: str) -> None:
-        """This topic, or one of its channels, came or went."""
+        """Note that this topic, or one of its channels, was created or deleted."""
         if self._connected:
             self._in_doubt[topic_name] = None
 
     def next_commands(self, limit: int) -> list[Words]:
-        """Up to `limit` commands that make the peer know more of what there is; they count as told. None left: empty."""
+        """Return up to `limit` commands that bring the peer up to date, and count them as told.
+
+        Empty: it is up to date.
+        """
         commands = self._commands
         while len(commands) < limit and self._in_doubt:
             name, _ = self._in_doubt.popitem(last=False)
@@ -72,7 +78,8 @@ class Registration:
         topic = self._topics.get(name)
         told = self._told.get(name)
         if told is not None and told[0] is not topic:
-            # Channels first, as NSQ does: by UNREGISTER of the topic alone an nsqlookupd would not forget ephemeral ones.
+            # Channels first, as in NSQ: an nsqlookupd told to UNREGISTER only the topic would keep its ephemeral
+            # channels.
             for channel in told[1]:
                 yield "UNREGISTER", name, channel
             yield "UNREGISTER", name
@@ -93,11 +100,11 @@ def _channel_differences(topic_name: str, told: dict[str, object], channels: Map
     for name, channel in channels.items():
         if name not in told:
             told[name] = channel
-            yield "REGISTER", topic_name, name  # which registers the topic, too
+            yield "REGISTER", topic_name, name  # this registers the topic, too
 
 
 def identified(reply: bytes) -> PeerAddress:
-    """How the peer that answered IDENTIFY can be reached. Refused when the answer is not what an nsqlookupd says."""
+    """Return the addresses of the peer that answered IDENTIFY. Raises Refused if the reply is not an nsqlookupd's."""
     address = decode_identify_reply(reply)
     if address is None:
         raise Refused(f"answered IDENTIFY with {reply[:100]!r}")
@@ -105,7 +112,10 @@ def identified(reply: bytes) -> PeerAddress:
 
 
 def channels_in(answer: bytes) -> set[str]:
-    """What `/channels` says, without the names that a new topic must not get. Refused when it says something else."""
+    """Return the channels listed by `/channels`, except those that must not be created.
+
+    Raises Refused if it is malformed.
+    """
     try:
         names = Fields(read(answer)).items("channels")
     except JsonError as error:
