@@ -1,4 +1,4 @@
-"""nsqd over HTTP: publishing's short path on the poller, and the ASGI application for everything."""
+"""nsqd over HTTP: a short path for publishing on the poller, and the ASGI application for all requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a request needs to be answered: a role, and whether it is about one topic or about the node.
+"""The access rule of each route: which role it needs, and whether it is about one topic or about the node.
 
-An `Endpoint` cannot be made without its `Access`, so the table of routes (`make_app`) is the table of rights too, and
-nothing else decides what a path is about: a `topic=` beside a route of the node changes nothing.
+An `Endpoint` cannot be made without its `Access`, so the table of routes (`make_app`) is the table of rights too.
+Nothing else decides what a path is about: a `topic=` given to a route of the node has no effect on rights.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from nsqd.auth.rights import Role
 
 
 class Scope(StrEnum):
-    TOPIC = "one topic"  # the one that `topic=` names; holders limited to topics must name one of theirs
-    NODE = "the node"  # never for holders limited to topics
+    TOPIC = "one topic"  # the one named by `topic=`; holders limited to topics must name one of theirs
+    NODE = "the node"  # never open to holders limited to topics
 
 
-# Compared by identity, which makes it a quick key for publishing.
+# Compared by identity, which makes it a fast dictionary key for publishing.
 @dataclass(frozen=True, slots=True, eq=False)
 class Access:
-    role: Role | None  # None: open to everybody
+    role: Role | None  # None: open to everyone
     scope: Scope
 
 
@@ -37,6 +37,6 @@ ADMIN_TOPIC: Final = Access(Role.ADMIN, Scope.TOPIC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint(Route):
-    """A route of nsqd."""
+    """A route of nsqd, with the access that it requires."""
 
     access: Access

@@ -1,7 +1,8 @@
-"""nsqd's HTTP API: every endpoint of NSQ's, as handlers that call the broker.
+"""nsqd's HTTP API: all endpoints of NSQ's and our own, as handlers that call the broker.
 
-Handlers run under an asyncio server, but the broker has no colour, so they call it directly. What has changed something
-does so inside one turn (docs/decisions/0001), and awaits the disk through `run_trio` where NSQ's answer promises it.
+Handlers run under an asyncio server. The broker awaits nothing, so they call it directly. A handler that changes
+something does so within one turn (docs/decisions/0001), and awaits the disk through `run_trio` where NSQ's answer
+promises it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ log = logging.getLogger(__name__)
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 _is_integer: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _INT64: Final = range(-(2**63), 2**63)
-_PLACES: Final = 20  # of a channel, when nobody says how many
+_PLACES: Final = 20  # places listed by /channel/position unless the request says how many
 _MOST_PLACES: Final = 1000
 _DIGITS: Final = 10
 _LONGEST_FORM: Final = 64 * 1024
@@ -87,7 +88,10 @@ _LONGEST_FORM: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """What `/info` says beyond the options. Ports are those really listened on: -1 for a unix socket, 0 for none."""
+    """What `/info` says beyond the options.
+
+    The ports are those actually listened on: -1 for a unix socket, 0 for none.
+    """
 
     hostname: str
     tcp_port: int
@@ -96,11 +100,11 @@ class NodeInfo:
 
 class DurableTurn(Turn, Protocol):
     async def durable(self) -> None:
-        """Wait until everything that was decided so far is on disk. Trio-coloured."""
+        """Wait until everything decided so far is on disk. Needs trio."""
 
 
 class Settings(Protocol):
-    """The options of now, and the place where new ones take effect."""
+    """The current options, and the place where new ones take effect."""
 
     @property
     def options(self) -> Options: ...
@@ -109,13 +113,13 @@ class Settings(Protocol):
 
 
 class Bridge(Protocol):
-    """Awaits a trio-coloured function from a handler: `common.web.run_trio`."""
+    """Awaits a trio function from a handler: `common.web.run_trio`."""
 
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 
 
 class StartDrain(Protocol):
-    """False: one goes on that is not for good."""
+    """Starts a drain. False: retiring was asked for, but a drain that does not retire the node is under way."""
 
     def __call__(self, *, stay: float | None, retire: bool) -> bool: ...
 
@@ -136,7 +140,7 @@ def make_app(
     guard: Guard | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[Endpoint]:
-    """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's.
+    """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `common.web`, or a test's.
 
     Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
     """
@@ -156,7 +160,7 @@ def make_app(
         Endpoint("POST", "/mpub", endpoints.mpub, access=PUBLISH, logged=False),
         Endpoint("GET", "/topic/log", history.log, access=READ_TOPIC),
         Endpoint("GET", "/topic/read", history.read, access=READ_TOPIC),
-        # Whoever may read may say how far. Again and again, so it is not logged.
+        # A reader may report how far it has read. It does so again and again, so this is not logged.
         Endpoint("POST", "/topic/reader", followers.report, access=READ_TOPIC, logged=False),
         Endpoint("POST", "/topic/reader/delete", followers.forget, access=OPERATE_TOPIC),
         Endpoint("POST", "/topic/create", topics.create, access=ADMIN_TOPIC),
@@ -184,13 +188,16 @@ def make_app(
 
 
 def refuse_plain(https_port: int) -> HttpApi[Route]:
-    """What plain HTTP is answered where TLS is required. NSQ writes this by hand, with spaces, and clients parse it."""
+    """Return the application that answers plain HTTP where TLS is required.
+
+    NSQ writes this JSON by hand, with spaces, and clients parse it.
+    """
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return HttpApi((), log=log, always=Response(403, body, (JSON, V1)))
 
 
 class _Calls:
-    """How handlers enter the broker."""
+    """The handlers' way into the broker."""
 
     def __init__(self, broker: Broker, turn: DurableTurn, run_trio: Bridge) -> None:
         self.broker = broker
@@ -199,13 +206,13 @@ class _Calls:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Synchronous calls only: what is decided inside is written, delivered and sent at its end."""
+        """Enter a turn for synchronous calls. Its end writes, delivers and sends what they have decided."""
         with in_turn(self._turn):
             yield
 
     @contextmanager
     def journaled_turn(self) -> Iterator[None]:
-        """A turn whose changes are in the journal when it ends. 500 if the disk does not take them."""
+        """Enter a turn whose changes are in the journal when it ends. Raises a 500 if the disk refuses them."""
         broker = self.broker
         changes_before = broker.urgent_changes
         with self.turn():
@@ -215,7 +222,7 @@ class _Calls:
             raise _not_on_disk(promise.error)
 
     async def durable(self) -> None:
-        """What a turn has decided is on disk. 500 if the disk does not take it."""
+        """Wait until everything decided so far is on disk. Raises a 500 if the disk refuses it."""
         try:
             await self._run_trio(self._turn.durable)
         except NotSynced as error:
@@ -229,20 +236,20 @@ class _Calls:
 
 
 def _not_on_disk(cause: object) -> HttpError:
-    """The change is made all the same, and is written when the disk works again; NSQ has no other word for it."""
+    """Return a 500, as NSQ has no better answer. The change is in effect, and is written once the disk works again."""
     log.error("a change is not on disk error=%s", cause)
     return HttpError(500, "INTERNAL_ERROR")
 
 
 class _LogFigures(NamedTuple):
-    """What `/metrics` shows about those who read logs over HTTP."""
+    """Figures for `/metrics` about those who read logs over HTTP."""
 
     waiting: Sized
-    lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and by how many messages it is behind
+    lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and how many messages it is behind
 
 
 class _Endpoints:
-    """What is about the whole node, and publishing."""
+    """The endpoints about the whole node, and those for publishing."""
 
     def __init__(
         self,
@@ -265,7 +272,7 @@ class _Endpoints:
         return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
-        """Whether this node should be sent messages."""
+        """Answer whether this node should be sent messages."""
         if (refusal := self._broker.refusal) is not None:
             return plain(refusal, status=503)
         return ping_answer(self._broker.store.health)
@@ -344,7 +351,7 @@ class _Endpoints:
         if isinstance(answer, HttpError):
             return answer.response
         await self._calls.settled(answer)
-        # NSQ says EXITING whatever the reason.
+        # NSQ says EXITING whatever the reason is.
         return OK if answer.error is None else HttpError(503, "EXITING").response
 
     async def get_option(self, request: Request) -> Response:
@@ -364,12 +371,12 @@ class _Endpoints:
         except ValueError:
             raise HttpError(400, "INVALID_VALUE") from None
         self._settings.replace(options)
-        # A list that was set to null is none at all to NSQ, and printed so.
+        # To NSQ, a list set to null is no list at all, and it prints null.
         return json(None) if value.strip() == "null" else _show_option(options, key)
 
 
 class _TopicEndpoints:
-    """The name is checked where NSQ checks it, and elsewhere simply not found."""
+    """The endpoints about a topic. Where NSQ does not check the name, an invalid name is simply not found."""
 
     def __init__(self, calls: _Calls) -> None:
         self._calls = calls
@@ -458,7 +465,7 @@ class _ChannelEndpoints:
         return json({"cursor": channel.cursor, "end": channel.topic.handed_over, "waiting": places})
 
     async def _pinned(self, topic: str, place: Place) -> Pinned:
-        """Finding a time needs the disk, and nothing in a turn may wait."""
+        """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""
         return Found(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
 
     async def delete(self, request: Request) -> Response:
@@ -543,7 +550,7 @@ def _check_lasting(topic: str, channel: str) -> None:
 
 
 def _cursor(topic: Topic, place: Pinned) -> int:
-    """The cursor for a place, from the first message that is left to where new ones come."""
+    """Return the cursor for a place, between the first message left and the end of the log."""
     first, last = topic.log.first, topic.last_place
     if isinstance(place, Edge):
         return first if place is Edge.EARLIEST else last
@@ -557,7 +564,7 @@ def _cursor(topic: Topic, place: Pinned) -> int:
 
 
 def _show_option(options: Options, key: str) -> Response:
-    """Text raw, everything else as JSON."""
+    """Show the value of an option: text raw, everything else as JSON."""
     for row in table_of(type(options)):
         if row.key == key and not row.is_deprecated:
             value: Any = getattr(options, row.name)

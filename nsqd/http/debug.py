@@ -1,7 +1,8 @@
-"""`/debug`: what Go's runtime tells of a process, in the form in which Python can.
+"""`/debug`: what Go's runtime tells about a process, as far as Python can tell it.
 
-NSQ's routes, methods and status are all kept, since tools ask for them; what a profile contains is up to the runtime.
-Two orders answer 500 after having been carried out: a bug that NSQ never mended, and by which tools may know them.
+All of NSQ's routes, methods and status codes are kept, since tools ask for them. The contents of a profile depend on
+the runtime. Two of the commands answer 500 although they were carried out, as in NSQ, which never fixed this bug: tools
+may expect it.
 """
 
 from __future__ import annotations
@@ -102,7 +103,11 @@ async def _show_symbols(request: Request) -> Response:
 
 
 async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], request: Request) -> Response:
-    """Text in any case; `debug` only says so in the type, as readers of NSQ's profiles expect."""
+    """Answer with the text that `describe` yields.
+
+    The answer is always text. `debug` only decides whether its content type says so, as readers of NSQ's profiles
+    expect.
+    """
     lines: list[str] = []
 
     async def describe_in_trio() -> None:
@@ -162,7 +167,11 @@ def threads() -> Iterator[str]:
 
 
 def heap() -> Iterator[str]:
-    """What the garbage collector watches; numbers, texts and bytes are not among it, and neither is what there was at the start."""
+    """Yield the memory in use and the most frequent types of objects.
+
+    Only objects that the garbage collector tracks are counted: no numbers, strings or bytes, and nothing that existed
+    at the start.
+    """
     memory = memory_now()
     yield f"resident bytes: {memory.heap_in_use_bytes}"
     yield f"allocated blocks: {memory.heap_objects}"
@@ -174,7 +183,10 @@ def heap() -> Iterator[str]:
 
 
 def sampled_stacks(thread: int, seconds: float) -> Iterator[str]:
-    """Looks at a thread a hundred times a second: `outermost;...;innermost count`, the most frequent first. Blocks."""
+    """Sample a thread's stack a hundred times a second.
+
+    Returns lines like `outermost;...;innermost count`, the most frequent stack first. Blocks for `seconds`.
+    """
     seen: Counter[str] = Counter()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -193,11 +205,11 @@ def _names_of(frame: FrameType | None) -> list[str]:
     return names
 
 
-# Orders
+# Commands
 
 
 async def _set_block_rate(request: Request) -> Response:
-    """There is no profile of blocking to set the rate of; what is checked is checked."""
+    """Check the rate as NSQ does. Python has no blocking profile whose rate could be set."""
     rate = (await _form_value(request, "rate")) or ""
     if not _is_integer(rate):
         cause = "invalid syntax"
@@ -217,7 +229,7 @@ async def _free_memory(request: Request) -> Response:
 
 
 async def _form_value(request: Request, name: str) -> str | None:
-    """From a form in the body, or else from the query; what cannot be parsed counts as absent."""
+    """Return a value from a form in the body, or else from the query. A source that cannot be parsed is skipped."""
     content_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     form = await request.read(_LONGEST_FORM) if content_type == b"application/x-www-form-urlencoded" else b""
     for source in (form, request.query_string):

@@ -1,4 +1,7 @@
-"""Whether a request may be answered. Without `--rights-file` every request is, and there is no `Guard`."""
+"""Decides whether a request may be answered.
+
+Without `--rights-file` there is no `Guard`, and every request is answered.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from nsqd.http.access import Access, Endpoint, Scope
 if TYPE_CHECKING:
     from nsqd.auth.rights import Rights
 
-# A publisher asks the same again and again.
+# Publishers repeat the same request again and again.
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_REMEMBERED: Final = 1024  # bytes
 
@@ -24,7 +27,7 @@ FORBIDDEN: Final = HttpError(403, "FORBIDDEN").response
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Verdict:
-    refusal: Response | None  # None: it may be answered
+    refusal: Response | None  # None: the request may be answered
     is_limited: bool = False  # the answer must be about the topic alone
 
 
@@ -38,18 +41,21 @@ class Guard:
     def __init__(self, current: Callable[[], Rights], *, names_count: bool) -> None:
         self._current = current
         self._names_count = names_count
-        self._rights: Rights | None = None  # which decided what is remembered
+        self._rights: Rights | None = None  # the rights that the remembered verdicts are based on
         self._decided: dict[tuple[Access, bytes, bytes, str], _Verdict] = {}
 
     def check(self, request: Request, endpoint: Endpoint) -> Response | None:
-        """Return the answer to a request that is refused. Of others, note whether their holder is limited to topics."""
+        """Return the answer to a request that is refused, or None.
+
+        Of the others, note in the request whether their holder is limited to topics.
+        """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
         request.is_limited = verdict.is_limited
         return verdict.refusal
 
     def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
-        """As `check`, for the short path of publishing."""
+        """Return what `check` returns, for the short path of publishing."""
         return self._verdict(access, query, authorization, common_name).refusal
 
     def _verdict(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
@@ -80,15 +86,19 @@ class Guard:
 
 
 def token_of(authorization: bytes) -> bytes:
-    """Of an Authorization header. Another scheme's text is no token of ours, and still not nothing."""
+    """Return the token in an Authorization header.
+
+    With another scheme than Bearer, the whole header is returned: it matches no token, and unlike an empty token it
+    keeps the client's certificate from being looked at.
+    """
     scheme, _, token = authorization.partition(b" ")
     return token.strip() if scheme.lower() == b"bearer" else authorization
 
 
 def _topic_in(query: bytes) -> str | None:
-    """Return the topic that a query names. None where it names none or makes no sense, which the endpoint will say."""
+    """Return the topic that a query names. None: it names none or cannot be parsed, which the endpoint will report."""
     try:
-        topic = parse_query(query).get("topic", "")  # the first one, as the endpoints read it
+        topic = parse_query(query).get("topic", "")  # the first one, which is the one endpoints use
     except HttpError:
         return None
     return topic if is_valid_name(topic) else None

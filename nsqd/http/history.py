@@ -1,7 +1,7 @@
 """History over HTTP: what a log holds, and a range of it as a stream (docs/reference/http-history.md).
 
-Everything that is told here is synced. What touches the disk runs in threads, a piece at a time, and the next piece is read
-while the connection takes the one before.
+Only synced messages are shown. Calls that touch the disk run in threads, one piece at a time, and the next piece is
+read while the connection takes the one before.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_READERS: Final = 16  # each holds a few files open, and some megabytes
+MOST_READERS: Final = 16  # each holds a few open files and some megabytes
 MOST_WAITING: Final = 10_000
 LONGEST_WAIT: Final = 300.0
-POINTS: Final = (6, 1000)  # that one may ask for: each costs a small read
+POINTS: Final = (6, 1000)  # the fewest and the most that a request may ask for: each costs a small read
 CHUNK: Final = 1 << 20
-CHUNK_OF_LINES: Final = 64 * 1024  # decoding these holds up others
+CHUNK_OF_LINES: Final = 64 * 1024  # decoding holds up other requests
 
 _is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 
@@ -53,13 +53,13 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """Awaits a function that blocks, from a handler."""
+    """Awaits a blocking function from a handler."""
 
     async def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 class RangeReader(Protocol):
-    """All but the attributes is for a thread."""
+    """Reads a range of a log. Its methods block, so they run in a thread."""
 
     next: int
     end: int
@@ -70,7 +70,7 @@ class RangeReader(Protocol):
 
 
 class Past(Protocol):
-    """What there is of a log at one moment; `times`, `sequence_at`, `points` and `open` are for a thread."""
+    """A log as it is at one moment. `times`, `sequence_at`, `points` and `open` block, so they run in a thread."""
 
     log_id: str
     first: int
@@ -96,7 +96,7 @@ class Past(Protocol):
 
 
 class History(Protocol):
-    """What nsqd.log has of the past."""
+    """The part of nsqd.log that reads history."""
 
     @property
     def node(self) -> str: ...
@@ -104,11 +104,11 @@ class History(Protocol):
     def find(self, topic: str, *, synced: bool = True) -> Past | None: ...
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have this called with the name of each topic of which there is more, or which is gone."""
+        """Have `follower` called with the name of each topic whose log has grown or is gone."""
 
 
 class Reading:
-    """Who reads, and who waits for more; one for the whole daemon."""
+    """The readers of history, and the requests that wait for more. There is one Reading for the whole daemon."""
 
     def __init__(self, history: History, in_thread: InThread) -> None:
         self.history = history
@@ -119,17 +119,17 @@ class Reading:
         history.follow(self.waiting.wake)
 
     def logs_closed(self) -> None:
-        """The node drains, so nothing is appended to any log from now on."""
+        """Wake all waiting requests: the node drains, so nothing will be appended to any log."""
         self.waiting.wake_all()
 
     def stop(self) -> None:
-        """Who waits is answered, and who reads is told where to go on."""
+        """Answer the waiting requests, and end the running reads with the place at which to continue."""
         self.stopping = True
         self.waiting.release()
 
 
 async def find_sequence(reading: Reading, topic: str, place: AtTime) -> int:
-    """Where a time lies in all that was published so far, synced or not."""
+    """Return the sequence for a time, searched among all messages published so far, synced or not."""
     past = reading.history.find(topic, synced=False)
     return await _sequence_at(reading, topic, past, place) if past is not None else 0
 
@@ -164,7 +164,7 @@ class HistoryEndpoints:
         self._clock = clock
 
     async def log(self, request: Request) -> Response:
-        """What there is to read; with `wait` as soon as the synced end is not `next`, or the log is closed."""
+        """Describe the log. With `wait`, answer as soon as the synced end differs from `next`, or the log is closed."""
         arguments = request.query()
         topic = topic_argument(request)
         past = self.find(topic, arguments)
@@ -198,7 +198,7 @@ class HistoryEndpoints:
     async def _points(
         self, topic: str, past: Past, arguments: dict[str, str], most: int
     ) -> Sequence[tuple[int, int, int]]:
-        """Where which time lies in [from, to), and how many bytes before it."""
+        """Return up to `most` points of [from, to), each with its sequence, its time and the bytes before it."""
         start = _number(arguments, "from")
         if start is None:
             start = past.first
@@ -217,7 +217,7 @@ class HistoryEndpoints:
         if known is None:
             known = past.next
         waiting = self._reading.waiting
-        # Only who says that it knows the log as open is told: any other reader would ask again at once, for ever.
+        # Only a reader that passes closed=false is told. Any other reader would ask again at once, forever.
         is_told = arguments.get("closed") == "false"
         while past.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
             if is_told and self._is_closed(topic, past):
@@ -231,7 +231,7 @@ class HistoryEndpoints:
         return past
 
     def _is_closed(self, topic: str, past: Past) -> bool:
-        """Whether this is the log's last end: the node drains, and everything that it has taken is synced."""
+        """Whether the log has reached its final end: the node drains, and every accepted message is synced."""
         if self._broker.refusal is None:
             return False
         written = self._reading.history.find(topic, synced=False)
@@ -274,16 +274,16 @@ class HistoryEndpoints:
                 raise _cannot_read(topic, error) from error
             raise
         answer = _Answer(reading, reader, LogRange(reading.history.node, past.log_id, start, reader.end), packed=packed)
-        if start < end and not past.still_has(start):  # it went while it was opened
+        if start < end and not past.still_has(start):  # it was removed while it was opened
             await answer.close()
             raise self._gone(self.find(topic, {"log": past.log_id}))
         content_type = MSGPACK if packed else NDJSON
         return Stream(((b"content-type", content_type.encode()), V1), answer.next_piece, answer.close)
 
-    # What can be refused
+    # Checks that may refuse a request
 
     def find(self, topic: str, arguments: Mapping[str, str]) -> Past:
-        """Return what there is of the log, which is the one that `log` names if that is given. Raises HttpError."""
+        """Return the topic's log. If the argument `log` is given, it must be this log's id. Raises HttpError."""
         if self._broker.find(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
         past = self._reading.history.find(topic)
@@ -366,7 +366,10 @@ class _Packed:
 
 
 class _Lines:
-    """JSON for people and small tools, a line for each message. Checksums are proven here, as nobody else can."""
+    """One JSON line per message, for people and small tools.
+
+    Checksums are verified here, as such readers cannot do it.
+    """
 
     def __init__(self, log_range: LogRange) -> None:
         self._log_range = log_range
@@ -379,7 +382,7 @@ class _Lines:
         lines: list[object] = []
         for event in self._cutter.records(bytes(records.data)):
             lines += _lines_of(event) if isinstance(event, StoredBatch) else [_gap_line(event)]
-        lines += map(_gap_line, self._cutter.gap(Gap(records.end, records.end, "")))  # damage at their end
+        lines += map(_gap_line, self._cutter.gap(Gap(records.end, records.end, "")))  # damage at the end of the records
         return _joined(lines)
 
     def gap(self, gap: Gap) -> bytes:

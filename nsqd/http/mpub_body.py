@@ -1,7 +1,7 @@
-"""The body of `POST /mpub`, cut into messages while it comes.
+"""The body of `POST /mpub`, cut into messages as it arrives.
 
-A body of 5 MiB can hold millions of messages. Cutting all of them at its end would hold everybody else up for a second,
-so each piece is cut in the turn in which it is read.
+A body of 5 MiB can hold millions of messages. Cutting all of them when the body is complete would hold up everybody
+else for a second, so each piece is cut in the turn in which it is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SIZE: Final = 4
 MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
 BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
 
-Messages = tuple[bytes, Sequence[int]]  # sizes and bodies, and where each size begins, and the end
+Messages = tuple[bytes, Sequence[int]]  # sizes and bodies; then the offset of each size, and the end
 
 
 class MpubBody(Protocol):
@@ -43,23 +43,23 @@ class MpubBody(Protocol):
 
     @property
     def held(self) -> int:
-        """About how many bytes of memory it takes so far."""
+        """The bytes of memory it takes so far, roughly."""
 
 
 class LinesBody:
-    """A message on each line; empty lines are none."""
+    """One message per line. Empty lines are not messages."""
 
     def __init__(self, limits: Limits) -> None:
         self._max_message = limits.max_message
         self._room = limits.max_body
-        self._half = bytearray()  # the line that has begun
+        self._half = bytearray()  # the line that is not complete yet
         self._pieces: list[bytes] = []
         self._offsets: Offsets = [0]
         self._message_too_big = False
         self._body_too_big = False
 
     def receive(self, piece: bytes) -> None:
-        # NSQ reads line by line and counts: a long line before the limit is met is seen first.
+        # NSQ reads line by line and counts bytes: of two errors, it reports a long line that begins within the limit.
         if len(piece) > self._room:
             self._body_too_big = True
             piece = piece[: self._room]
@@ -102,7 +102,7 @@ class LinesBody:
 
 
 class BinaryBody:
-    """A count, then a size and a body for each message. What follows the last one is dropped."""
+    """A count, then a size and a body for each message. Bytes after the last message are dropped."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -1,4 +1,4 @@
-"""Where in a topic's history somebody wants to begin: `from=earliest|latest|<sequence>|<RFC 3339 time>`."""
+"""A place in a topic's history to begin at: `from=earliest|latest|<sequence>|<RFC 3339 time>`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 _is_sequence: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
-# A `+` that was not escaped comes out of a query as a space.
+# An unescaped `+` in a query arrives as a space.
 _time: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(?:[Zz]|([-+ ])(\d\d):([0-5]\d))", re.ASCII
 ).fullmatch
@@ -23,14 +23,17 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message that was published then or later."""
+    """The first message published at this time or later."""
 
     timestamp: int  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a time has led. Unlike a sequence that somebody names it is never too early or too late."""
+    """The sequence found for a time.
+
+    Unlike one that a client names, it is never refused but moved into the log's range.
+    """
 
     sequence: int
 
@@ -40,7 +43,7 @@ Pinned = Edge | Found | int
 
 
 def parse_place(text: str) -> Place:
-    """Raises ValueError."""
+    """Parse the value of `from`. Raises ValueError."""
     if _is_sequence(text):
         return int(text)
     match = _time(text)

@@ -1,4 +1,4 @@
-"""Where a channel stands in its topic's log: what somebody asks who wants to look at what waits, and change nothing."""
+"""A channel's place in its topic's log, for people who want to look at waiting messages without changing anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
-    """(sequence, attempts so far) of the messages that would be delivered next: what was requeued, then what is new."""
+    """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
     places = list(islice(channel.retries, limit))
     end = channel.topic.handed_over
     sequence = channel.cursor

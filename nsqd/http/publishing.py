@@ -1,10 +1,10 @@
-"""What `POST /pub` and `POST /mpub` decide, in NSQ's order of checks (specification 4.4). Synchronous, knows no socket.
+"""The decisions of `POST /pub` and `POST /mpub`, in NSQ's order of checks (specification 4.4). No sockets, no waiting.
 
-Both ways in use it: the short path on the poller (`quick.py`) and the ASGI application (`api.py`). The order is seen
-from outside, since requests with two faults are answered for the first:
+Both ways into publishing use this: the short path on the poller (`quick.py`) and the ASGI application (`api.py`).
+Clients can observe the order of the checks:
 
-    /pub    length → body empty → query → topic (made here) → defer → publish
-    /mpub   length → query → topic (made here) → defer and key → body → publish
+    /pub    length → body empty → query → topic (created here) → defer → publish
+    /mpub   length → query → topic (created here) → defer and key → body → publish
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
-_MOST_QUERIES: Final = 4096  # remembered; of those that are longer than this many bytes none is:
+_MOST_QUERIES: Final = 4096  # remembered queries; queries longer than _LONGEST_QUERY bytes are not remembered
 _LONGEST_QUERY: Final = 512
 _LONGEST_KEY: Final = 255
 
@@ -36,12 +36,12 @@ INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
-UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer has ended before its body has
+UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer closed before its body was complete
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a query asks for. An `early` error stands before the topic is made, a `late` one after."""
+    """The meaning of a query. An `early` error is reported before the topic is created, a `late` one afterwards."""
 
     topic: str = ""
     delay_ms: int = 0
@@ -52,13 +52,13 @@ class _Target:
 
 
 class Publishing:
-    """Turns requests into receipts. Errors are returned, not raised: they are answers like others."""
+    """Turns requests into receipts. Errors are returned instead of raised: they are ordinary answers."""
 
     def __init__(self, broker: Broker, limits: Limits, *, max_defer_ms: int) -> None:
         self.limits = limits
         self._broker = broker
         self._max_defer_ms = max_defer_ms
-        # Clients send the same few queries again and again: a look-up instead of parsing is worth 2 µs of 5.
+        # Clients repeat the same few queries: a look-up instead of parsing saves 2 µs of 5.
         self._pub_targets: dict[bytes, _Target] = {}
         self._mpub_targets: dict[bytes, _Target] = {}
 
@@ -69,7 +69,7 @@ class Publishing:
         return BODY_TOO_BIG if content_length > self.limits.max_body else None
 
     def pub(self, query: bytes, sized_body: bytes) -> Receipt | HttpError:
-        """Publishes one message, which has its size in front."""
+        """Publish one message, given with its size in front."""
         size = len(sized_body) - 4
         if size > self.limits.max_message:
             return MSG_TOO_BIG
@@ -87,19 +87,19 @@ class Publishing:
             return EXITING
 
     def mpub_query(self, query: bytes) -> HttpError | None:
-        """The checks that come before the body is read; the topic is made here."""
+        """Make the checks that come before the body is read, and create the topic."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is None:
             self._broker.topic(target.topic)
         return target.early
 
     def mpub_body(self, query: bytes) -> MpubBody:
-        """Return an empty body for `mpub`, which is given the pieces as they come."""
+        """Return an empty body for `mpub`, which receives the pieces as they arrive."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
 
     def mpub(self, query: bytes, body: bytes | MpubBody) -> Receipt | HttpError:
-        """Publishes all messages of the body, or none. At most one byte beyond the limit is looked at."""
+        """Publish all messages of the body, or none. At most one byte beyond the limit is examined."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is not None:
             return target.early
@@ -122,7 +122,10 @@ class Publishing:
             return EXITING
 
     def mpub_cut_short(self, query: bytes, body: MpubBody) -> Receipt | HttpError:
-        """As `mpub`, of a body that has ended too early. What says itself how long it is may be whole all the same."""
+        """Answer a request whose body ended too early.
+
+        A binary body states its own length, so it may be complete all the same; then it is published as by `mpub`.
+        """
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.binary:
             return self.mpub(query, body)
@@ -142,7 +145,7 @@ class Publishing:
         return _Target(topic, late=INVALID_DEFER) if delay_ms is None else _Target(topic, delay_ms=delay_ms)
 
     def _mpub_target(self, query: bytes) -> _Target:
-        """NSQ's /mpub knows neither `defer` nor `key`."""
+        """Parse a query of /mpub. `defer` and `key` are not known to NSQ's /mpub."""
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
@@ -159,7 +162,7 @@ class Publishing:
         return _Target(topic, delay_ms, _BINARY_WORDS.get(word, True), (key or "").encode())
 
     def _delay_ms(self, arguments: dict[str, str]) -> int | None:
-        """None: the argument makes no sense."""
+        """Return the delay, or None if the argument is invalid."""
         defer = arguments.get("defer")
         if defer is None:
             return 0
@@ -174,7 +177,7 @@ def _topic(query: bytes) -> str | HttpError:
     try:
         topic = parse_query(query).get("topic")
     except HttpError as error:
-        return HttpError(error.status, error.code)  # without the traceback: it is kept
+        return HttpError(error.status, error.code)  # a new one without the traceback, because it is kept
     if topic is None:
         return HttpError(400, "MISSING_ARG_TOPIC")
     return topic if is_valid_name(topic) else HttpError(400, "INVALID_TOPIC")

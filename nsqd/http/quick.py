@@ -4,12 +4,12 @@
                         │ no, or not one of ours
                         └────────────────────────────► hand_off(all bytes of this and later requests)
 
-Only plain `POST /pub`, `POST /mpub` and `GET /ping` are served here; whatever else a connection brings, valid or not,
-hands it over to the ASGI application for good, which has the same routes and also knows what to say to garbage.
+Only plain `POST /pub`, `POST /mpub` and `GET /ping` are served here. Any other request, valid or not, hands the
+connection over to the ASGI application for good, which has the same routes and also answers garbage.
 
-A publisher sends the same head again and again, so heads are remembered: finding the blank line, one dictionary
-look-up and a slice replace a parser's run with its callbacks. What a head means is decided by httptools, once, and
-only a head whose last byte is also the parser's last byte is taken, so that no two readings of it can differ.
+A publisher sends the same head again and again, so heads are remembered: finding the blank line, one dictionary look-up
+and a slice replace a run of the parser with its callbacks. httptools decides once what a head means. Only a head whose
+last byte is also the parser's last byte is accepted, so that the two can never disagree about where it ends.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _MPUB: Final = 1
 _PING: Final = 2
 _KINDS: Final = {(b"POST", b"/pub"): _PUB, (b"POST", b"/mpub"): _MPUB, (b"GET", b"/ping"): _PING}
 _STARTS: Final = (b"POST /pub", b"POST /mpub", b"GET /ping")
-# A head with one of these is the application's to understand.
+# A head with one of these is left to the application.
 _NOT_OURS: Final = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 _LONGEST_HEAD: Final = 16 * 1024  # longer ones are handed over
 _LONGEST_KEPT: Final = 1024
-_MOST_HEADS: Final = 4096  # remembered, so at most 4 MiB
-_LINGER: Final = 0.5  # seconds; Go waits as long
-_MOST_OWED: Final = 1024  # answers that wait for the disk, before reading pauses
+_MOST_HEADS: Final = 4096  # remembered heads, so at most 4 MiB
+_LINGER: Final = 0.5  # seconds; as long as in Go
+_MOST_OWED: Final = 1024  # answers that wait for the disk before reading pauses
 
 _KEEP: Final = 0
 _CLOSE: Final = 1
@@ -68,7 +68,7 @@ def ping_answer(health: str) -> Response:
 
 
 class _Head:
-    """What one request's head asks for."""
+    """The meaning of one request's head."""
 
     __slots__ = ("authorization", "kind", "length", "manner", "prefix", "query", "refusal")
 
@@ -78,12 +78,12 @@ class _Head:
         self.query = query
         self.length = length
         self.manner = manner
-        self.prefix = b""  # what a body gets in front: the size, for a PUB
-        self.refusal: HttpError | None = None  # so long a body is not even read
+        self.prefix = b""  # put in front of the body: the size, for a PUB
+        self.refusal: HttpError | None = None  # set if the body is so long that it is not even read
 
 
 class QuickRoutes:
-    """What all quick connections of a daemon share: what to publish with, known heads, and answers ready to send."""
+    """The parts that all quick connections of a daemon share: publishing, known heads, and rendered answers."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class QuickRoutes:
         self._rendered: dict[tuple[Response, int], bytes] = {}
 
     def learn(self, head: bytes) -> _Head | None:
-        """Parses a head; None when it is not for the short path."""
+        """Parse a head and remember it. None: it is not for the short path."""
         known = _parse(head)
         if known is None:
             return None
@@ -122,7 +122,7 @@ class QuickRoutes:
         return ping_answer(self._broker.store.health)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
-        """Answers as bytes, by answer and manner, as of this second; `render` fills in what is missing."""
+        """Return the answers rendered for this second, by answer and manner. `render` adds missing ones."""
         date = self._date()
         if date is not self._dated:
             self._dated = date
@@ -139,13 +139,13 @@ class QuickRoutes:
 class QuickHttp:
     """One HTTP connection on the poller (a `common.poller.Handler`), until it ends or is handed over.
 
-    `hand_off(received)` is called at most once, inside `receive` or `sent`, when everything that was owed is with the
-    operating system; from then on the connection is somebody else's. `wake()` asks for `bytes_to_send`.
+    `hand_off(received)` is called at most once, inside `receive` or `sent`, when the operating system has everything
+    that was owed. From then on the connection belongs to another handler. `wake()` asks for `bytes_to_send`.
     """
 
-    write_timeout: Final = inf  # NSQ sets none for HTTP; what is unsent is bounded by the poller
+    write_timeout: Final = inf  # NSQ sets none for HTTP; the poller bounds what is unsent
     aborted: Final = False
-    lingers: Final = False  # where a body is refused, it sees to that itself
+    lingers: Final = False  # a refused body is read on by this class itself
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class QuickHttp:
         wake: Callable[[], None],
         common_name: Callable[[], str] = str,
     ) -> None:
-        """`common_name` tells that of the peer's certificate."""
+        """`common_name` returns that of the peer's certificate."""
         self._guard = routes.guard
         self._common_name = common_name
         self.next_deadline = inf
@@ -163,19 +163,19 @@ class QuickHttp:
         self._heads = routes.heads
         self._hand_off = hand_off
         self._wake = wake
-        self._rest = b""  # of a head
-        self._head: _Head | None = None  # whose body is coming in
+        self._rest = b""  # the beginning of a head
+        self._head: _Head | None = None  # the one whose body is arriving
         self._body: bytearray | MpubBody = bytearray()
         self._missing = 0
         self._owed: deque[tuple[Receipt | Response, int]] = deque()
-        self._awaited: Receipt | None = None  # will wake us
-        self._others: list[bytes] | None = None  # what is to be handed over, once nothing is owed
+        self._awaited: Receipt | None = None  # the receipt that will wake us
+        self._others: list[bytes] | None = None  # bytes to hand over once nothing is owed
         self._sending = False
         self._closing = False
 
     @property
     def reading(self) -> bool:
-        """Whether `receive` wants more now; what comes all the same is kept."""
+        """Whether `receive` wants more now. Bytes that arrive anyway are kept."""
         return self._others is None and len(self._owed) < _MOST_OWED
 
     @property
@@ -206,7 +206,7 @@ class QuickHttp:
             self._wake()
 
     def end(self) -> None:
-        """The peer sends nothing more. It still gets its answers."""
+        """Close after the remaining answers: the peer will send nothing more."""
         if self._others is None:
             if self._head is not None:
                 self._perform(*self._take_held(self._head), cut_short=True)
@@ -215,7 +215,10 @@ class QuickHttp:
             self._wake()
 
     def give_up_body(self) -> None:
-        """Give up the body, as others need the memory: nothing of it is published, and the connection ends."""
+        """Discard the unfinished body, as others need the memory.
+
+        Nothing of it is published, and the connection ends.
+        """
         head, self._head = self._head, None
         self._body = bytearray()
         if head is not None:
@@ -226,17 +229,17 @@ class QuickHttp:
         self._routes.unfinished.release(self)
         self._body = bytearray()
         self._owed.clear()
-        # They may hold this connection in turn; it must not wait for the garbage collector, least of all behind TLS.
+        # These may refer back to this connection. Cutting the cycle frees it at once, which matters most for TLS.
         self._hand_off, self._common_name = _hand_off_nothing, str
 
     def tick(self, now: float) -> None:
-        """The time is over for which a refused body was read on."""
+        """Let the connection end: the time for reading on after a refused body is over."""
         if now >= self.next_deadline:
             self.next_deadline = inf
             self._wake()
 
     def _requests(self, data: bytes, at: int, now: float) -> None:
-        """All requests that are whole in `data` from `at` on; the beginning of another is kept."""
+        """Carry out all requests complete in `data` from `at` on, and keep the beginning of the next."""
         heads = self._heads
         end = len(data)
         while at < end and not self._closing:
@@ -256,7 +259,7 @@ class QuickHttp:
             at = body + head.length
             if head.refusal is not None:
                 self._owe(head.refusal, head.manner)
-                # Closing with unread data would be a reset, and the peer would never see why.
+                # Closing with unread data would send a reset, and the peer would never see the reason.
                 self.next_deadline = now + _LINGER
             elif at <= end:
                 self._perform(head, head.prefix + data[body:at])
@@ -270,7 +273,7 @@ class QuickHttp:
                 self._routes.unfinished.hold(self, self._held_size)
 
     def _hold(self, piece: bytes) -> None:
-        """Keep a piece of the body that is coming in."""
+        """Keep a piece of the arriving body."""
         if isinstance(self._body, bytearray):
             self._body += piece
         else:
@@ -287,7 +290,7 @@ class QuickHttp:
         return head, bytes(held) if isinstance(held, bytearray) else held
 
     def _perform(self, head: _Head, body: bytes | MpubBody, *, cut_short: bool = False) -> None:
-        """Does what a request asks, whose body has come, or ended too early. That of a PUB has its size in front."""
+        """Carry out a request whose body is complete or `cut_short`. The body of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
             refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
@@ -318,7 +321,10 @@ class QuickHttp:
             self._closing = True
 
     def bytes_to_send(self) -> list[bytes]:
-        """The answers that may go out now, in the order of the requests; none while the first still waits."""
+        """Return the answers that may go out now, in the order of the requests.
+
+        None are returned while the first one waits.
+        """
         ready: list[bytes] = []
         owed = self._owed
         if not owed:
@@ -356,7 +362,7 @@ class QuickHttp:
 
 
 def _hand_off_nothing(received: bytes) -> None:
-    """Of a connection that has gone."""
+    """Do nothing: the connection has gone."""
 
 
 def _may_be_ours(beginning: bytes) -> bool:
@@ -364,7 +370,7 @@ def _may_be_ours(beginning: bytes) -> bool:
 
 
 class _Parsed:
-    """What httptools calls back with. It does not know its parser, which refers to it."""
+    """The callbacks for httptools. It does not know its parser, which refers to it."""
 
     def __init__(self) -> None:
         self.url = b""
@@ -398,7 +404,8 @@ def _parse(head: bytes) -> _Head | None:
     kind = _KINDS.get((parser.get_method(), path))
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
         return None
-    # Refusing it is not for the short path: it comes behind other answers, and reads on for a while.
+    # Refusing a head is not for the short path: the refusal comes after other answers, and the body is read on for a
+    # while.
     if refusal_of(version, parsed.headers, len(head), date=b"") is not None:
         return None
     length = 0

@@ -1,4 +1,4 @@
-"""Those who read a log without a channel: they report how far they have committed, and people see how far behind they are."""
+"""Readers of a log that use no channel: they report what they have committed, and people see their lag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NANOSECONDS: Final = 1e9
 
 class ReaderEndpoints:
     def __init__(self, readers: Readers, find: Callable[[str, str], Past], wall: Callable[[], int]) -> None:
-        """`find(topic, log)` raises HttpError where that is not a log to read; `wall` tells nanoseconds since 1970."""
+        """`find(topic, log)` raises HttpError unless that log can be read; `wall` returns nanoseconds since 1970."""
         self._readers = readers
         self._find = find
         self._wall = wall
@@ -48,13 +48,13 @@ class ReaderEndpoints:
 
 
 def behind(reader: Reader, past: Past) -> int:
-    """How many messages there are to read that the reader has not committed."""
+    """Return the number of messages in the log that the reader has not committed."""
     return max(0, past.next - reader.place(past.first, past.log_id))
 
 
 def standings(readers: Iterable[Reader], past: Past) -> list[dict[str, object]]:
     """Return how far each reader is behind in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
-    surveyed: dict[int, tuple[int, int] | None] = {}  # by where they have come; most are near the end
+    surveyed: dict[int, tuple[int, int] | None] = {}  # by the place they have reached; most are near the end
     found: list[dict[str, object]] = []
     for reader in readers:
         count, place = behind(reader, past), reader.place(past.first, past.log_id)
@@ -74,7 +74,10 @@ def standings(readers: Iterable[Reader], past: Past) -> list[dict[str, object]]:
 
 
 def _survey(past: Past, place: int) -> tuple[int, int] | None:
-    """Return when the message there was published, and the bytes from it to the end; None: the disk does not tell."""
+    """Return when the message at `place` was published, and the bytes from it to the end.
+
+    None: the disk does not say.
+    """
     try:
         points = past.points(place, past.next, _FEWEST_POINTS)
     except OSError:
@@ -83,7 +86,7 @@ def _survey(past: Past, place: int) -> tuple[int, int] | None:
 
 
 def lags(readers: Readers, history: History) -> Iterator[tuple[str, Reader, int]]:
-    """Yield each reader of a log that is there, with its topic and how many messages it is behind."""
+    """Yield (topic, reader, messages behind) for each reader of a log that exists."""
     for topic in readers.topics:
         past = history.find(topic)
         if past is not None:

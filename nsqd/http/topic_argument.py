@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def topic_argument(request: Request) -> str:
-    """Raises 400 where there is none, or no valid name."""
+    """Return the argument `topic` of a request. Raises a 400 if it is missing or not a valid name."""
     topic = request.query().get("topic")
     if topic is None:
         raise HttpError(400, "MISSING_ARG_TOPIC")
