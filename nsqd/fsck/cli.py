@@ -1,4 +1,4 @@
-"""The command `nsqd fsck`: what it is asked, what it prints, and how it ends."""
+"""The command `nsqd fsck`: its arguments, its output, and its exit status."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _mend(finding: Finding) -> str | None:
 
 
 class Progress:
-    """Says now and then how far it is, if it takes long."""
+    """Reports progress every few seconds."""
 
     def __init__(self, err: TextIO, clock: Callable[[], float]) -> None:
         self.total = 0

@@ -1,7 +1,7 @@
-"""A stopped data path, read from end to end by a reader that trusts nothing; nothing is changed by reading.
+"""Examines a stopped data path from end to end, trusting nothing. Examining changes nothing.
 
-First the small files and the journal, then each topic's log against what the journal tells of it. Whatever is safe to mend
-comes with a way to do it, so that the same walk examines and repairs.
+It begins with the small files and the journal; then it checks each topic's log against what the journal says of it. A
+finding that is safe to mend carries a function that mends it, so the same walk examines and repairs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Examination:
-    """`progress` is called with the number of bytes that were read since the last call."""
+    """One examination of a data path. `progress` is called with the number of bytes read since its last call."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Examination:
         self._journal_is_whole = True
 
     def total_bytes(self) -> int:
-        """About how much there is to read."""
+        """Return roughly how many bytes there are to read."""
         folders = [self._folder, *map(self._data_path.topic_folder, self._data_path.topic_names())]
         files = [folder / name for folder in folders for name in self._files.names_in(folder)]
         return sum(self._files.size_of(path) for path in files if path.suffix == ".log" or is_journal(path.name))
 
     def run(self) -> Iterator[Finding]:
-        """Raises DataPathError or OSError when it cannot be examined."""
+        """Yield what is found. Raises DataPathError or OSError when the data path cannot be examined."""
         names = self._files.names_in(self._folder)
         if not (NODE_JSON in names or TOPICS in names or any(map(is_journal, names))):
             raise DataPathError(f"{self._folder} holds no data of nsqd")
@@ -102,7 +102,10 @@ class Examination:
         yield from self._leftovers(names)
 
     def _examine_import(self, names: list[str]) -> Generator[Finding, None, Collection[str]]:
-        """Gives back the topics that the next start removes and imports anew."""
+        """Yield what is found of an import from Go.
+
+        Returns the topics that the next start removes and imports again.
+        """
         if MARKER not in names:
             return ()
         try:
@@ -146,7 +149,7 @@ class Examination:
     def _examine_journal_file(
         self, path: Path, size: int, changes: PackedChanges, *, is_last: bool
     ) -> Generator[Finding, None, int]:
-        """Gives back where what is sound ends."""
+        """Collect the changes in one file and yield what is wrong with it. Returns the end of its sound part."""
         sound = size
         bad: list[BadBytes] = []
         with opened_to_salvage(self._files, path) as read:
@@ -191,7 +194,7 @@ class Examination:
                 if not told.node:
                     return ""
                 kept = keep_small_file_aside(self._files, self._folder / NODE_JSON)
-                # The journal may not know of the very last reservation.
+                # The journal may lack the very last reservation.
                 node = NodeFile(told.node, told.ids_reserved + RESERVED_AHEAD, JournalEnd())
                 write_node(self._files, self._folder, node)
                 return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
@@ -222,7 +225,7 @@ class Examination:
             text = f"{TOPOLOGY_JSON} is not of the same moment as the journal, which is believed"
             yield Finding(Severity.NOTE, text, file=TOPOLOGY_JSON, mend=write)
 
-    # What else is there
+    # Other files
 
     def _lost_folders(self, told: RecoveredChanges, moved: set[str]) -> Iterator[Finding]:
         names = self._data_path.topic_names()
@@ -247,7 +250,7 @@ class Examination:
 
 
 def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
-    """What the broker would write into topology.json."""
+    """Return what the broker would write into topology.json."""
     return {
         name: {
             "paused": state.paused,
@@ -258,7 +261,7 @@ def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
 
 
 def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[Finding]:
-    """What channels still owe must be there."""
+    """Check that every message still owed by a channel exists."""
     for name, channel in state.channels.items():
         if channel.needed < found.first:
             text = f"channel {name} needs messages before the first segment"

@@ -1,4 +1,4 @@
-"""What an examination finds."""
+"""A finding of an examination."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    NOTE = "note"  # as it should be, or as a kill leaves it; the next start sees to it
-    WARNING = "warning"  # not as it was written, but nothing is lost by it
+    NOTE = "note"  # as it should be, or as a kill leaves it; the next start takes care of it
+    WARNING = "warning"  # something is not as it was written, but nothing is lost by it
     DAMAGE = "damage"  # something is not what was written, or is missing
-    UNREADABLE = "unreadable"  # the disk refuses to read it, which says nothing of what is there
+    UNREADABLE = "unreadable"  # the disk refuses to read it; what is there is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Finding:
     offset: int = 0
     first: int = 0  # the sequences [first, end)
     end: int = 0
-    # What is safe to do about it: does it, and tells. Raises OSError.
+    # Makes a safe repair, and returns what it did ("" for nothing). Raises OSError.
     mend: Callable[[], str] | None = field(default=None, compare=False, repr=False)
 
     def as_line(self) -> str:

@@ -1,7 +1,8 @@
-"""A new name for a copied or restored data path, so that it and its original are never taken for each other.
+"""A new identity for a copied or restored data path, so that nobody mistakes it for the original.
 
-The node and each log get new ids: what readers of history have seen under the old ones stays true there. First the
-journal tells, then each log's own file, and node.json at last; an interrupted run is made up for by another one.
+The node and each log get new ids. What readers of history saw under the old ids stays true for the original. The new
+ids are written to the journal first, then to each log's own file, and finally to node.json. After an interruption, run
+it again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) -> tuple[str, dict[str, str]]:
-    """The new node id, and the new log ids by topic. Raises DataPathError or OSError."""
+    """Return the new node id, and the new log ids by topic. Raises DataPathError or OSError."""
     data_path = DataPath(folder, files, new_id=new_id)
     journal = Journal(folder, files, on_waiting=lambda: None, on_written=lambda: None)
     told = split_changes(journal.recover(JournalContents()))

@@ -1,4 +1,4 @@
-"""Files that lie beside the data: what was kept aside, what was left over; and how a torn tail becomes such a file."""
+"""Files beside the data: bytes kept aside, leftovers of interrupted writes, and how a torn tail is kept aside."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ def is_kept_aside(name: str) -> bool:
 
 def leftover(files: Files, path: Path, topic: str = "") -> Finding:
     def remove() -> str:
-        remove_file(files, path)  # another repair may have used up its name
+        remove_file(files, path)  # another repair may have used the same name
         return "removed"
 
     return Finding(Severity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove)
 
 
 def cut_off(files: Files, path: Path, offset: int, end: int) -> str:
-    """Nothing is cut that could not be kept."""
+    """Cut off a torn tail that was kept aside.
+
+    Returns what was done, or "" if it could not be kept: then nothing is cut.
+    """
     kept = keep_aside(files, path, "torn", offset, end)
     if kept is None:
         return ""

@@ -1,4 +1,4 @@
-"""One topic's log: its name, every record of every segment, its indexes, and what the journal vouches for."""
+"""Examines one topic's log: its identity, all records of all segments, its indexes, and the journal's checkpoint."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _entry: Final = Struct(">QQ")
 
 
 class LogExamination:
-    """After `run`, `first` and `tail` tell which sequences there are, unless it is not `is_known` whose log it is."""
+    """The examination of one log.
+
+    After `run`, `first` and `tail` tell which sequences the log holds, provided that `is_known`. It is False if the log
+    belongs to another log id than the journal expects, or if the disk refuses to read it.
+    """
 
     def __init__(
         self,
@@ -63,7 +67,11 @@ class LogExamination:
         self._progress = progress
 
     def run(self, moved: set[str]) -> Iterator[Finding]:
-        """`moved`: logs whose folders have other names by now, which the journal may not know."""
+        """Yield what is found in the log.
+
+        `moved` are the ids of logs whose folders were renamed because their topic was deleted. The journal may not know
+        that yet.
+        """
         names = self._files.names_in(self._folder)
         log_id = yield from readable(
             lambda: self._data_path.read_log_id(self._folder) or "", file=LOG_JSON, topic=self._topic
@@ -101,7 +109,7 @@ class LogExamination:
         yield from self._leftovers(names, segments)
 
     def _unless_refused(self, file: str, examination: Iterator[Finding]) -> Iterator[Finding]:
-        """Examine a file; if the disk refuses too much of it, report that, and that its content is unknown."""
+        """Examine a file. If the disk refuses too much of it, report that, and note that its content is unknown."""
         try:
             yield from examination
         except ReadRefused:
@@ -152,7 +160,7 @@ class LogExamination:
             yield self._finding(Severity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
 
     def _examine_last(self, segment: Segment, checkpoint: Checkpoint | None) -> Iterator[Finding]:
-        """Up to the checkpoint everything was on disk; what is bad behind it may be a torn tail."""
+        """Examine the last segment. Up to the checkpoint all was on disk; bad bytes behind it may be a torn tail."""
         offset, sequence = 0, segment.base
         holes: list[Hole] = []
         index: list[tuple[int, int]] = []
@@ -220,7 +228,7 @@ class LogExamination:
                 yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
 
     def has(self, sequence: int) -> bool:
-        """Whether the message of this sequence should be somewhere here."""
+        """Return whether the message of this sequence should be in a segment or a side file."""
         return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.carried)
 
     # Indexes
@@ -228,9 +236,9 @@ class LogExamination:
     def _examine_index(
         self, read: Salvage, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
     ) -> Iterator[Finding]:
-        """Each entry must lead to a record. `entries` are those of a new one."""
+        """Check that each entry of the index leads to a record. `entries` are those of a rebuilt index."""
         path = segment.index_path
-        if read.error is not None:  # a new one would lack what could not be read
+        if read.error is not None:  # a rebuilt index would lack what could not be read
             return
 
         def rebuild() -> str:
@@ -264,7 +272,7 @@ class LogExamination:
 
 
 def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Hole]) -> int | None:
-    """Where in the index the first entry is that leads nowhere."""
+    """Return the position in the index of the first entry that leads nowhere, or None."""
     last_sequence, last_offset = segment.base, 0
     whole = len(data) - len(data) % _entry.size
     for place, (sequence, offset) in enumerate(_entry.iter_unpack(data[:whole])):
@@ -277,6 +285,6 @@ def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Ho
 
 def _leads_to_record(read: ReadAt, sequence: int, offset: int, holes: list[Hole]) -> bool:
     if any(hole.offset <= offset < hole.end_offset and hole.first <= sequence < hole.end for hole in holes):
-        return True  # what it led to is damaged, and is told of
+        return True  # the record is damaged, which is reported elsewhere
     header = decode_header(read(offset, HEADER_SIZE), 0)
     return header is not None and header.base_sequence == sequence

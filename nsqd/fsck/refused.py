@@ -1,4 +1,4 @@
-"""How an examination reads from a disk that refuses: it waits for a while, reports the refusal, and goes on."""
+"""Reads from a failing disk: waits for a while, reports a refusal, and goes on."""
 
 from __future__ import annotations
 

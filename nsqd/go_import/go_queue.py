@@ -1,4 +1,4 @@
-"""Reading one of Go's disk queues from its files, as far as they can be read. Nothing is changed in them."""
+"""Reads one of Go's disk queues from its files, as far as they are readable, without changing them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CHUNK: Final = 1 << 20
 
 
 class GoQueue:
-    """`largest` is the longest record that is believed in: as NSQ, by --max-msg-size."""
+    """One disk queue. As in NSQ, `largest` (from --max-msg-size) is the longest record considered plausible."""
 
     def __init__(self, files: Files, folder: Path, name: str, queue: QueueFiles, *, largest: int) -> None:
         self.name = name
         self.names = queue.names()
-        self.damage: dict[str, str] = {}  # of the last reading, by file
+        self.damage: dict[str, str] = {}  # found by the last reading, by file
         self._files = files
         self._folder = folder
         self._data = queue.data
@@ -32,13 +32,13 @@ class GoQueue:
         self._depth = position.depth if position is not None else None
 
     def depth_remark(self, count: int) -> str | None:
-        """What is to be said about a count that is not what the metadata says."""
+        """Return a remark if the messages found are more or fewer than the metadata says, else None."""
         if self._depth is None or self._depth == count:
             return None
         return f"{count} messages were found where the metadata says {self._depth}"
 
     def chunks(self) -> Iterator[list[GoMessage]]:
-        """All messages, in order. What is behind something that is no record is lost to the end of its file, as in NSQ."""
+        """Yield all messages, in order. After bytes that are no record, the rest of the file is lost, as in NSQ."""
         self.damage = {}
         for stretch in self._stretches:
             name = self._data[stretch.number]
@@ -46,7 +46,7 @@ class GoQueue:
             descriptor = self._files.open_to_read(path)
             try:
                 yield from self._read(name, descriptor, stretch)
-            except OSError as error:  # what the disk refuses may still be read one day: it is not left out
+            except OSError as error:  # never skipped: the disk may return it another day
                 raise OSError(error.errno, error.strerror, str(path)) from error
             finally:
                 self._files.close(descriptor)
@@ -75,9 +75,9 @@ class GoQueue:
                 size = max(size, found.needed)
 
     def _big_one(self, descriptor: int, offset: int, end: int) -> int:
-        """The length of a record that is longer than it may be, but whole: --max-msg-size was higher once.
+        """Return the length of a whole record that exceeds --max-msg-size, which may have been higher once, or 0.
 
-        It is believed if it ends where the file does, or where the next record begins. 0: it is not.
+        The record is accepted if the file ends with it, or another record begins behind it.
         """
         if end - offset < LENGTH_SIZE:
             return 0

@@ -1,4 +1,4 @@
-"""Where the messages of a topic lie in its log, and the changes that tell the journal who sees which of them."""
+"""Where a topic's messages lie in its log, and the journal changes that say which channel sees which of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class Range(NamedTuple):
 
 
 class Layout:
-    """`backlogs` says how many messages wait in each channel, `own` in the topic itself."""
+    """The ranges of a topic's log.
+
+    `backlogs` are the numbers of messages waiting in each channel, `own` in the topic.
+    """
 
     def __init__(self, topic: GoTopic, backlogs: Mapping[str, int], own: int) -> None:
         self.topic = topic
@@ -33,7 +36,7 @@ class Layout:
 
     @property
     def flows(self) -> bool:
-        """Whether all channels see the topic's own queue; else it waits behind a frozen H."""
+        """Whether all channels see the topic's own queue. Otherwise it waits behind a frozen H."""
         return bool(self.topic.channels) and not self.topic.paused
 
     @property
@@ -41,11 +44,11 @@ class Layout:
         return self.own.end
 
     def backlog(self, channel: str) -> Range:
-        """Where the messages lie that only this channel sees."""
+        """Return the range of the messages that only this channel sees."""
         return self.backlogs.get(channel, Range(self.own.start, self.own.start))
 
     def changes(self) -> Iterator[Change]:
-        """What the journal has to know, but for messages with attempts."""
+        """Yield what the journal has to know, except for messages with attempts."""
         name = self.topic.name
         yield "snapshot", name
         yield "topic", name
@@ -59,9 +62,9 @@ class Layout:
         yield ("flow", name) if self.flows else ("freeze", name, self.own.start)
 
     def waiting_changes(self, channel: str, waiting: Iterable[tuple[int, int]]) -> Iterator[Change]:
-        """For the messages (sequence, attempts) of the channel that were delivered before, in ascending order.
+        """Yield the changes for messages of the channel that were delivered before: (sequence, attempts), ascending.
 
-        Last, it is told to skip the backlogs that follow its own.
+        The last change makes the channel skip the backlogs that follow its own.
         """
         name = self.topic.name
         start = end = self.backlog(channel).start
@@ -84,7 +87,7 @@ class Layout:
             yield "skip", name, channel, self.backlog(channel).end, self.own.start
 
     def differences(self, state: TopicState) -> Iterator[str]:
-        """What the journal does not tell as it should."""
+        """Yield each point in which the journal's state differs from this layout."""
         if state.paused != self.topic.paused:
             yield f"paused: {state.paused}"
         if state.frozen_at != (None if self.flows else self.own.start):

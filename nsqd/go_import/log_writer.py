@@ -1,4 +1,4 @@
-"""Writing a topic's log at one go: each message a batch of its own, everything synced at the end."""
+"""Writes a topic's log in one go: each message a batch of its own, and each segment synced when it ends."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class LogWriter:
     def __init__(self, files: Files, folder: Path, *, max_bytes: int) -> None:
         self.tail = 0
         self.bytes = 0
-        self.last_segment = (0, 0)  # its base and size, when it has ended
+        self.last_segment = (0, 0)  # its base and size, once it has ended
         self._files = files
         self._folder = folder
         self._max_bytes = max_bytes
         self._segment: Segment | None = None
         self._descriptor = -1
         self._buffers: list[bytes] = []
-        self._end = 0  # of the segment, with what is in the buffers
+        self._end = 0  # the end of the segment, with the bytes still in the buffers
         self._indexed_at = 0
 
     def write(self, messages: Iterable[tuple[int, int, bytes]]) -> None:
-        """Messages as (id, timestamp, body)."""
+        """Write messages, given as (id, timestamp, body)."""
         for number, timestamp, body in messages:
             payload = _pack_size(len(body)) + body
             batch = Batch(self.tail, number, timestamp, payload, (0, len(payload)))
@@ -65,7 +65,7 @@ class LogWriter:
             buffers.clear()
 
     def end_segment(self) -> None:
-        """What was written is on disk when this returns."""
+        """Finish the segment. What was written is on disk when this returns."""
         segment = self._segment
         if segment is None or segment.index is None:
             return

@@ -1,8 +1,7 @@
-"""What is remembered of an import, in the data path: how far it came, and what it has made.
+"""The record of an import, kept in the data path: how far it got, and what it has created.
 
-running    its topics may be there in part: they are removed, and it begins anew
-verified   everything is there and was compared; Go's files get their new names
-done
+running    its topics may exist in part: they are removed, and the import begins again verified   everything was written
+and compared; Go's files get their new names done
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class Step(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Marker:
     step: Step
-    journal: str  # the file with what the journal has to know
-    topics: dict[str, str]  # the ids of their logs
-    renames: dict[str, str]  # from what to what
+    journal: str  # the journal file that the import writes
+    topics: dict[str, str]  # the log ids by topic
+    renames: dict[str, str]  # old name to new name
 
 
 def read_marker(files: Files, folder: Path) -> Marker | None:
@@ -43,7 +42,7 @@ def read_marker(files: Files, folder: Path) -> Marker | None:
             return Marker(Step(step), journal, topics, renames)
     if found.condition is Condition.MISSING:
         return None
-    # Guessing could serve half of an import, or remove what was not made by one.
+    # A guess could serve half of an import, or remove data that no import created.
     raise StartupError(f"failed to import from nsqd.dat: {path} is damaged; restore it")
 
 

@@ -12,16 +12,16 @@ class GoTopic:
     def __init__(self, name: str) -> None:
         self.name = name
         self.paused = False
-        self.channels: dict[str, bool] = {}  # by name: whether it is paused
+        self.channels: dict[str, bool] = {}  # by name: whether the channel is paused
 
 
 class Metadata(NamedTuple):
     topics: dict[str, GoTopic]
-    remarks: list[str]  # what was passed over
+    remarks: list[str]  # what was skipped
 
 
 def parse_metadata(data: bytes) -> Metadata:
-    """Raises JsonError, where NSQ would not start either."""
+    """Parse `nsqd.dat`. Raises JsonError, in cases where NSQ would not start either."""
     topics: dict[str, GoTopic] = {}
     remarks: list[str] = []
     for item in Fields(read(data)).items("topics"):

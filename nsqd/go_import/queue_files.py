@@ -1,10 +1,11 @@
-"""The files of one of Go's disk queues: what they are called, and which parts of them are still to be read.
+"""The files of one of Go's disk queues: their names, and which parts of them are still to be read.
 
     <queue>.diskqueue.000007.dat    records
-    <queue>.diskqueue.meta.dat      depth, where reading goes on, where writing goes on
+    <queue>.diskqueue.meta.dat      depth, read position, write position
 
-The metadata may be older than the files, as it is not written with each message. So what lies behind the write position
-counts as well, in that file and in later ones; what lies before the read position does not, even if it comes twice.
+The metadata may be older than the files, as it is not written with each message. So records behind the write position
+count as well, in that file and in later ones. Records before the read position do not count, even if some messages then
+come twice.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class QueueFiles:
 
 
 def find_queues(names: Iterable[str]) -> dict[str, QueueFiles]:
-    """The queues whose files are among these, by name: `topic` or `topic:channel`."""
+    """Return the queues to which these files belong, by name: `topic` or `topic:channel`."""
     queues: dict[str, QueueFiles] = {}
     for name in sorted(names):
         if (match := _is_queue_file(name)) is None:
             continue
-        files = queues.setdefault(match[1].replace(";", ":"), QueueFiles())  # ";" on Windows
+        files = queues.setdefault(match[1].replace(";", ":"), QueueFiles())  # a ";" is used on Windows
         if match[2] == "meta":
             files.meta = name
         else:
@@ -48,7 +49,7 @@ def queue_name(topic: str, channel: str | None) -> str:
 
 
 class Position(NamedTuple):
-    """What a queue's metadata says."""
+    """The content of a queue's metadata."""
 
     depth: int
     read_file: int
@@ -76,7 +77,10 @@ class Reading(NamedTuple):
 
 
 def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> Reading:
-    """`sizes` are those of the files that there are; without a position everything in them is read."""
+    """Return the parts to read, with remarks. `sizes` are those of the existing files.
+
+    Without a position, all of them are read.
+    """
     if position is None:
         remarks = ["there is no metadata that can be read: everything in its files is taken"] if sizes else []
         return Reading([Stretch(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
@@ -104,7 +108,7 @@ def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> Reading
 
 
 def _missing(position: Position, sizes: Mapping[int, int]) -> int:
-    """How many files are not there that should hold something. A queue that was read to its end may have none."""
+    """Return how many files with unread records are missing. A queue that was read to its end may have none."""
     last = position.write_file if position.write_offset else position.write_file - 1
     if (position.read_file, position.read_offset) == (position.write_file, position.write_offset):
         return 0

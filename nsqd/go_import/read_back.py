@@ -1,4 +1,4 @@
-"""Reading an imported topic back from its log and the journal, as the broker will."""
+"""Reads an imported topic back from its log and the journal, as the broker will."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE: Final = 4  # in front of the body
 
 
 class NotEqual(Exception):
-    """What was read back is not what was read from Go's files."""
+    """The imported messages differ from those in Go's files."""
 
 
 def read_journal(files: Files, path: Path) -> dict[str, TopicState]:
@@ -45,7 +45,7 @@ def _changes_in(data: bytes) -> Iterator[Entry]:
 def digests_of(
     files: Files, folder: Path, layout: Layout, state: TopicState
 ) -> Iterator[tuple[str | None, tuple[int, str]]]:
-    """The count and hash of each channel's backlog (None: of the topic's own queue), empty ones too.
+    """Yield each channel with the count and hash of its backlog, even if empty, and None for the topic's own queue.
 
     Raises NotEqual when the log cannot be read as a whole.
     """

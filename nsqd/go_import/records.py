@@ -1,4 +1,4 @@
-"""The records of Go's disk queues: i32 length, then a message as in a message frame, its attempts those so far."""
+"""The records of Go's disk queues: an i32 length, then a message as in a message frame, with its attempts so far."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from common.wire.message import HEADER_SIZE
 
 LENGTH_SIZE: Final = 4
-SMALLEST: Final = HEADER_SIZE  # what the length of a record may be; the body is empty then
+SMALLEST: Final = HEADER_SIZE  # shortest possible record: one with an empty body
 
-# timestamp, attempts, id, body. A tuple, as millions of them pass.
+# timestamp, attempts, id, body. A tuple, because an import handles millions of them.
 GoMessage = tuple[int, int, bytes, bytes]
 
 _unpack_length: Final = Struct(">i").unpack_from
@@ -21,12 +21,12 @@ _HEX_DIGITS: Final = b"0123456789abcdef"
 
 
 class Cut(NamedTuple):
-    position: int  # where the first record that was not taken starts
-    needed: int  # the size that it has, as far as it is known; 0: there is no record
+    position: int  # where the first record that was not taken begins
+    needed: int  # the size of that record, as far as known; 0: there is no record
 
 
 def cut(data: bytes, *, largest: int, messages: list[GoMessage]) -> Cut:
-    """Adds the whole records at the beginning of the data to `messages`; their lengths go up to `largest`."""
+    """Append the complete records at the beginning of the data to `messages`. No record is longer than `largest`."""
     position, end = 0, len(data)
     while end - position >= _FRONT:
         length, timestamp, attempts, message_id = _unpack_front(data, position)
@@ -48,12 +48,12 @@ def length_at(data: bytes, position: int) -> int:
 
 
 def number_of(message_id: bytes) -> int | None:
-    """The number that an id spells: 16 lower-case hex digits. None: it is something else."""
+    """Return the number that an id spells in 16 lower-case hex digits, or None for any other id."""
     return None if message_id.translate(None, _HEX_DIGITS) else int(message_id, 16)
 
 
 class Digest:
-    """A hash over the messages of a queue in their order."""
+    """A hash over the messages of a queue, in order."""
 
     _pack: Final = Struct(">QqHI").pack
     _MOST_PIECES: Final = 2_000
@@ -73,7 +73,7 @@ class Digest:
             pieces.clear()
 
     def result(self) -> tuple[int, str]:
-        """How many messages, and their hash."""
+        """Return the number of messages, and their hash."""
         self._hash.update(b"".join(self._pieces))
         self._pieces.clear()
         return self.count, self._hash.hexdigest()

@@ -1,14 +1,15 @@
-"""Which ids come twice, found without remembering all of them.
+"""Finds repeated ids without remembering all ids.
 
-A queue's ids mostly ascend. One that is higher than all before it is new; only the others, the suspects, can be
-repetitions. So a first pass finds the suspects, and a second one remembers which of them it has met.
+A queue's ids mostly ascend. An id higher than all before it is new; only the others, the suspects, can be repetitions.
+So a first pass collects the suspects, and a second pass remembers which of them it has met. For 5 7 6 7, the suspects
+are 6 and 7, and the second 7 is a repetition.
 """
 
 from __future__ import annotations
 
 
 class Survey:
-    """The first pass; `highest` is that of other queues which count as read before."""
+    """The first pass. `highest` is the highest id of other queues that count as read before this one."""
 
     def __init__(self, highest: int = -1) -> None:
         self.highest = highest
@@ -29,7 +30,7 @@ class Seen:
         self._met: set[int] = set()
 
     def is_repeated(self, number: int) -> bool:
-        """Whether the number was asked for before."""
+        """Return whether this number was passed before."""
         if number not in self._suspects:
             return False
         if number in self._met:

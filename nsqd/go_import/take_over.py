@@ -4,13 +4,13 @@
     survey          every message of Go's files is counted, repeated ids are found
     marker: running
     topics          the logs are written and synced
-    journal         one new file tells who sees what; its rename makes the topics known
+    journal         one new file says which channel sees what; its rename makes the topics known
     read back       logs and journal are compared with what was read from Go's files
     marker: verified
     renames         Go's files get their new names
     marker: done
 
-Whatever fails before the marker says `verified` leaves Go's files as they were, and the next start begins anew.
+A failure before the marker says `verified` leaves Go's files as they were, and the next start begins again.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _MOST_ATTEMPTS: Final = (1 << _ATTEMPTS_BITS) - 1
 
 @dataclass(slots=True)
 class _Topic:
-    """A topic on its way."""
+    """A topic being imported."""
 
     go: GoTopic
-    queues: dict[str | None, GoQueue]  # by channel, in their order; None: the topic's own
+    queues: dict[str | None, GoQueue]  # by channel, in the channels' order; None: the topic's own
     surveys: dict[str | None, Survey] = field(default_factory=dict)
     counts: dict[str | None, int] = field(default_factory=dict)
     log_id: str = ""
@@ -87,9 +87,9 @@ def take_over(
     max_bytes_per_file: int,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Imports what a Go nsqd has left in the data path, once. Raises StartupError.
+    """Import what a Go nsqd has left in the data path, once. Raises StartupError.
 
-    Without `begin` none is begun, but what another start has begun is brought to its end: undone, or finished.
+    Without `begin`, no import is started, but an earlier one is brought to its end: undone if interrupted, or finished.
     """
 
     def run() -> None:
@@ -97,7 +97,7 @@ def take_over(
         importer.run(begin=begin)
 
     try:
-        patiently(run, pause)  # what was interrupted is undone, and begun anew
+        patiently(run, pause)  # an interrupted attempt is undone, and begun again
     except OSError as error:
         text = error_text("use", error.filename or data_path.folder, error)
         raise StartupError(f"failed to import from {METADATA}: {text}") from error
@@ -113,7 +113,7 @@ class _Importer:
         self._node_id = node_id
         self._fresh_ids = 0
         self._lost_attempts = 0
-        self._frames: list[bytes] = []  # of the journal to be
+        self._frames: list[bytes] = []  # of the journal to be written
         self._total = 0
         self._done = 0
         self._next_progress = 0.0
@@ -130,7 +130,7 @@ class _Importer:
 
     @cached_property
     def _ids(self) -> IdSource:
-        """Made when the first is asked for, because that writes to the disk."""
+        """The source of new ids, made on first use because that writes to the disk."""
         data_path = self._data_path
         return IdSource(
             self._node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
@@ -140,7 +140,7 @@ class _Importer:
         return self._ids.take(1)
 
     def _undo(self, marker: Marker) -> None:
-        """Removes what an import has made that was not finished. The journal first, or it would know of topics."""
+        """Remove what an unfinished import has created. The journal goes first, or it would refer to missing topics."""
         for name in (marker.journal, f"{marker.journal}.tmp"):
             remove_file(self._files, self._folder / name)
         self._files.sync_folder(self._folder)
@@ -166,7 +166,7 @@ class _Importer:
         try:
             self._make(topics, marker)
         except (OSError, NotEqual) as error:
-            with suppress(OSError):  # else at the next start
+            with suppress(OSError):  # otherwise the next start does it
                 self._undo(marker)
             if isinstance(error, NotEqual):
                 raise StartupError(
@@ -197,10 +197,10 @@ class _Importer:
         self._files.replace(self._folder / marker.journal, b"".join(self._frames))
         self._compare(topics, marker)
 
-    # What there is
+    # Survey
 
     def _survey(self) -> tuple[list[_Topic], Marker]:
-        """Reads everything once, and changes nothing."""
+        """Read everything once, and change nothing."""
         names = self._files.names_in(self._folder)
         queues = find_queues(names)
         topics = [self._open(topic, queues) for topic in self._read_metadata()]
@@ -228,7 +228,7 @@ class _Importer:
         return list(metadata.topics.values())
 
     def _refuse_if_damaged(self) -> None:
-        """Which ids are free is known when the recovery has mended it."""
+        """Refuse to import while node.json is bad: only the recovery finds out which ids are free."""
         if self._data_path.node_condition is not Condition.SOUND:
             raise StartupError(
                 f"failed to import from {METADATA}: {self._folder / NODE_JSON} is {self._data_path.node_condition}; "
@@ -255,7 +255,7 @@ class _Importer:
     def _survey_topic(self, topic: _Topic) -> None:
         highest = -1
         for channel, queue in topic.queues.items():
-            # A message may be in the topic's queue and, handed over before a crash, in those of channels.
+            # A message may be both in the topic's queue and, handed over before a crash, in those of channels.
             survey = topic.surveys[channel] = Survey(highest if channel is None else -1)
             number = 0
             for messages in queue.chunks():
@@ -277,7 +277,10 @@ class _Importer:
         return journal_name(max(numbers, default=0) + 1)
 
     def _new_names(self, topics: Iterable[_Topic], taken: set[str]) -> dict[str, str]:
-        """Go's files from what to what; a damaged one is named as Go names it. `nsqd.dat`, which starts all, is last."""
+        """Return the new names of Go's files.
+
+        A damaged file is named as Go does it; `nsqd.dat`, which starts it all, is last.
+        """
         renames = {}
         for topic in topics:
             for queue in topic.queues.values():
@@ -291,7 +294,7 @@ class _Importer:
         started = time.monotonic()
         name, layout = topic.go.name, topic.layout
         folder = self._data_path.topic_folder(name)
-        # First of all: what the journal tells of an earlier log of this name is not about this one.
+        # First of all: what the journal says of an earlier log of this name does not apply to the new log.
         self._add_to_journal([checkpoint_change(name, Checkpoint(topic.log_id, 0, 0, 0))])
         self._add_to_journal(layout.changes())
         write_log_json(self._files, folder, name, topic.log_id, durable=True)
@@ -328,7 +331,7 @@ class _Importer:
         writer: LogWriter,
         seen_by_topic: Seen,
     ) -> Iterator[tuple[int, int]]:
-        """Returns which of them were delivered before, and how often."""
+        """Write one queue. Returns (sequence, attempts) of the messages that were delivered before."""
         delivered = array("Q")
         seen = seen_by_topic if channel is None else Seen(topic.surveys[channel])
         digest = Digest()
@@ -363,7 +366,7 @@ class _Importer:
             self._frames.append(journal_format.encode(piece))
 
     def _name_channels(self, topics: Iterable[_Topic]) -> None:
-        """The second place where channels are named. What is too much in it does no harm."""
+        """Write the channels into topology.json too, their second record. Surplus names in it do no harm."""
         found = self._data_path.read_topology().content.get("topology")
         named = dict(found) if isinstance(found, dict) else {}
         for topic in topics:
@@ -371,7 +374,7 @@ class _Importer:
             named[topic.go.name] = {"paused": topic.go.paused, "channels": channels}
         self._data_path.write_topology(Topology(named).json())
 
-    # Comparing, and the end
+    # Comparing and renaming
 
     def _compare(self, topics: Iterable[_Topic], marker: Marker) -> None:
         states = read_journal(self._files, self._folder / marker.journal)
@@ -387,7 +390,7 @@ class _Importer:
 
     def _rename(self, marker: Marker) -> None:
         for old, new in marker.renames.items():
-            with suppress(FileNotFoundError):  # it was renamed before the process was killed
+            with suppress(FileNotFoundError):  # it was renamed before a kill
                 self._files.rename(self._folder / old, self._folder / new)
         self._files.sync_folder(self._folder)
         write_marker(self._files, self._folder, replace(marker, step=Step.DONE, renames={}))
@@ -402,7 +405,7 @@ class _Importer:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or the first numbered one that no file has."""
+    """Return the name, or the first numbered variant that no file has."""
     free = next(it for it in chain([name], (f"{name}.{number}" for number in count(2))) if it not in taken)
     taken.add(free)
     return free

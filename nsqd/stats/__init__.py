@@ -1,1 +1,1 @@
-"""The figures of a node, in all their forms."""
+"""The figures of a node, in all their formats."""

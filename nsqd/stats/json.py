@@ -1,4 +1,4 @@
-"""`/stats?format=json`: the broker's snapshot as NSQ spells it. Order and omissions matter to byte-for-byte readers."""
+"""`/stats?format=json`: the broker's snapshot in NSQ's spelling, with NSQ's order and omissions of members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `memory` block of `/stats`: NSQ's words for Go's heap, with what Python can tell of its own."""
+"""The `memory` block of `/stats`: NSQ's names for Go's heap, filled with what Python knows of its own memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.memory import resident_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot:
-    """What has no meaning in Python stays 0."""
+    """The figures of the `memory` block. Those without a meaning in Python stay 0."""
 
     heap_objects: int
     heap_idle_bytes: int = 0
@@ -25,7 +25,7 @@ class MemorySnapshot:
 
 
 def memory_now() -> MemorySnapshot:
-    """Allocated blocks, resident bytes, and how often the garbage collector ran."""
+    """Return the allocated blocks, the resident bytes, and the number of garbage collections."""
     return MemorySnapshot(
         heap_objects=sys.getallocatedblocks(),
         heap_in_use_bytes=resident_bytes(),

@@ -1,4 +1,4 @@
-"""`/metrics`: the broker's snapshot, as Prometheus reads it."""
+"""`/metrics`: the broker's snapshot in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def nsqd_metrics(
 ) -> list[Metric]:
     """Collect the node's metrics.
 
-    `lags` are topics with their readers, and by how many messages each is behind.
-    `waiting` is the number of requests to /topic/log that wait for more.
+    `lags` are (topic, reader, messages behind). `waiting` is the number of requests to /topic/log that wait for more.
     """
     snapshot = broker.snapshot(clients=False)
     topics = tuple(snapshot.topics or ())

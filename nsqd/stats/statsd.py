@@ -1,4 +1,4 @@
-"""Figures for a statsd daemon: which lines, in which packets. See timers.py for when."""
+"""Figures for a statsd daemon: the lines, and how they are packed. statsd_push.py decides when to send them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def full_prefix(prefix: str, address: str, port: int) -> str:
-    """NSQ's: `%s` is this node, spelled so that statsd sees one word; a dot ends it."""
+    """Expand `%s` to this node, spelled as one word for statsd, and end the prefix with a dot, as NSQ does."""
     host = f"{address}:{port}".replace(".", "_").replace(":", "_")
     prefix = prefix.replace("%s", host)
     return prefix + "." if prefix and not prefix.endswith(".") else prefix
 
 
 class StatsdLines:
-    """Remembers the counters that it told last, because statsd wants to know by how much they grew."""
+    """The lines to push. It remembers the counters pushed last, because statsd expects their increments."""
 
     def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
         self._prefix = prefix
@@ -28,7 +28,10 @@ class StatsdLines:
         self._told: dict[str, int] = {}
 
     def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> list[str]:
-        """In NSQ's order. What has gone is forgotten, so that it counts from 0 if it comes back."""
+        """Return the lines in NSQ's order.
+
+        A deleted topic or channel is forgotten, so that its counters start from 0 if it comes back.
+        """
         told, self._told = self._told, {}
         figures = [figure for topic in snapshot.topics or () for figure in self._of_topic(topic)]
         if memory is not None:
@@ -40,7 +43,7 @@ class StatsdLines:
             return f"{self._prefix}{name}:{value}|g\n"
         self._told[name] = value
         before = told.get(name, 0)
-        grown = value - before if value >= before else value  # deleted and made anew
+        grown = value - before if value >= before else value  # deleted and created again
         return f"{self._prefix}{name}:{grown}|c\n"
 
     def _of_topic(self, topic: TopicSnapshot) -> Iterator[tuple[str, int, bool]]:
@@ -87,7 +90,7 @@ def _of_memory(memory: MemorySnapshot) -> Iterator[tuple[str, int, bool]]:
 
 
 def packets(lines: Iterable[str], most_bytes: int) -> list[bytes]:
-    """Whole lines only; one that is too long goes alone."""
+    """Pack whole lines into packets of up to `most_bytes`. A longer line gets a packet of its own."""
     packed: list[bytes] = []
     pending = b""
     for line in lines:

@@ -1,4 +1,4 @@
-"""Pushes figures to statsd, spread over the interval so that no daemon's buffer is flooded at once."""
+"""Pushes figures to statsd, spread over the interval so that they do not flood the receiver's buffer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESOLVE_TIMEOUT: Final = 1.0
-_LEFT_OVER: Final = 1.0  # seconds of the interval in which nothing is sent, as in NSQ
+_LEFT_OVER: Final = 1.0  # seconds at the end of each interval in which nothing is sent, as in NSQ
 
 
 async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Sequence[bytes]]) -> None:
-    """Runs until cancelled; what is left of a push is then sent at once."""
+    """Push until cancelled. The rest of a push is then sent at once."""
     try:
         next_push = trio.current_time() + interval
         while True:
@@ -36,7 +36,7 @@ async def _push(address: str, take_packets: Callable[[], Sequence[bytes]], *, ov
     try:
         with trio.fail_after(_RESOLVE_TIMEOUT):
             sock = await _connected(address)
-    except (OSError, ValueError) as error:  # of the second kind: no address at all, or no name that a host could have
+    except (OSError, ValueError) as error:  # ValueError: not an address, or an impossible host name
         log.error("STATSD: failed to dial %s - %s", address, error)
         return
     except trio.TooSlowError:
@@ -76,5 +76,5 @@ async def _send(sock: trio.socket.SocketType, packets: Sequence[bytes], *, over:
 async def _send_one(sock: trio.socket.SocketType, packet: bytes) -> None:
     try:
         await sock.send(packet)
-    except OSError as error:  # nobody listens there; the next push may find somebody
+    except OSError as error:  # no daemon listens there now; it may at the next push
         log.debug("STATSD: %s", error)

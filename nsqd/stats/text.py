@@ -1,4 +1,4 @@
-"""`/stats` for people, in NSQ's columns."""
+"""`/stats` as text for people, in NSQ's columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stats_text(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int) -> str:
-    """`version` is the whole first line, `timestamp` the wall clock in nanoseconds."""
+    """Return the text. `version` is its whole first line, `timestamp` the wall clock in nanoseconds."""
     return "\n".join([*_lines(snapshot, memory, version, timestamp), ""])
 
 
@@ -70,7 +70,7 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
 
 
 def _client_line(client: ClientSnapshot, now: int) -> str:
-    """Whoever has published is shown as a producer, under a channel too."""
+    """Return the line of one client. A client that has published is shown as a producer, even under a channel."""
     port = client.remote_address.rpartition(":")[2] if ":" in client.remote_address else ""
     head = f"[{client.version} {f'{client.hostname}:{port} {client.user_agent}':<21}]"
     connected = format_duration(max(0, now - client.connect_ts) * SECOND)
