@@ -1,4 +1,4 @@
-"""What `--ack` chooses from, and what the log keeps to."""
+"""The choices of `--ack`, which the log implements."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from enum import StrEnum
 class Ack(StrEnum):
     """When a publisher gets its OK."""
 
-    MEMORY = "memory"  # at once: NSQ's promise
-    WRITTEN = "written"  # after write(): survives the end of the process, however it comes
+    MEMORY = "memory"  # at once, as NSQ promises
+    WRITTEN = "written"  # after write(): survives any end of the process
     SYNCED = "synced"  # after fdatasync(): survives a power cut

@@ -1,4 +1,4 @@
-"""The command `nsqd`, and `nsqd fsck`."""
+"""The command `nsqd`, including `nsqd fsck`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.entry import hold_signals
 
 def main() -> None:
     if sys.argv[1:2] == ["fsck"]:
-        from nsqd.fsck import cli as fsck  # a broker has no use for it
+        from nsqd.fsck import cli as fsck  # imported only here: a broker does not need it
 
         sys.exit(fsck.main(sys.argv[2:]))
     hold_signals()

@@ -1,4 +1,4 @@
-"""nsqd as one tree of tasks: what it is made of, in which order it starts, and how it stops."""
+"""nsqd as one tree of tasks: its parts, the order in which they start, and how they stop."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
 _READING_THREADS: Final = 4  # for those who read history
-_SHARE_OF_HTTP: Final = 4  # one part of this many of the descriptors that connections may have
-_LAST_WORDS: Final = 1.0  # seconds for what is on its way when everything has ended
+_SHARE_OF_HTTP: Final = 4  # HTTP gets one part of this many of the descriptors for connections
+_LAST_WORDS: Final = 1.0  # seconds for answers still on their way when everything has ended
 _LOOK_INTERVAL: Final = 0.01
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trust:
-    """By what clients are known, and who says what they may do."""
+    """How clients are identified, and what decides what they may do."""
 
     tls: TlsServer | None
     auth: auth_servers.Settings | None
@@ -76,7 +76,7 @@ class _Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Node:
-    """What the tasks work on: put together, and not running yet."""
+    """The parts that the tasks work on: assembled, but not running yet."""
 
     options: Options
     trust: _Trust
@@ -101,17 +101,17 @@ async def run(
     heed_drain_signal: Callable[[Drain], Awaitable[None]] = drain_on_signal,
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
     trust = _trust_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
     with opened_store(options) as store, listening_on(options) as listening:
         _say_who_starts(options)
         node = _put_together(_with_real_ports(options, listening), trust, store)
         budgets = _budgets(listening)
-        if trust.tls is not None:  # a handshake under way must leave room for connections that are past theirs
+        if trust.tls is not None:  # handshakes under way must leave room for connections that are past theirs
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
-        # The store outlives everyone who writes, the poller the answers that pass through it, and the web everyone who
-        # may hand it a connection.
+        # The store outlives everything that writes, the poller outlives the answers that pass through it, and the web
+        # server outlives everything that may hand it a connection.
         async with (
             running_store(store, node.broker, node.turn),
             _polling(node),
@@ -213,22 +213,25 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         yield
-        # The web server has given its last answers. Those of HTTPS may still be in their tunnels.
+        # The web server has given its last answers. Those over HTTPS may still be in their tunnels.
         with trio.move_on_after(_LAST_WORDS, shield=True):
-            while len(poller):  # noqa: ASYNC110  # nobody has to tell us, for one end in a process' life
+            while len(poller):  # noqa: ASYNC110  # polling will do for one end in a process' life
                 await trio.sleep(_LOOK_INTERVAL)
         nursery.cancel_scope.cancel()
     _close(node)
 
 
 def _close(node: _Node, *, but_tunnels: bool = False) -> None:
-    """Clients are closed without a word, as in NSQ; what the web server is asked through a tunnel it may still answer."""
+    """Close clients without a goodbye, as NSQ does.
+
+    With `but_tunnels`, the web server may still answer through its tunnels.
+    """
     with in_turn(node.turn):
         node.poller.close_all(but=is_tunnel if but_tunnels else None)
 
 
 async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
-    """Runs all of them until one returns."""
+    """Run all of them until one returns."""
 
     async def run(function: Callable[[], Awaitable[object]]) -> None:
         await function()
@@ -258,7 +261,7 @@ def _rights_of(options: Options) -> RightsFile | None:
 
 
 def _names_count(options: Options) -> bool:
-    """Whether somebody has vouched for the names in clients' certificates."""
+    """Whether TLS has verified the names in clients' certificates."""
     return options.tls_client_auth_policy == VERIFIED
 
 
@@ -273,7 +276,7 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
 
 
 def _budgets(listening: Listening) -> Budgets:
-    """Share out all descriptors but those that logs, their syncs and the node's own questions may need.
+    """Share out all descriptors except those that logs, their syncs and the node's own questions may need.
 
     HTTP has a share that TCP connections never get: probes and operators must reach a node that is full of clients.
     """
@@ -297,7 +300,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 @asynccontextmanager
 async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIterator[Doors]:
-    """The web server, and all doors, which are still closed."""
+    """Run the web server and yield the doors, which are still closed."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     guard = _guard_of(node.trust.rights, options)
@@ -345,7 +348,8 @@ def _reading(store: Store) -> Reading:
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
     async def in_thread(function: Callable[[], T]) -> T:
-        # What comes back through trio-asyncio lies in cycles until the collector runs, which is seldom: not a megabyte each.
+        # Results returned through trio-asyncio stay in reference cycles until the collector runs, which is seldom. So
+        # the result, which may be a megabyte, takes another way.
         result: list[T] = []
         await web.run_trio(partial(trio.to_thread.run_sync, lambda: result.append(function()), limiter=limiter))
         return result.pop()
@@ -354,7 +358,7 @@ def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
 
 
 class LiveSettings:
-    """The options of now; what `/config` changes takes effect here."""
+    """The current options. Changes made with `/config` take effect here."""
 
     def __init__(self, options: Options, lookupds: lookup.Lookup) -> None:
         self.options = options

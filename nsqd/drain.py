@@ -1,16 +1,17 @@
-"""Leaving in an orderly manner: nothing new is taken, what waits is delivered, then the daemon stops.
+"""An orderly end: nothing new is accepted, waiting messages are delivered, then the daemon stops.
 
-    asked for ── nsqlookupds are told that we leave, publishing is refused
+    drain requested ── nsqlookupds are told that we leave, publishing is refused
         │
-        └── until no consumer has anything left to do, or the deadline has come
+        └── until no consumer has anything left to do, or the deadline has passed
                  │
-                 └── until whoever reads history has had `stay` for it ── stop
+                 └── until readers of history have had `stay` to read on ── stop
 
-From the first moment on nothing can be appended to a log: those who follow one are told that it is closed. `stay` gives them
-time to read it to its end, as nsqd does not know who reads history, nor how far.
+From its first moment, nothing can be appended to a log, and those who follow one are told that it is closed. nsqd does
+not know who reads history, nor how far they are, so `stay` gives them time to read to the end.
 
-What nobody consumes (a channel without consumers, a paused one, a message whose time has not come) stays in the log for the
-next start. So nothing is lost, whichever way it ends; unless the node is retired, which is to say that there is none.
+Messages that no consumer takes (of a channel without consumers, of a paused channel, or deferred) stay in the log for
+the next start. So nothing is lost, whether the drain finishes or meets its deadline, unless the node is retired: then
+there is no next start.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ class Drain:
         return self._asked.is_set()
 
     def start(self, *, stay: float | None = None, retire: bool = False) -> bool:
-        """Idempotent, except that the last `stay` counts: the seconds that the node can be read when it has drained.
+        """Start the drain. Idempotent, except that the last `stay` counts: the seconds for reading a drained node.
 
-        Return whether it is as asked for: a drain that goes on cannot become one for good, as goodbye has been said.
+        Returns whether the drain is as requested. A drain under way cannot become one for good, because goodbye has
+        been said already.
         """
         if stay is not None:
             self._stay = stay
@@ -63,10 +65,10 @@ class Drain:
         return self._is_for_good or not retire
 
     async def wait(self) -> None:
-        """Returns when somebody has asked for it and it has ended."""
+        """Wait until a drain was requested and has ended."""
         await self._asked.wait()
         with trio.move_on_after(self._deadline) as limit:
-            while left := undelivered(self._broker):  # noqa: ASYNC110  # nobody has to tell us, for one end in a process' life
+            while left := undelivered(self._broker):  # noqa: ASYNC110  # polling will do for one end in a process' life
                 await trio.sleep(_LOOK_INTERVAL)
         if limit.cancelled_caught:
             log.warning("NSQ: the drain's deadline has come, %d messages stay for the next start", left)
@@ -78,12 +80,12 @@ class Drain:
         since = trio.current_time()
         if self._stay > 0:
             log.info("NSQ: history can be read for another %g s", self._stay)
-        while trio.current_time() < since + self._stay:  # noqa: ASYNC110  # which another request may change
+        while trio.current_time() < since + self._stay:  # noqa: ASYNC110  # another request may change `stay`
             await trio.sleep(_LOOK_INTERVAL)
 
 
 def undelivered(broker: Broker) -> int:
-    """Messages that somebody who is there could still get, or still works on."""
+    """Return how many messages are in flight, or could still be delivered to the consumers that are connected."""
     return sum(
         len(channel.in_flight) + (0 if channel.paused else channel.depth)
         for topic in broker.topics.values()

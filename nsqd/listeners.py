@@ -1,4 +1,4 @@
-"""Where the daemon listens, and what it makes of those who come: clients, HTTP, HTTPS."""
+"""The daemon's listening sockets, and the handlers for their connections: clients, HTTP, HTTPS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The sockets that were really opened; with port 0 the options do not say which."""
+    """The sockets that are really open. With port 0, the options do not say which port that is."""
 
     tcp: socket.socket
     http: socket.socket | None
@@ -60,15 +60,15 @@ def listening_on(options: Options) -> Iterator[Listening]:
 
 
 def _tcp_only(address: str) -> str:
-    """NSQ has HTTP on a unix socket, and HTTPS on none."""
-    with suppress(AddressError):  # what else is wrong with it is found out by listening
+    """Return the address unless it is a unix socket. NSQ serves HTTP on one, but not HTTPS."""
+    with suppress(AddressError):  # listening will report any other error in it
         if parse_address(address).is_unix:
             raise ListenError(f"listen ({address}) failed - listen tcp: address {address}: missing port in address")
     return address
 
 
 def say_what_closes(listening: Listening) -> None:
-    """In NSQ's words, which scripts may wait for."""
+    """Log what closes in NSQ's words, which scripts may wait for."""
     for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
         if listener is not None:
             log.info("%s: closing %s", name, format_listener(listener))
@@ -78,7 +78,7 @@ def say_what_closes(listening: Listening) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The descriptors that each door may use: a crowd that fills one door leaves the others open."""
+    """The number of descriptors for each door, so that a crowd at one door leaves the others open."""
 
     tcp: Budget
     http: Budget
@@ -87,7 +87,7 @@ class Budgets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doors:
-    """What stands behind the listeners."""
+    """The listeners, and the services behind them."""
 
     listening: Listening
     budgets: Budgets
@@ -100,7 +100,7 @@ class Doors:
     now: Callable[[], float]
 
     async def open(self, nursery: trio.Nursery) -> None:
-        """Connections are taken when this returns, until the nursery is cancelled."""
+        """Start accepting. Connections are accepted from the return of this call until the nursery is cancelled."""
         tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
         nursery.start_soon(self.poller.accept, tcp, self.make_client, self.budgets.tcp)
         log.info("TCP: listening on %s", format_listener(tcp))
@@ -118,7 +118,10 @@ class Doors:
             log.info("HTTPS: listening on %s", format_listener(https))
 
     def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:
-        """Publishing is served on the poller; a connection that asks for anything else goes to the web server for good."""
+        """Make the handler of an HTTP connection.
+
+        Publishing is served on the poller. A connection that asks for anything else goes to the web server for good.
+        """
 
         def hand_off(received: bytes) -> None:
             self.web.adopt(self.poller.release(connection), received, on_closed=connection.on_closed)
@@ -126,7 +129,7 @@ class Doors:
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
-        """As `_make_http`, behind TLS."""
+        """Make the handler of an HTTPS connection: that of `_make_http`, behind TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
         tunnels = Tunnels(self.poller, self.web, self.budgets.https)
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)

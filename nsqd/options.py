@@ -1,6 +1,6 @@
-"""The settings of nsqd: NSQ's, under their own names and with their own defaults, and a few of ours.
+"""The settings of nsqd: NSQ's, under their own names and with their own defaults, and some of our own.
 
-A setting that NSQ has and that changes nothing here says so in its text.
+The help text of a setting that NSQ has and that has no effect here says so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
 
 class TlsRequired(IntEnum):
-    """Who must use TLS. The numbers are what `/config/tls_required` answers."""
+    """The connections that must use TLS. The numbers are those that `/config/tls_required` answers."""
 
     NO = 0
     EXCEPT_HTTP = 1  # "tcp-https": plain HTTP stays allowed
@@ -60,7 +60,7 @@ class TlsRequired(IntEnum):
 
 
 class TlsVersion(IntEnum):
-    """The numbers are those on the wire, and what `/config/tls_min_version` answers."""
+    """A TLS version. The numbers are those on the wire, and those that `/config/tls_min_version` answers."""
 
     TLS_1_0 = 0x0301
     TLS_1_1 = 0x0302
@@ -117,7 +117,7 @@ def _parse_topic_retention(text: str) -> tuple[str, ...]:
 
 
 def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
-    """The time or the bytes in an entry of --topic-retention; the other of the two is zero."""
+    """Return the time or the bytes in an entry of --topic-retention; the other one is zero. None: it has neither."""
     _, _, word = entry.rpartition("=")
     try:
         return 0, _parse_size(word)
@@ -147,7 +147,7 @@ TOPIC_RETENTIONS: Final[Kind[tuple[str, ...]]] = replace(
 
 
 def default_node_id() -> int:
-    """As NSQ derives it from the hostname, so that a node keeps its id when it moves over."""
+    """Derive the node id from the hostname as NSQ does, so that a node keeps its id when it migrates from NSQ."""
     return crc32(md5(platform.node().encode(), usedforsecurity=False).digest()) % MAX_NODE_ID
 
 
@@ -377,11 +377,11 @@ class Options(BaseOptions):
     worker_id: bool = option(False, "use --node-id", deprecated=True)
 
     def checked(self) -> Options:
-        """NSQ's own checks, with its words, and what follows from an option for another."""
-        # NSQ lets any policy, also one it does not know, imply that TLS is required.
+        """Return the options after NSQ's own checks, worded as in NSQ, with options set that follow from others."""
+        # To NSQ, any policy, even an unknown one, implies that TLS is required.
         is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
-        # With one of the two, what is wrong is that TLS cannot be set up, which is found out later.
+        # With only one of the two, setting up TLS will fail later and say why.
         if options.tls_required is not TlsRequired.NO and not (options.tls_cert or options.tls_key):
             raise StartupError("cannot require TLS client connections without TLS key and cert")
         if not self.lookupd_tls and (self.lookupd_tls_root_ca_file or self.lookupd_tls_cert or self.lookupd_tls_key):
@@ -399,12 +399,12 @@ class Options(BaseOptions):
 
     @property
     def topic_acks(self) -> dict[str, Ack]:
-        """Of each topic of `--topic-ack` the last one."""
+        """The acknowledgement for each topic of `--topic-ack`. The last entry of a topic counts."""
         return {topic: Ack(word) for topic, _, word in (entry.rpartition("=") for entry in self.topic_ack)}
 
     @property
     def topic_retentions(self) -> dict[str, tuple[Nanoseconds, int]]:
-        """Time and bytes for each topic of `--topic-retention`; of each kind the last one counts."""
+        """Time and bytes for each topic of `--topic-retention`. Of each kind, the last entry counts."""
         found: dict[str, tuple[Nanoseconds, int]] = {}
         for entry in self.topic_retention:
             topic, _, _ = entry.rpartition("=")

@@ -1,9 +1,9 @@
-"""Who reads topics' logs without a channel, as Spark does, and how far each of them has committed, as it says itself.
+"""The readers of topics' logs that use no channel, as Spark does, and how far each says that it has committed.
 
-A channel's progress is nsqd's own state; that of a reader is kept by the reader, in its checkpoint or its table. So what is
-kept here is a note for people and for monitoring: nothing depends on it, and retention does not wait for it. A reader that
-falls silent keeps its note, with the time at which it was last heard of, until somebody removes it or newer readers need
-the place.
+A channel's progress is nsqd's own state, but a reader keeps its own progress, in its checkpoint or its table. What is
+kept here is only a note for people and for monitoring: nothing depends on it, and retention does not wait for it. The
+note of a silent reader stays, with the time of its last report, until somebody removes it or newer readers need the
+room.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import expm1
 from typing import Any, Final
 
 MOST_OF_A_TOPIC: Final = 64
-MOST: Final = 1024  # of all topics together; the one that was silent for the longest time gives way
+MOST: Final = 1024  # of all topics together; beyond it, the reader that was silent for longest is removed
 LONGEST_REPORT: Final = 8 * 1024  # bytes
 _LONGEST: Final[Mapping[str, int]] = {"name": 128, "into": 1024, "format": 32, "host": 255, "log": 64}  # characters
 _HIGHEST: Final = (1 << 63) - 1
@@ -26,17 +26,17 @@ Key = tuple[str, str]  # name and `into`: one command may land a topic in two ta
 
 
 class BadReport(ValueError):
-    """What a reader says cannot be understood; the message says why."""
+    """The report of a reader is malformed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a reader says of one log: everything before `sequence` is committed where it lands."""
+    """A reader's report on one log: everything before `sequence` is committed at its destination."""
 
     name: str
     log: str
     sequence: int
-    into: str = ""  # where it lands
+    into: str = ""  # its destination
     format: str = ""
     host: str = ""
 
@@ -46,21 +46,24 @@ class Reader:
     """A reader as of its last report. Times are wall time in nanoseconds."""
 
     report: Report
-    heard: int  # when it reported last
-    committed: int  # when it last reported progress
-    rate: float | None = None  # messages that it commits a second, smoothed; None: it has reported once
+    heard: int  # time of its last report
+    committed: int  # time of the last report that showed progress
+    rate: float | None = None  # messages committed per second, smoothed; None after a single report
 
     def missed(self, first: int, log: str) -> int:
-        """How many messages were removed from the log before the reader had committed them."""
+        """Return how many messages were removed from the log before the reader had committed them."""
         return max(0, first - self.report.sequence) if self.report.log == log else 0
 
     def place(self, first: int, log: str) -> int:
-        """The first message of the log that it has not committed. A log other than the one it reported is new to it."""
+        """Return the first message of the log that the reader has not committed.
+
+        If the reader has reported on another log, it has committed nothing of this one.
+        """
         return max(first, self.report.sequence) if self.report.log == log else first
 
 
 def parse_report(text: bytes) -> Report:
-    """Raises BadReport. Members that are not known are passed over."""
+    """Parse a reader's report. Raises BadReport. Unknown members are ignored."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -119,12 +122,12 @@ class Readers:
         key = report.name, report.into
         if (before := readers.get(key)) is None:
             self._make_room(topic)
-        # Making room may have removed the topic with its last reader.
+        # Making room may have removed the topic, if that was its last reader.
         self._topics.setdefault(topic, readers)[key] = _updated(before, report, timestamp)
         self._changed()
 
     def forget(self, topic: str, name: str, into: str) -> bool:
-        """Return whether there was such a reader. One that still reads is back with its next report."""
+        """Remove a reader, and return whether it was known. A reader that still runs is back with its next report."""
         if (name, into) not in self._topics.get(topic, {}):
             return False
         self._remove(topic, (name, into))
@@ -166,7 +169,7 @@ class Readers:
 
 
 def written(readers: Iterable[tuple[str, Reader]]) -> dict[str, Any]:
-    """Return readers, each with its topic, as they are kept in a file."""
+    """Return the readers, given with their topics, in the form in which a file keeps them."""
     topics: dict[str, Any] = {}
     for topic, reader in readers:
         topics.setdefault(topic, []).append(described(reader))
@@ -228,5 +231,5 @@ def _expect(kind: type, value: object) -> Any:
 
 
 def silence(reader: Reader, timestamp: int) -> float:
-    """For how many seconds the reader has not reported."""
+    """Return how many seconds ago the reader reported last."""
     return max(0, timestamp - reader.heard) / _NANOSECONDS

@@ -1,4 +1,4 @@
-"""The readers of a node's logs over a restart: read when the node starts, and written some seconds after they change."""
+"""Keeps the readers of a node's logs over a restart: read at the start, written some seconds after each change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds after a change; a kill loses the reports of as long, which the readers' next ones replace.
+# Seconds after a change. A kill loses the reports of that time, and the readers' next reports replace them.
 INTERVAL: Final = 5.0
 _LAST_WRITE: Final = 5.0  # seconds that the end of the process waits for the disk
 
@@ -33,7 +33,7 @@ class ReadersFile:
         *,
         interval: float = INTERVAL,
     ) -> None:
-        """`topics` has the names of those that exist."""
+        """`topics` has the names of the existing topics."""
         self._data_path = data_path
         self._files = files
         self._readers = readers
@@ -43,7 +43,7 @@ class ReadersFile:
         self._fails = False
 
     def load(self) -> None:
-        """Read the file. One that cannot be used is told in the log: it is no reason not to start."""
+        """Read the file. An unusable file is logged, and the node starts all the same."""
         try:
             found = self._data_path.read_readers()
             if found.condition is Condition.MISSING:
@@ -81,10 +81,10 @@ class ReadersFile:
         readers.forget_topics_but(self._topics)
         if readers.is_saved:
             return
-        readers.is_saved, is_written = True, False  # what changes from now on is for the next time
+        readers.is_saved, is_written = True, False  # changes from now on are for the next write
         now = list(readers)
         try:
-            # A disk that hangs holds up a thread, and neither the loop nor the end of the process.
+            # A disk that hangs holds up a thread, but neither the loop nor the end of the process.
             await trio.to_thread.run_sync(self._write, now, abandon_on_cancel=True)
             is_written = True
         except OSError as error:
@@ -95,6 +95,6 @@ class ReadersFile:
             readers.is_saved = readers.is_saved and is_written
 
     def _write(self, readers: Sequence[tuple[str, Reader]]) -> None:
-        """In a thread, after the one that was left alone when `keep` was cancelled. Raises OSError."""
+        """Write the file. Runs in a thread, after a write abandoned when `keep` was cancelled. Raises OSError."""
         with self._writing:
             self._data_path.write_readers(written(readers))

@@ -1,4 +1,4 @@
-"""The node's data path: opened, taken over from Go's nsqd where it was that, recovered, and looked after while it runs."""
+"""The node's data path: opened, taken over from a Go nsqd if need be, recovered, and maintained while the node runs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def opened_store(options: Options) -> Iterator[Store]:
     finally:
         if store.is_recovered:
             store.close()
-        else:  # a start that has failed leaves everything as it was
+        else:  # a start that failed leaves everything as it was
             store.abandon()
 
 
@@ -79,7 +79,7 @@ def _take_over_from_go(store: Store, options: Options) -> None:
 
 def recovered_broker(store: Store, options: Options) -> Broker:
     recovered = store.recover()
-    timestamp = time_ns()  # before the other clock, so that a pause in between makes nothing early
+    timestamp = time_ns()  # read before the monotonic clock, so that a pause in between makes no message due early
     try:
         return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
     except ReadRefused as error:
@@ -87,7 +87,7 @@ def recovered_broker(store: Store, options: Options) -> Broker:
 
 
 def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
-    """The broker as it was, from what the store has found."""
+    """Return the broker in its former state, restored from what the store has recovered."""
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
         store,
@@ -107,7 +107,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
     dropped = Dropped()
     states = replay(dropped.noted(recovered.changes))
     journal_is_whole = recovered.journal_is_whole
-    # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
+    # The folder of a deleted topic may exist again, if a kill came between its creation and the journal's entry.
     deleted = dropped.topics if journal_is_whole else set()
     firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
     untold = complete(
@@ -151,7 +151,7 @@ async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterat
         try:
             await store.sync()
         except NotSynced as error:
-            # A disk that is full can be consumed empty. Until the journal is on it, publishing is refused.
+            # A full disk can be emptied by consuming. Until the journal is on disk, publishing is refused.
             store.journal_keeper.distrust(str(error))
         yield
         nursery.cancel_scope.cancel()

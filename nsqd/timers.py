@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
-_PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
-_TOPICS_AT_ONCE: Final = 100  # a fraction of a millisecond
+_PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own interval it keeps FINs less than 100 ms behind
+_TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
-_MANY_SESSIONS: Final = 100  # of TLS: some megabytes
+_MANY_SESSIONS: Final = 100  # TLS sessions: some megabytes
 
 
 class ProgressStore(Protocol):
@@ -35,7 +35,7 @@ class Sessions(Protocol):
 
 
 async def expire_messages(broker: Broker, turn: Turn) -> None:
-    """Message timeouts and deferrals, exactly when they are due."""
+    """Expire message timeouts and deferrals exactly when they are due."""
     while True:
         turn.alarm_came_closer.clear()
         turn.timers_sleep_until = broker.alarms.next
@@ -46,7 +46,7 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 
 
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
-    """What was finished, and the names of topics and channels, some times a second while something happens."""
+    """Save what was finished, and the names of topics and channels, several times a second while there are changes."""
     while True:
         turn.progress_made.clear()
         if not (broker.changed or broker.to_release or broker.shape_unsaved):
@@ -65,7 +65,7 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
 
 
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None) -> None:
-    """Lets logs go of what has become too old, also those of topics where nothing happens."""
+    """Let logs drop what has become too old, even in topics where nothing happens."""
     while interval is not None:
         await trio.sleep(interval)
         names = list(broker.topics)
@@ -78,7 +78,7 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
 async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:
     """Notice within a second that the data path was deleted, moved or replaced.
 
-    A file server that hangs holds up one thread, which nobody waits for, and not the loop.
+    A hanging file server holds up one thread that nothing waits for, but not the loop.
     """
     while True:
         await trio.sleep(_PLACE_INTERVAL)
@@ -86,7 +86,10 @@ async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | 
 
 
 async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:
-    """After a crowd of TLS sessions: each has some tens of kilobytes, and what they leave behind is in pieces."""
+    """Return memory to the system after a crowd of TLS sessions.
+
+    Each session takes some tens of kilobytes, and leaves them behind in fragments.
+    """
     seen = 0
     while True:
         await trio.sleep(_MEMORY_INTERVAL)

@@ -1,7 +1,7 @@
-"""Turns of nsqd: everything that enters the broker (ready sockets, an HTTP call, a deadline) stands between `begin` and `finish`.
+"""Turns of nsqd: whatever enters the broker (ready sockets, an HTTP call, a deadline) runs from `begin` to `finish`.
 
-Nothing in here waits, so turns never overlap. What happens at the end of each, and why in that order, stands in
-`nsqd/broker/turn.py`.
+Nothing in a turn waits, so turns never overlap. `nsqd/broker/turn.py` explains what happens at the end of a turn, and
+why in that order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TurnStore(Disk, Protocol):
 
 class Turn:
     def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
-        """`announce` tells nsqlookupd of topics that came, went or have other channels, `flush` sends what clients are to get."""
+        """`announce` tells nsqlookupd of changed topics and channels, `flush` sends clients what they are to get."""
         self._broker = broker
         self._store = store
         self._announce = announce
@@ -50,5 +50,5 @@ class Turn:
             self.progress_made.set()
 
     async def durable(self) -> None:
-        """Waits until everything decided so far is on disk."""
+        """Wait until everything decided so far is on disk."""
         await self._store.sync()
