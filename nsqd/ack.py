@@ -8,6 +8,6 @@ from enum import StrEnum
 class Ack(StrEnum):
     """When a publisher gets its OK."""
 
-    MEMORY = "memory"  # at once, as NSQ promises
-    WRITTEN = "written"  # after write(): survives any end of the process
+    MEMORY = "memory"  # at once: NSQ's promise
+    WRITTEN = "written"  # after write(): survives the end of the process, however it ends
     SYNCED = "synced"  # after fdatasync(): survives a power cut

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
-_READING_THREADS: Final = 4  # for those who read history
+_READING_THREADS: Final = 4  # for requests that read history
 _SHARE_OF_HTTP: Final = 4  # HTTP gets one part of this many of the descriptors for connections
 _LAST_WORDS: Final = 1.0  # seconds for answers still on their way when everything has ended
 _LOOK_INTERVAL: Final = 0.01
@@ -261,7 +261,7 @@ def _rights_of(options: Options) -> RightsFile | None:
 
 
 def _names_count(options: Options) -> bool:
-    """Whether TLS has verified the names in clients' certificates."""
+    """Return whether TLS has verified the names in clients' certificates."""
     return options.tls_client_auth_policy == VERIFIED
 
 

@@ -33,7 +33,7 @@ class ReadersFile:
         *,
         interval: float = INTERVAL,
     ) -> None:
-        """`topics` has the names of the existing topics."""
+        """Set up a file for `readers`. `topics` has the names of the existing topics."""
         self._data_path = data_path
         self._files = files
         self._readers = readers

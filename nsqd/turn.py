@@ -23,7 +23,11 @@ class TurnStore(Disk, Protocol):
 
 class Turn:
     def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
-        """`announce` tells nsqlookupd of changed topics and channels, `flush` sends clients what they are to get."""
+        """Set up the turns of a broker.
+
+        `announce` tells nsqlookupd of topics that came, went or have other channels; `flush` sends clients what they
+        are to get.
+        """
         self._broker = broker
         self._store = store
         self._announce = announce

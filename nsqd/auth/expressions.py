@@ -35,7 +35,7 @@ def _set_of(characters: str) -> int:
 
 
 def _range(first: int, last: int) -> int:
-    """Return the set of these code points. Those beyond ASCII are left out."""
+    """Return the set of the code points from `first` to `last`, without those beyond ASCII."""
     last = min(last, _ASCII - 1)
     return (1 << last + 1) - (1 << first) if first <= last else 0
 
@@ -493,7 +493,7 @@ class Expression:
     __slots__ = ("_pattern", "steps")
 
     def __init__(self, text: str) -> None:
-        """Raises ExpressionError."""
+        """Compile the expression. Raises ExpressionError."""
         if len(text) > _MOST_LENGTH:
             raise ExpressionError("too large")
         self._pattern: _Literal | _Program

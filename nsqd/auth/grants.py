@@ -43,7 +43,7 @@ class Entry:
         return cls(_expression(topic), [_expression(channel) for channel in channels], _known(permissions))
 
     def allows(self, topic: str, channel: str) -> bool:
-        """Return whether this entry allows to subscribe, or with an empty `channel` to publish.
+        """Return whether this entry allows subscribing or, with an empty `channel`, publishing.
 
         The empty name must match one of the channels too: an entry without such a channel allows no publishing, as in
         NSQ.
@@ -98,7 +98,10 @@ def decode_grant(body: bytes) -> Grant:
 
 
 def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
-    """Decode a grant one expression at a time, as thousands of them take seconds. Raises GrantError as `decode_grant` does."""
+    """Decode a grant one expression at a time, as thousands of them take seconds.
+
+    Raises GrantError as `decode_grant` does.
+    """
     try:
         fields = Fields(read(body))
         ttl = fields.integer("ttl")
@@ -156,7 +159,7 @@ def _expression(text: str) -> Expression:
 
 
 class Question:
-    """A client's question what it may do.
+    """A client's question about what it may do.
 
     `answer` is called once, inside a turn, unless the client no longer `waits`.
     """

@@ -64,7 +64,7 @@ class Holder:
 
     @property
     def grant(self) -> Grant:
-        """The same rights as a grant for AUTH over TCP. The role `read` allows to consume."""
+        """The same rights as a grant for AUTH over TCP. The role `read` allows consuming."""
         wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
         permissions = [permission for permission, role in wanted.items() if self.has(role)]
         topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]

@@ -80,9 +80,9 @@ class AuthServers:
         choose: Callable[[int], int] = random.randrange,
         known: Callable[[Question], Grant | None] | None = None,
     ) -> None:
-        """`known` answers questions from our own rights file.
+        """Make `ask` consult `known`, our own rights file, first.
 
-        Only the others go to the servers, if any are configured.
+        Only questions that it cannot answer go to the servers, if any are configured.
         """
         self._settings = settings
         self._known = known

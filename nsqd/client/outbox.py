@@ -84,8 +84,8 @@ class Outbox:
     def owe_subscription(self, receipt: Receipt | None, topic: Feed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if one is given. Messages from `topic` wait for this OK.
 
-        `release` is called as soon as they no longer have to wait: nothing else may come that would make the client
-        look.
+        `release` is called as soon as messages no longer have to wait. Without that call they might stay here for long:
+        the client looks at its outbox only when something happens, and perhaps nothing else will.
         """
         if receipt is None:
             self.respond(OK_FRAME)

@@ -255,7 +255,7 @@ class ClientProtocol:
             self._subscription.sent(unsent)
 
     def _find_out_whether_to_read(self) -> None:
-        """Stop reading from a client that does not take its answers in time, so that what we owe it stays bounded."""
+        """Stop reading from a client that sends on without waiting for its answers: what we owe it stays bounded."""
         self.reading = self._outbox.owed < _MOST_OWED and self._holdup is None
 
     def _fail(self, error: ProtocolError) -> None:

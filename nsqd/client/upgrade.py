@@ -151,7 +151,7 @@ class UpgradedClient:
         self._out.append(self._encode([OK_FRAME]))
 
     def _refuse(self, reason: str) -> None:
-        """Answer with a plain error, as NSQ does: a peer whose handshake failed could read nothing else."""
+        """Answer with an unencrypted error, as NSQ does: a peer whose handshake failed could read nothing else."""
         error = ProtocolError(Fault.IDENTIFY_FAILED, f"IDENTIFY failed {reason}")
         self._note(str(error))
         self._out.append(error_frame(error))

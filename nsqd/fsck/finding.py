@@ -11,7 +11,7 @@ class Severity(StrEnum):
     NOTE = "note"  # as it should be, or as a kill leaves it; the next start takes care of it
     WARNING = "warning"  # something is not as it was written, but nothing is lost by it
     DAMAGE = "damage"  # something is not what was written, or is missing
-    UNREADABLE = "unreadable"  # the disk refuses to read it; what is there is unknown
+    UNREADABLE = "unreadable"  # the disk refuses to read it; its content is unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ def is_kept_aside(name: str) -> bool:
 
 def leftover(files: Files, path: Path, topic: str = "") -> Finding:
     def remove() -> str:
-        remove_file(files, path)  # another repair may have used the same name
+        remove_file(files, path)  # it may be gone: another repair may have renamed a file of this name
         return "removed"
 
     return Finding(Severity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove)

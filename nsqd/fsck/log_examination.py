@@ -38,8 +38,8 @@ _entry: Final = Struct(">QQ")
 class LogExamination:
     """The examination of one log.
 
-    After `run`, `first` and `tail` tell which sequences the log holds, provided that `is_known`. It is False if the log
-    belongs to another log id than the journal expects, or if the disk refuses to read it.
+    After `run`, `first` and `tail` tell which sequences the log holds, provided that `is_known`. It is False if the
+    folder's log is not the one that the journal means, or if the disk refuses to read a part of it.
     """
 
     def __init__(

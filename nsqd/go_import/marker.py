@@ -1,7 +1,8 @@
 """The record of an import, kept in the data path: how far it got, and what it has created.
 
-running    its topics may exist in part: they are removed, and the import begins again verified   everything was written
-and compared; Go's files get their new names done
+running    its topics may exist in part: they are removed, and the import begins again
+verified   everything was written and compared; Go's files get their new names
+done
 """
 
 from __future__ import annotations

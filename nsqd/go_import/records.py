@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from common.wire.message import HEADER_SIZE
 
 LENGTH_SIZE: Final = 4
-SMALLEST: Final = HEADER_SIZE  # shortest possible record: one with an empty body
+SMALLEST: Final = HEADER_SIZE  # the length of the shortest record, whose body is empty
 
 # timestamp, attempts, id, body. A tuple, because an import handles millions of them.
 GoMessage = tuple[int, int, bytes, bytes]

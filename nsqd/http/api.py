@@ -100,7 +100,7 @@ class NodeInfo:
 
 class DurableTurn(Turn, Protocol):
     async def durable(self) -> None:
-        """Wait until everything decided so far is on disk. Needs trio."""
+        """Wait until everything decided so far is on disk. Call this from trio."""
 
 
 class Settings(Protocol):
@@ -242,7 +242,7 @@ def _not_on_disk(cause: object) -> HttpError:
 
 
 class _LogFigures(NamedTuple):
-    """Figures for `/metrics` about those who read logs over HTTP."""
+    """The figures of `/metrics` about requests and readers of logs over HTTP."""
 
     waiting: Sized
     lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and how many messages it is behind

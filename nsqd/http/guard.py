@@ -45,9 +45,9 @@ class Guard:
         self._decided: dict[tuple[Access, bytes, bytes, str], _Verdict] = {}
 
     def check(self, request: Request, endpoint: Endpoint) -> Response | None:
-        """Return the answer to a request that is refused, or None.
+        """Return the answer to a request that is refused, or None if it may be answered.
 
-        Of the others, note in the request whether their holder is limited to topics.
+        In the latter case, note in the request whether its holder is limited to topics.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)

@@ -108,7 +108,7 @@ class History(Protocol):
 
 
 class Reading:
-    """The readers of history, and the requests that wait for more. There is one Reading for the whole daemon."""
+    """The state of history reads and of the requests that wait for more, shared by the whole daemon."""
 
     def __init__(self, history: History, in_thread: InThread) -> None:
         self.history = history
@@ -231,7 +231,7 @@ class HistoryEndpoints:
         return past
 
     def _is_closed(self, topic: str, past: Past) -> bool:
-        """Whether the log has reached its final end: the node drains, and every accepted message is synced."""
+        """Return whether the log has reached its final end: the node drains, and every accepted message is synced."""
         if self._broker.refusal is None:
             return False
         written = self._reading.history.find(topic, synced=False)

@@ -1,4 +1,4 @@
-"""A channel's place in its topic's log, for people who want to look at waiting messages without changing anything."""
+"""A channel's place in its topic's log, and the messages that come next, for looking without changing anything."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class QuickHttp:
         wake: Callable[[], None],
         common_name: Callable[[], str] = str,
     ) -> None:
-        """`common_name` returns that of the peer's certificate."""
+        """Serve a new connection. `common_name` returns the name in the peer's certificate."""
         self._guard = routes.guard
         self._common_name = common_name
         self.next_deadline = inf

@@ -18,7 +18,10 @@ _NANOSECONDS: Final = 1e9
 
 class ReaderEndpoints:
     def __init__(self, readers: Readers, find: Callable[[str, str], Past], wall: Callable[[], int]) -> None:
-        """`find(topic, log)` raises HttpError unless that log can be read; `wall` returns nanoseconds since 1970."""
+        """Set up the endpoints.
+
+        `find(topic, log)` returns what a log holds, or raises HttpError; `wall` returns nanoseconds since 1970.
+        """
         self._readers = readers
         self._find = find
         self._wall = wall
