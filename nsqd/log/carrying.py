@@ -1,4 +1,4 @@
-"""When a log carries messages forward, and what becomes of the result. What is worth carrying: see carry/job.py."""
+"""When a log carries messages forward, and what happens with the result. See carry/job.py for what is worth it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 
-CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
-LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while
-CARRY_SHARE: Final = 100  # one part of this many of the processor's time may go into looking
-CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before others have their turn
+CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, if the last look found some
+LONGEST_CARRY_INTERVAL: Final = 60.0  # after several looks that found nothing, or jobs that failed
+CARRY_SHARE: Final = 100  # looking may take one part in this many of the processor's time
+CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before other tasks have their turn
 
 
 class CarryingHost(Protocol):
     """What carrying forward asks of the store."""
 
-    carrying: dict[Carrying, None]  # whose segments or side files might go if what is needed of them were carried on
+    carrying: dict[Carrying, None]  # logs whose segments or side files could go after carrying forward
 
     def now(self) -> float: ...
 
     def wants_carry(self, carrying: Carrying) -> None:
-        """Add it to those that `carry_forward` looks at."""
+        """Add the log to those that `carry_forward` looks at."""
 
     def end_carry(self, carrying: Carrying, job: CarryJob) -> None:
         """Log what the job has done, and hand it back with `Carrying.end`."""
@@ -39,10 +39,11 @@ class CarryingHost(Protocol):
 
 
 class Carrying:
-    """Carries what little is needed of a log's oldest segments and side files forward, so that these may go.
+    """Copies the few messages that are still needed out of a log's oldest segments and side files, so that these can
+    go.
 
     May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
-    broken. It decides on the loop; copying is a job for a thread.
+    broken. It decides on the loop; a thread does the copying.
 
     **Epochs.** A plan lists what is needed of segments that every cursor has passed. Copying takes a while, and a
     cursor may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the
@@ -65,9 +66,9 @@ class Carrying:
         fault: LogFault,
     ) -> None:
         self.topic = topic
-        self.dropped = False  # a job that runs in a thread looks at it
+        self.dropped = False  # also read by a job in its thread
         self.due_at = 0.0  # when to look next for what can be carried forward
-        self.is_refused = False  # by the disk, which does not give what the last job wanted to copy
+        self.is_refused = False  # whether the disk refuses to read what the last job wanted to copy
         self._folder = folder
         self._host = host
         self._segments = segments
@@ -77,15 +78,15 @@ class Carrying:
         self._unsynced = unsynced
         self._fault = fault
         self._passed = 0  # every cursor is here or beyond
-        self._epoch = 0  # how often that went back
-        self._awaits_sync = False  # as segments that could be carried from are not synced
+        self._epoch = 0  # how often `_passed` went back
+        self._awaits_sync = False  # some segments could be carried from, but are not synced
         self._pause = CARRY_INTERVAL
         self._rest = CARRY_INTERVAL / 2  # doubled by each job that fails
 
     def release(self, sequence: int, passed: int, unwanted: int) -> None:
         """Note that nothing before `sequence` is needed, and that every cursor is at `passed` or beyond.
 
-        No retention wants what lies before `unwanted`.
+        Retention does not want what lies before `unwanted`.
         """
         if passed < self._passed:
             self._epoch += 1
@@ -103,10 +104,10 @@ class Carrying:
             self._host.wants_carry(self)
 
     def begin(self) -> CarryPlan | None:
-        """Return a plan, which has to be told of every message that is needed; None: there is nothing to look at.
+        """Return a plan, which then has to be told of every message that is needed; None: there is nothing to look at.
 
-        Only of what is synced: a segment that is there again after a power cut, as its removal was not lasting yet, is
-        read before the side file. So it has to be as good.
+        The plan covers only what is synced. The removal of a segment may not be durable when the power fails; then the
+        segment is there again, and is read before the side file. So it must be as good as the side file.
         """
         if self.dropped or self._fault.error is not None:
             return None
@@ -114,7 +115,7 @@ class Carrying:
         unwanted = self._expiry.unwanted_before(self._expiry.age_now())
         ended = self._segments.ended_before(min(self._passed, unwanted, first + MOST_MARKED))
         synced_tail = self._unsynced.checkpoint[2]
-        unsynced = self._unsynced.files  # after a start without a checkpoint also what lies before the synced tail
+        unsynced = self._unsynced.files  # after a start without a checkpoint, also files before the synced tail
         front = list(takewhile(lambda one: one[1] <= synced_tail and one[0].path not in unsynced, ended))
         self._awaits_sync = len(front) < len(ended)
         if not front and not self._carried:
@@ -123,17 +124,17 @@ class Carrying:
         return CarryPlan(self, [Ended(*one) for one in front], self._carried.files, first, self._epoch)
 
     def decide(self, plan: CarryPlan, took: float) -> CarryJob | None:
-        """Return what a thread is to do, as `end` takes it back. `took`: seconds of work to make the plan."""
+        """Return the job for a thread, for `end` to take back. `took`: seconds of work to make the plan."""
         if self.dropped:  # a new topic of the same name has the same folder
             return None
         job = plan.decide(self._carried.next_number, self._folder)
-        self.is_refused = self.is_refused and job is not None  # what was refused need not be carried any more
+        self.is_refused = self.is_refused and job is not None  # without a job, nothing refused has to be carried
         self._pause = CARRY_INTERVAL if job is not None else min(2 * self._pause, LONGEST_CARRY_INTERVAL)
         self.due_at = self._host.now() + max(self._pause, took * CARRY_SHARE)
         return job
 
     def end(self, job: CarryJob) -> None:
-        """Remove what the job has copied from: what is needed of it is in the side file, which is durable."""
+        """Remove what the job has copied from: the needed messages are in the side file, which is durable."""
         if self.dropped:
             return
         for load in job.loads:
@@ -144,7 +145,7 @@ class Carrying:
             self.due_at = self._host.now() + self._rest
             return
         self._rest = CARRY_INTERVAL / 2
-        if not job.frees:  # there is damage: trying again every second would write the same again and again
+        if not job.frees:  # because of damage; trying again every second would write the same again and again
             self.due_at = self._host.now() + LONGEST_CARRY_INTERVAL
         if len(job.target):
             self._carried.add(job.target)
@@ -161,10 +162,10 @@ def carry_forward(
     *,
     stretch: float = CARRY_SLICE,
 ) -> Iterator[CarryJob | None]:
-    """Carry forward what is worth it in one log, step by step. `exceptions`: what channels of its topic need of it.
+    """Carry forward what is worth it in one log, step by step. `exceptions`: what the topic's channels need of the log.
 
-    Yields None after each stretch of so many seconds, for others to have their turn. A job that is yielded must be
-    performed before the next step is asked for, which takes its result.
+    Yields None after each stretch of `stretch` seconds, so that others have their turn. A job that is yielded must be
+    performed before the next step is asked for, because that step takes the job's result.
     """
     plan = carrying.begin()
     if plan is None:

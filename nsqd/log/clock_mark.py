@@ -1,8 +1,8 @@
 """Noticing that the wall clock was set while nsqd was down: delays are kept as wall time, so they end early or late.
 
-node.json keeps a *mark*: what two clocks said at the same moment, and in which boot. Nobody can set the clock that counts
-from boot on, and it goes on while nsqd is down. Across a reboot there is only the wall clock, and a clock that was set
-forward looks like a machine that was off.
+node.json keeps a *mark*: the readings of two clocks at the same moment, and the id of the boot. One is the wall clock;
+the other counts from boot on, cannot be set, and goes on while nsqd is down. Across a reboot only the wall clock can be
+compared, and then a clock that was set forward looks like a machine that was off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ClockMark(NamedTuple):
-    """What the clocks said at one moment, in milliseconds."""
+    """The readings of both clocks at one moment, in milliseconds."""
 
     boot: str  # which boot it was; "" if the system does not tell
     since_boot: int
@@ -41,7 +41,7 @@ class ClockJump(NamedTuple):
 
 
 def clock_mark() -> ClockMark:
-    """Return what the clocks say now."""
+    """Return the present readings of both clocks."""
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
@@ -50,7 +50,7 @@ def clock_mark() -> ClockMark:
 
 
 def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:
-    """Return by how much the wall clock was set in between; None: by too little to be reported."""
+    """Return by how much the wall clock was set between the two marks; None: by too little to be reported."""
     is_same_boot = noted.boot == now.boot != "" and now.since_boot >= noted.since_boot
     passed = now.since_boot - noted.since_boot if is_same_boot else 0
     jump = now.wall - noted.wall - passed

@@ -1,8 +1,8 @@
-"""What the store does beside the turns: syncing, flushing, loading, tidying. Every job is a task that sleeps on an event.
+"""What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event.
 
-A *round* makes durable what was written before it began: indexes, segments, folders, the journal; only then are files
-removed that the journal says are finished (round.py). A round begins and ends on the loop, and `perform` runs in a
-thread, so the same three steps also serve where no loop runs (the end of the store, and tests).
+A *round* makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it
+remove the files that the journal says are finished (round.py). A round begins and ends on the loop, and `perform` runs
+in a thread. So the same three steps also serve where no loop runs: when the store is closed, and in tests.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent changes may stay in memory
+FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and non-urgent changes may stay in memory
 TOPOLOGY_INTERVAL: Final = 0.2
 TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
 TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this many of the time
-SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
-ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
-IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
+SHORTEST_PAUSE: Final = 0.01  # between two rounds; otherwise a fast disk would be synced all the time
+ROTATION_SLICE: Final = 0.005  # seconds of writing snapshots between two pauses
+IDLE_AFTER: Final = 10.0  # seconds without use after which descriptors and blocks are released
 REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
 LOADING_THREADS: Final = 4
@@ -40,13 +40,13 @@ _PROBE: Final = "probe.tmp"
 
 
 class Topics(Protocol):
-    """What only the broker knows of topics, and the upkeep of their files asks for."""
+    """What the upkeep of the files asks about topics, and only the broker knows."""
 
     def snapshot_topic(self, name: str) -> Iterable[Entry]:
-        """Return all that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
+        """Return everything that a new journal has to be told of the topic, as of this call, even if iterated later."""
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """Return, in pieces, the sequences that channels of the topic need besides what lies ahead of their cursors."""
+        """Return, in pieces, the sequences that the topic's channels need, besides those ahead of their cursors."""
 
 
 class Committer:
@@ -55,7 +55,7 @@ class Committer:
     def __init__(
         self, store: Store, topics: Topics, *, on_loaded: Callable[[str], object], on_settled: Callable[[], object]
     ) -> None:
-        """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited for a sync are answered."""
+        """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
         self._store = store
         self._wakeups = store.wakeups
         self._topics = topics
@@ -63,7 +63,7 @@ class Committer:
         self._on_settled = on_settled
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sync, load and tidy until cancelled. A sync that is going on is waited for."""
+        """Sync, load and tidy until cancelled. A cancellation waits for a sync in progress."""
         tasks: tuple[Callable[[], Awaitable[object]], ...] = (
             self._commit,
             self._flush,
@@ -84,8 +84,8 @@ class Committer:
         while True:
             await self._wakeups.sync.wait()
             self._wakeups.hurry.clear()
-            # What a round has taken is nowhere else until it has ended: a cancellation waits. That needs no deadline of
-            # its own, since a thread that waits for the disk could not be left behind either.
+            # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
+            # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
             with trio.CancelScope(shield=True):
                 round_ = store.begin_round()
                 started = trio.current_time()
@@ -97,7 +97,7 @@ class Committer:
             await self._pause(min(took, store.settings.sync_timeout))
 
     async def _pause(self, seconds: float) -> None:
-        """Leaves the disk to the writers for about as long as the sync has kept it, unless somebody waits."""
+        """Leave the disk to the writers for about as long as the last sync took, unless somebody waits for a sync."""
         with trio.move_on_after(SHORTEST_PAUSE):
             while not self._store.rounds.is_awaited:
                 await self._wakeups.hurry.wait()
@@ -134,7 +134,7 @@ class Committer:
         store = self._store
         while True:
             await self._wakeups.topology.wait()
-            with trio.CancelScope(shield=True):  # as with a round
+            with trio.CancelScope(shield=True):  # for the reason given in `_commit`
                 spent = await self._collect_names()
                 topology = store.topology.take()
                 if topology is not None:
@@ -147,7 +147,7 @@ class Committer:
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
-        """If names have changed, collect a new topology in slices. Return the seconds of work."""
+        """If names have changed, collect a new topology in slices. Return the seconds spent working."""
         store = self._store
         names = store.topology.take_new_names()
         if names is None:
@@ -203,7 +203,7 @@ class Committer:
         while True:
             await self._wakeups.carry.wait()
             while store.carrying:
-                # Side files, too, would be written to whatever is in the data path's place.
+                # While the data path is not in its place, a side file would be written to whatever is there now.
                 due = [one for one in store.carrying if one.due_at <= store.now()] if store.is_in_place else []
                 for carrying in due:
                     await self._carry_forward(carrying)
@@ -214,12 +214,12 @@ class Committer:
             if job is None:
                 await trio.sleep(CARRY_SLICE)
                 continue
-            with trio.CancelScope(shield=True):  # as with a round; nothing is awaited between this and the job's end
+            with trio.CancelScope(shield=True):  # as in `_commit`; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 
 def disk_takes_data(store: Store) -> bool:
-    """Return whether something can be written at all. Blocks on the disk."""
+    """Return whether the disk takes any data at all. Blocks on the disk."""
     files, path = store.files, store.data_path.folder / _PROBE
     try:
         descriptor = files.open_to_write(path)

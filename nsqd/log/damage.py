@@ -1,4 +1,4 @@
-"""Something on disk that is not what was written there."""
+"""Bytes on disk that differ from what was written there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    topic: str  # "" for what belongs to none
+    topic: str  # "" if the file belongs to no topic
     file: str
     offset: int
     first: int  # the sequences [first, end) cannot be read

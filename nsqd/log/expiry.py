@@ -1,4 +1,4 @@
-"""Which segments of a log go when nobody needs them any more."""
+"""Which segments of a log are removed once nobody needs them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ExpiryHost(Protocol):
     def reads(self) -> ReadingHost: ...
 
     def remove(self, paths: list[Path]) -> None:
-        """Remove these files, whose messages are finished, when the journal's sync has made that lasting."""
+        """Remove these files of finished messages, once the journal that says so is synced."""
 
 
 class Expiry:
-    """Decides by retention and by remembered keys which segments are still wanted, and lets the others go.
+    """Decides by retention and by remembered keys which segments are still wanted, and drops the others.
 
-    May touch the list of segments and what others remember of segments that go: descriptors, holes, unsaved indexes.
-    Files are removed by the store, in a round.
+    May touch the list of segments, and what other parts remember of dropped segments: descriptors, holes, unsaved
+    indexes. The store removes the files, in a round.
     """
 
     def __init__(
@@ -50,20 +50,21 @@ class Expiry:
         self._unsynced = unsynced
 
     def written(self, segment: Segment, batches: list[Batch]) -> None:
-        """Note how young the segment is with these batches in it."""
+        """Update the segment's age for these batches, which are now in it."""
         newest = batches[-1].timestamp
         segment.newest = max(segment.newest, newest)
         if self._key_window and any(batch.key for batch in batches):
             segment.keyed = max(segment.keyed, newest)
 
     def age_now(self) -> int:
-        """Return the time by which ages are told; 0 if nothing depends on it."""
+        """Return the time from which ages are counted; 0 if nothing depends on it."""
         return self._host.age_clock() if self.retention.time or self._key_window else 0
 
     def unwanted_before(self, timestamp: int) -> int:
         """Return the first sequence that is kept even if everything is finished.
 
-        A segment with keys stays until these may be forgotten: after a start they are known from it alone.
+        A segment that holds keys stays until they may be forgotten: after a restart, keys are known from segments
+        alone.
         """
         return self._segments.unwanted_before(self.retention, timestamp, keyed_since=timestamp - self._key_window)
 
@@ -77,7 +78,7 @@ class Expiry:
         return active.size > self._max_bytes // 4
 
     def outdated_before(self, *, is_all_written: bool) -> int:
-        """Return up to where the topic's own retention lets go even of what no channel ever got."""
+        """Return the sequence before which the topic's own retention drops even messages that no channel ever got."""
         if not (self._is_own and self.retention):
             return 0
         timestamp = self._host.age_clock()
@@ -88,7 +89,7 @@ class Expiry:
         return unwanted
 
     def remove_before(self, sequence: int) -> None:
-        """Let go of the sealed segments that end at or before the sequence."""
+        """Drop the sealed segments that end at or before the sequence."""
         gone = self._segments.take_before(sequence)
         if not gone:
             return

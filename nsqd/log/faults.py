@@ -1,4 +1,4 @@
-"""What of the data path does not work now: the node's health, and what is to be tried again."""
+"""What is broken in the data path now: it decides the node's health and what the repairs try again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Fault(Enum):
-    """Faults without an object of their own; the journal, a DiskLog or a Refusals stands for itself."""
+    """Faults that have no object of their own. A journal, a DiskLog or a Refusals is its own key instead."""
 
     PLACE = auto()  # the data path is not where it was
     IDS = auto()  # a reservation of ids was not written
@@ -25,7 +25,7 @@ class Fault(Enum):
 
 
 class Faults:
-    """In the order in which they came. May touch nothing but the wake-up of what repairs them."""
+    """The present faults, in the order in which they came. May touch nothing but the wake-up of the repairs."""
 
     def __init__(self, wakeup: Wakeup) -> None:
         self.health = "OK"
@@ -33,7 +33,7 @@ class Faults:
         self._texts: dict[object, str] = {}
 
     def __iter__(self) -> Iterator[object]:
-        """Yield what was broken when the iteration began."""
+        """Yield the sources that were broken when the iteration began."""
         return iter(tuple(self._texts))
 
     def __contains__(self, source: object) -> bool:
@@ -43,7 +43,7 @@ class Faults:
         return len(self._texts)
 
     def text_of(self, source: object) -> str | None:
-        """Return why this does not work; None: it does."""
+        """Return why this source is broken; None: it works."""
         return self._texts.get(source) if self._texts else None
 
     def texts(self) -> list[str]:

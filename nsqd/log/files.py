@@ -1,7 +1,7 @@
 """The disk as the log sees it: every system call on files goes through here.
 
-One small seam, so that tests can hand in a disk that is full, fails, or forgets what was not synced. Nothing here
-decides anything; all methods raise OSError as the system does.
+This is one small seam for tests, which can pass in a disk that is full, fails, or forgets what was not synced. Nothing
+here decides anything; all methods raise OSError as the system does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Files:
         self._scratch = memoryview(bytearray(SCRATCH_SIZE))
 
     def open_to_write(self, path: Path) -> int:
-        """Opens for writing at given offsets, and makes the file if there is none."""
+        """Open a file for writing at given offsets, and create it if it does not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def open_to_read(self, path: Path) -> int:
@@ -47,16 +47,17 @@ class Files:
         os.close(descriptor)
 
     def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
-        """Writes at most MOST_BUFFERS buffers with one system call; returns how many bytes went."""
+        """Write at most MOST_BUFFERS buffers with one system call. Return how many bytes were written."""
         return os.pwritev(descriptor, buffers, offset)
 
     def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)
 
     def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
-        """Reads what the page cache holds; a BlockingIOError says that the disk would be needed.
+        """Read from the page cache only; raises BlockingIOError if the bytes would have to come from the disk.
 
-        May return less than there is. File systems without such reads raise another OSError. For the loop alone.
+        May return fewer bytes than were asked for. Other OSErrors come from file systems that do not support such
+        reads. Only the loop may call this, because calls share a buffer.
         """
         view = self._scratch[:size] if size <= SCRATCH_SIZE else memoryview(bytearray(size))
         count = os.preadv(descriptor, [view], offset, os.RWF_NOWAIT)
@@ -75,13 +76,13 @@ class Files:
         os.ftruncate(descriptor, size)
 
     def allocate(self, descriptor: int, offset: int, size: int) -> None:
-        """Has the file system set space aside for later writes; the file does not get longer."""
+        """Have the file system reserve space for later writes, without making the file longer."""
         if _libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(size)):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
     def free_bytes(self, folder: Path) -> int:
-        """What we may still write to the folder's file system."""
+        """Return how many bytes we may still write to the folder's file system."""
         found = os.statvfs(folder)
         return found.f_bavail * found.f_frsize
 
@@ -105,7 +106,7 @@ class Files:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is something of this name. Raises OSError if the disk does not tell."""
+        """Return whether a file or folder of this name exists. Raises OSError if the disk does not tell."""
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -113,7 +114,7 @@ class Files:
         return True
 
     def identity_of(self, path: Path) -> tuple[int, int]:
-        """Return device and inode, which tell this folder from another one of the same name."""
+        """Return device and inode, which distinguish this folder from another one of the same name."""
         found = path.stat()
         return found.st_dev, found.st_ino
 
@@ -121,7 +122,7 @@ class Files:
         return os.access(path, os.W_OK)
 
     def sync_folder(self, path: Path) -> None:
-        """Makes durable which names the folder holds."""
+        """Make the folder's list of names durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -129,9 +130,9 @@ class Files:
             os.close(descriptor)
 
     def lock_folder(self, path: Path) -> int:
-        """Takes the folder for this process alone; a BlockingIOError says that somebody has it.
+        """Lock the folder for this process alone; raises BlockingIOError if another process holds the lock.
 
-        The lock goes with the descriptor that is returned.
+        Closing the returned descriptor releases the lock.
         """
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -143,7 +144,7 @@ class Files:
             raise
         return descriptor
 
-    # What is made of the above
+    # Built on the calls above
 
     def read(self, path: Path) -> bytes:
         descriptor = self.open_to_read(path)
@@ -153,7 +154,7 @@ class Files:
             self.close(descriptor)
 
     def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
-        """Reads `size` bytes, or up to the end of the file."""
+        """Read `size` bytes, or up to the end of the file."""
         data = self.read_at(descriptor, size, offset)
         if len(data) == size or not data:
             return data
@@ -168,7 +169,7 @@ class Files:
         return b"".join(pieces)
 
     def write_fully(self, descriptor: int, buffers: Buffers, offset: int) -> None:
-        """Writes everything, with as few system calls as there can be."""
+        """Write everything, with as few system calls as possible."""
         rest = list(buffers)
         while rest:
             written = self.write_at(descriptor, rest[:MOST_BUFFERS], offset)
@@ -182,7 +183,7 @@ class Files:
                 rest[0] = rest[0][written:]
 
     def write_new(self, path: Path, data: bytes) -> None:
-        """Writes a small file, unsynced."""
+        """Write a small file without syncing it."""
         descriptor = self.open_to_write(path)
         try:
             self.truncate(descriptor, 0)
@@ -191,7 +192,7 @@ class Files:
             self.close(descriptor)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Puts `data` in the place of the file in one step: after a crash there is the old one or the new one."""
+        """Replace the file's content in one step: after a crash, the file has either the old content or the new one."""
         temporary = path.with_name(path.name + ".tmp")
         descriptor = self.open_to_write(temporary)
         try:
@@ -204,7 +205,7 @@ class Files:
         self.sync_folder(path.parent)
 
     def sync_path(self, path: Path) -> None:
-        """Syncs a file by name: the kernel syncs what any descriptor wrote, and reports failures that nobody has seen."""
+        """Sync a file by name: the kernel syncs what any descriptor wrote, and reports failures not seen yet."""
         descriptor = self.open_to_read(path)
         try:
             self.sync(descriptor)
@@ -213,12 +214,12 @@ class Files:
 
 
 def error_text(operation: str, path: Path | str, error: OSError) -> str:
-    """An error as Go words it: clients and operators of NSQ know this form."""
+    """Return the error's text in the form that Go gives it, which clients and operators of NSQ know."""
     return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
 
 
 def close_quietly(files: Files, descriptor: int) -> None:
-    """For where an error changes nothing: what is to last is synced, and a sync reports what was lost."""
+    """Close a descriptor whose error would change nothing: what must last is synced, and a sync reports losses."""
     try:
         files.close(descriptor)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A topic's past as others read it: what is synced, record by record as it lies in the segments.
+"""A topic's past for readers outside the broker: what is synced, record by record as it lies in the segments.
 
-A `Past` is made on the loop, and says what there is at this moment. What blocks on the disk (`times`, `sequence_at`, `points`,
-`open` and all of a `RangeReader`) is for a thread. A range's files are opened before its first byte is sent, so a segment that is
-removed meanwhile is read to its end.
+A `Past` is made on the loop and describes one moment. Everything that blocks on the disk belongs in a thread: `times`,
+`sequence_at`, `points`, `open` and all of a `RangeReader`. The files of a range are opened before its first byte is
+sent, so a segment that is removed meanwhile is still read to its end.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_Reader = Callable[["ReadAt"], "ReadAt"]  # what becomes of reads that the disk refuses
+_Reader = Callable[["ReadAt"], "ReadAt"]  # wraps a reader, to decide what happens to refused reads
 
 _LATE: Final = 1 << 63
-MOST_FILES: Final = 16  # that one reader holds open; a range that lies in more of them is cut
+MOST_FILES: Final = 16  # that one reader holds open; a range over more files than this is cut
 
 
 class History:
@@ -47,7 +47,7 @@ class History:
         return self._store.data_path.node
 
     def find(self, topic: str, *, synced: bool = True) -> Past | None:
-        """None: there is no log of this topic on disk. `synced=False` is for who asks where something lies."""
+        """Return the topic's past; None: it has no log on disk. `synced=False` includes what is not synced yet."""
         topic_log = self._store.logs.get(topic)
         return (
             Past(topic_log, self._store.files, self._store.data_path.pause, synced=synced)
@@ -56,12 +56,12 @@ class History:
         )
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have this called with the name of each topic of which there is more, or which is gone."""
+        """Have `follower` called with the name of each topic that has more synced messages, or that was deleted."""
         self._store.rounds.follow(follower)
 
 
 class Past:
-    """What there is of a log, at one moment."""
+    """The content of a log at one moment."""
 
     def __init__(self, topic_log: DiskLog, files: Files, pause: Callable[[float], None], *, synced: bool) -> None:
         self.log_id = topic_log.log_id
@@ -84,7 +84,7 @@ class Past:
         return sum(stretch.size for stretch in self._stretches)
 
     def still_has(self, sequence: int) -> bool:
-        """Whether, as of now, nothing from this sequence on was removed."""
+        """Return whether, as of now, nothing from this sequence on was removed."""
         return not self._log.dropped and self._log.first <= max(sequence, self.first)
 
     # In a thread
@@ -99,7 +99,7 @@ class Past:
         return first.timestamp, last.timestamp
 
     def _first_salvaged(self, place: int) -> Header | None:
-        """Return the first header of this stretch that the disk gives, if it gives any."""
+        """Return the first header in this stretch that can be read; None: there is none."""
         with suppress(ReadRefused):
             return self._first_in(place, Salvage)
         return None
@@ -111,9 +111,9 @@ class Past:
         return last[0] if last else None
 
     def sequence_at(self, timestamp: int) -> int:
-        """Return the first message that was published at this time or later; `next` if there is none.
+        """Return the sequence of the first message published at this time or later; `next` if there is none.
 
-        Raises ReadRefused, because a message that the disk refuses may be the one that is asked for.
+        Raises ReadRefused, because a message that the disk refuses may be the one that was asked for.
         """
         return patiently(lambda: self._sequence_at(timestamp), self._pause)
 
@@ -130,7 +130,7 @@ class Past:
         return self.next
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
-        """Return at most so many points of [start, end), which must not be empty. Raises ReadRefused."""
+        """Return at most `most` points of [start, end), which must not be empty. Raises ReadRefused."""
         wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
         return patiently(lambda: Survey(self._files, wanted).points(start, end, most), self._pause)
 
@@ -151,7 +151,7 @@ class Past:
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
-        """Open the stretch's file; gives None if there is none."""
+        """Open the stretch's file, and give a reader of it; None: the file is gone."""
         with ExitStack() as stack:
             try:
                 read = reader(stack.enter_context(opened_to_read(self._files, self._stretches[place].path)))
@@ -162,7 +162,11 @@ class Past:
     def _headers_of(
         self, place: int, reader: _Reader, *, before: int | None = None, near_end: bool = False
     ) -> Iterator[Header]:
-        """The headers of one stretch; from the last place on that the index knows to be published `before` a time."""
+        """Yield the headers of one stretch.
+
+        With `before`, begin at the last index entry whose record was published before that time; with `near_end`, at
+        the last index entry.
+        """
         stretch = self._stretches[place]
         with self._opened(place, reader) as read:
             if read is None:
@@ -180,7 +184,7 @@ class Past:
                     yield header
 
     def open(self, start: int, end: int, chunk: int) -> RangeReader:
-        """Opens the files of [start, end), or of as much of it as a reader may hold. Ask `still_has` afterwards."""
+        """Open the files of [start, end), or of as much of it as one reader may hold. Ask `still_has` afterwards."""
         wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
         reader = RangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
         try:
@@ -197,7 +201,8 @@ class Past:
 class RangeReader:
     """Reads the records of [next, end), in pieces of about `chunk` bytes.
 
-    Where the disk refuses for long, the first refused read is waited for; then all that is refused is a gap at once.
+    If the disk keeps refusing, the reader waits for the first refused read only; from then on whatever is refused
+    becomes a gap at once.
     """
 
     def __init__(
@@ -228,7 +233,7 @@ class RangeReader:
                 close_quietly(self._files, descriptor)
 
     def read(self) -> Records | Gap | None:
-        """The next piece; None: the end is reached. An OSError says that the disk cannot be read at all."""
+        """Return the next piece; None: the end is reached. Raises OSError if the disk cannot be read at all."""
         while self.next < self.end and self._place < len(self._opened):
             stretch, descriptor = self._opened[self._place]
             if self.next >= stretch.end:
@@ -241,7 +246,7 @@ class RangeReader:
             else:
                 try:
                     return self._piece_of(stretch, descriptor)
-                except ReadRefused:  # most of it
+                except ReadRefused:  # too much of the stretch is refused
                     return self._gap(stretch.end, REFUSED)
         return self._gap(self.end, MISSING) if self.next < self.end else None
 
@@ -277,11 +282,11 @@ class RangeReader:
         self._offset, self._sequence = hole.end_offset, hole.end
         if read.refused_in(hole.offset, hole.end_offset):
             return self._gap(hole.end, REFUSED)
-        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # the segment goes some day
+        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # before the segment is removed
         return self._gap(hole.end, DAMAGED)
 
     def _start_in(self, stretch: Stretch, read: ReadAt) -> tuple[int, int]:
-        """Offset and sequence of the record that holds `next`, or of the first one after it."""
+        """Return offset and sequence of the record that holds `next`, or of the first sound one after it."""
         if self.next == stretch.base:
             return 0, stretch.base
         index = index_of(self._files, stretch)
@@ -299,7 +304,10 @@ def _as_it_is(read: ReadAt) -> ReadAt:
 
 
 def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
-    """How many bytes of whole records there are, the sequence behind them, and the size of a first one that is too long."""
+    """Walk the whole records in `data`, up to `until`.
+
+    Return how many bytes they take, the sequence behind them, and the size of the first record if that is too long.
+    """
     links = follow(data, 0, sequence, until)
     if links.last < 0 or decode_header(data, links.last) is not None:
         return links.position, links.sequence, links.needed
@@ -308,5 +316,5 @@ def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
 
 
 def _time_of(header: Header | None) -> int:
-    """What cannot be read counts as late: whoever looks for a time then begins before it."""
+    """Return the record's time. What cannot be read counts as late, so that a search for a time begins before it."""
     return header.timestamp if header is not None else _LATE

@@ -1,4 +1,4 @@
-"""Why a log takes nothing now, and when it is tried again."""
+"""Why a log takes no messages now, and when the disk is tried again."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 
 
 class LogFault:
-    """The failure of one log, from the first error until a write has gone well. May touch nothing else.
+    """The failure of one log, from the first error until a write succeeds. May touch nothing else.
 
         OK ──begin──> broken ──a second later: is_due──> the log reads its end again ──proven──> broken, but written to
         OK <──end── the first write that goes well <────────────────────────────────────────────────────────┘
 
-    Each failure on the way begins the second anew, but not the time for which a refused read is waited for.
+    Each failure on the way restarts the second, but not the time for which a refused read is waited for.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.error: str | None = None
-        self.identity_is_unsaved = False  # the folder does not say which log it is, as the disk did not take that
+        self.identity_is_unsaved = False  # the disk did not take the log.json that says which log the folder is
         self._now = now
         self._began_at = 0.0
         self._retry_at = 0.0

@@ -1,4 +1,4 @@
-"""Reading what a log does not have in memory any more."""
+"""Reading what a log no longer has in memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class LogReader:
-    """Reads from segments, and what lies before the first of them from side files.
+    """Reads from segments, and from side files what lies before the first segment.
 
-    May touch these two readers, and of the segments only what they have learned about indexes. It writes nothing.
+    May touch its two readers, and of the segments only what reading has taught about their indexes. It writes nothing.
     """
 
     def __init__(self, topic: str, host: ReadingHost, segments: SegmentList, state: LogState) -> None:
@@ -31,7 +31,7 @@ class LogReader:
         self._segments = segments
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return what can be had without waiting; None: a thread has been asked."""
+        """Return the batch if it can be had without waiting; None: a thread has been asked to read it."""
         if sequence < self._segments.first:
             return self.carried.batch_at(sequence)
         return self.cold.batch_at(sequence)
@@ -51,7 +51,7 @@ class LogReader:
         return self.cold.refusals if sequence >= self._segments.first else self.carried.refusals
 
     def ask_again(self, refusals: Refusals) -> None:
-        """Read what the disk has refused for long, if this log was refused it."""
+        """Read again what the disk has refused for long, if `refusals` belongs to this log."""
         if self.cold.refusals is refusals:
             self.cold.ask_again()
         elif self.carried.refusals is refusals:
@@ -59,7 +59,7 @@ class LogReader:
 
     @property
     def refused(self) -> int:
-        """How many reads are tried again because the disk refuses them."""
+        """How many reads the disk refuses and are being tried again."""
         return len(self.cold.refusals) + len(self.carried.refusals)
 
     def loaded(self, load: AnyLoad) -> None:
@@ -70,9 +70,9 @@ class LogReader:
             self.cold.loaded(load)
 
     def carried_messages(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (sequence, count, due) of what is in side files only; due in milliseconds of the wall clock, 0 at once.
+        """Yield (sequence, count, due) of the messages that are in side files only.
 
-        Blocks on the disk.
+        `due` is in milliseconds of the wall clock; 0: at once. Blocks on the disk.
         """
         for header in self.carried.headers():
             if header.base_sequence < self._segments.first:

@@ -1,4 +1,4 @@
-"""A log as recovery found it, or as a new one begins."""
+"""The state in which recovery found a log, or in which a new one begins."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LogState:
-    """What a `DiskLog` is made of."""
+    """What a `DiskLog` is built from."""
 
     log_id: str
-    is_stranger: bool = False  # not the log that the journal's positions are about
-    segments: list[Segment] = field(default_factory=list)  # the last one is written on
+    is_stranger: bool = False  # not the log to which the journal's positions refer
+    segments: list[Segment] = field(default_factory=list)  # the last one is active
     tail: int = 0
-    synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
+    synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before this start
     holes: list[Hole] = field(default_factory=list)
-    keys: list[tuple[bytes, int]] = field(default_factory=list)  # and when they came, the oldest first
+    keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their times of publication, the oldest first
     carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
-    unsaved_identity: OSError | None = None  # why the folder does not say which log it is
+    unsaved_identity: OSError | None = None  # why log.json could not be written

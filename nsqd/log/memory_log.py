@@ -1,4 +1,4 @@
-"""The log of an ephemeral topic: what no channel has got yet, in memory, and nothing behind it."""
+"""The log of an ephemeral topic: it holds in memory what no channel has got yet, and nothing on disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 class MemoryLog:
     """Implements `nsqd.broker.store.TopicLog` without a disk.
 
-    Channels take over what is handed to them (nsqd/broker/kept.py), and the log lets go of it at once. What it holds
-    for longer is published while there is no channel, or while the topic is paused: then the topic asks `has_room`
-    and drops what does not fit.
+    Channels take over what is handed to them (nsqd/broker/kept.py), and the log drops it at once. The log holds for
+    longer only what is published while the topic has no channel or is paused. The topic then asks `has_room`, and drops
+    what does not fit.
     """
 
     keys = ()
@@ -32,7 +32,7 @@ class MemoryLog:
         return self.first
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether `count` messages and `size` bytes of payload are within the bounds."""
+        """Return whether `count` messages with `size` bytes of payload fit within the bounds."""
         return self._cache.has_room(count, size + BATCH_OVERHEAD)
 
     def refusal(self) -> str | None:

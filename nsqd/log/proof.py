@@ -26,8 +26,9 @@ def prove_segments(
 ) -> bool:
     """Read again what is in doubt: the end of the active segment, and after a failed sync all that was not `synced`.
 
-    Return whether all of it is what was written. Where the disk refuses to read, ReadRefused is raised,
-    unless `gives_up` says that the refusal has lasted. Raises OSError when the disk does not take what has to be written once more.
+    Return whether all of it is what was written. Raises ReadRefused if the disk refuses to read; if `gives_up` says
+    that the refusal has lasted, the segment counts as not proven instead. Raises OSError if the disk does not take what
+    has to be written once more.
     """
     base, synced_offset, _ = synced
     is_proven = True
@@ -48,12 +49,12 @@ def prove_segments(
 
 
 def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = NOTHING) -> bool:
-    """Cuts off what stands behind the last whole record, and says whether all before it is what was written.
+    """Cut off what stands behind the last whole record, and return whether all before it is what was written.
 
-    `end` is the sequence at which the records should end. From `rewrite_from` on nothing was synced: after a failed
-    sync the kernel takes pages for clean that never reached the disk, so they are written once more, and synced.
+    `end` is the sequence at which the records should end. Nothing from `rewrite_from` on was synced. After a failed
+    sync, the kernel marks pages as clean that never reached the disk, so these bytes are written once more and synced.
 
-    Raises ReadRefused when the disk does not give the bytes, and OSError when it does not take them.
+    Raises ReadRefused if the disk does not give the bytes, and OSError if it does not take them.
     """
     unsynced_from = rewrite_from if rewrite_from != NOTHING else segment.size
     descriptor = files.open_to_write(segment.path)
@@ -77,7 +78,7 @@ def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int
 
 
 def _last_indexed(segment: Segment, offset: int) -> Start:
-    """The last record before `offset` that the index knows."""
+    """Return the last record at or before `offset` that the index knows, or else the segment's start."""
     index = segment.index
     if index is not None:
         for place in range(len(index) - 1, -1, -1):

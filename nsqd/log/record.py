@@ -1,4 +1,4 @@
-"""Batches as records (see common/wire/log_record.py), and the walk that recovery consists of."""
+"""Batches as records (see common/wire/log_record.py), and the walk over records that recovery consists of."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
 def encode(batch: Batch, key: bytes = b"") -> tuple[bytes, ...]:
-    """The buffers that written one after the other are the record."""
+    """Return the buffers that form the record when they are written one after the other."""
     payload = batch.payload
     if key:
         keyed = key + payload
@@ -68,7 +68,7 @@ def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
 
 
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
-    """The batch whose record lies wholly in `buffer` at `position`, or None if its checksum or layout is wrong."""
+    """Return the batch whose whole record is in `buffer` at `position`; None: its checksum or layout is wrong."""
     payload = decode_payload(header, buffer, position)
     if payload is None:
         return None
@@ -79,7 +79,7 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
 
 
 class Stop(Enum):
-    """Why a scan went no further."""
+    """Why a scan stopped."""
 
     END = auto()  # nothing is left in the buffer
     SHORT = auto()  # the next record goes on beyond the buffer; or it is torn, if the file ends there
@@ -88,8 +88,8 @@ class Stop(Enum):
 
 
 class Scan(NamedTuple):
-    position: int  # where the first record that was not taken starts
-    sequence: int  # that it should have
+    position: int  # start of the first record that was not taken
+    sequence: int  # the sequence which that record should have
     stop: Stop
     needed: int  # when SHORT: the size of the record, as far as it is known
 
@@ -105,11 +105,12 @@ def scan(
     index: list[tuple[int, int]] | None = None,
     indexed_at: int = 0,
 ) -> Scan:
-    """Walks records that follow each other from `position`, the first of which should start at `sequence`.
+    """Walk consecutive records from `position`, the first of which should start at `sequence`.
 
-    Ends before the record that holds `until`. `verify` checks the payloads' checksums too. On the way it fills
-    `headers` with (position, header), and `index` with (sequence, position) once every INDEX_INTERVAL, the last of
-    which was at `indexed_at`. This loop is what recovery consists of, so it is written for speed.
+    Stops before the record that holds `until`. With `verify`, the payloads' checksums are checked too. `headers`
+    receives the (position, header) of each record, and `index` a (sequence, position) once every INDEX_INTERVAL;
+    `indexed_at` is the position of the last entry before this call. Recovery spends its time in this loop, so it is
+    written for speed.
     """
     end = len(buffer)
     unpack, crc, magic = _unpack, crc32c, MAGIC
@@ -142,7 +143,7 @@ def scan(
 
 
 def walk_record(buffer: bytes, position: int, *, not_before: int) -> tuple[int, int, int] | None:
-    """(sequence, count, size) of the record that lies wholly at `position`, its checksums proven; None: there is none."""
+    """Return (sequence, count, size) of the whole and sound record at `position`; None: there is none."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     fields = _unpack(buffer, position)

@@ -1,4 +1,4 @@
-"""How long finished segments are kept. What a channel owes is no question of retention: that stays."""
+"""How long finished segments are kept. Unfinished messages always stay, whatever the retention is."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-_FASTEST: Final = 2  # how much faster than time passes a clock that was set forward is caught up with
+_FASTEST: Final = 2  # times as fast as time passes: how fast ages follow a clock that was set forward
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Zero of both: nothing is kept. With both set, a segment goes when either says so."""
+    """If both limits are 0, nothing is kept. If both are set, a segment goes when either is exceeded."""
 
     time: int = 0  # nanoseconds that the newest message of a segment is kept
-    bytes: int = 0  # what may lie behind a segment until it goes
+    bytes: int = 0  # a segment goes when more bytes than this lie behind it
 
     def __bool__(self) -> bool:
         return bool(self.time or self.bytes)
 
     def wants(self, newest: int, bytes_behind: int, timestamp: int) -> bool:
-        """Whether a segment stays; `newest` is when its newest message was published."""
+        """Return whether a segment stays; `newest` is when its newest message was published."""
         if not self:
             return False
         is_old = self.time > 0 and timestamp - newest >= self.time
@@ -32,10 +32,10 @@ NOTHING_KEPT: Final = Retention()
 
 
 class AgeClock:
-    """The wall clock by which ages are told, in nanoseconds.
+    """The wall clock from which ages are counted, in nanoseconds.
 
-    A step forward is caught up with slowly: a clock that was wrong for an hour lets things go an hour early at most,
-    where believing it would have emptied the disk at once. A step back only keeps things for longer.
+    It follows a step forward slowly, at twice the speed of time. A clock that is wrong for an hour so removes segments
+    at most an hour early, where believing it would empty the disk at once. A step back only keeps segments for longer.
     """
 
     def __init__(self, wall: Callable[[], int], clock: Callable[[], float]) -> None:

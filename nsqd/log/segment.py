@@ -21,7 +21,7 @@ BLOCK_SIZE: Final = 1 << 20
 
 _index_entry: Final = Struct(">QQ")
 
-# Reads (offset, size) of a file; less only where the file ends.
+# Reads (offset, size) of a file; the result is shorter only where the file ends.
 ReadAt = Callable[[int, int], bytes]
 
 
@@ -30,13 +30,16 @@ def segment_name(base: int) -> str:
 
 
 def base_of_name(name: str) -> int | None:
-    """The base sequence that a segment's name tells, or None: it is not a segment."""
+    """Return the base sequence in the name of a segment's file; None: the name is not a segment's."""
     stem = name.removesuffix(LOG_SUFFIX)
     return int(stem) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
 class Index:
-    """Where some records of a segment start: (sequence, offset), both ascending. `saved` entries are in its file."""
+    """Where some records of a segment start: (sequence, offset), both ascending.
+
+    The first `saved` entries are in the index's file already.
+    """
 
     __slots__ = ("offsets", "saved", "sequences")
 
@@ -53,12 +56,12 @@ class Index:
         self.offsets.append(offset)
 
     def locate(self, sequence: int) -> tuple[int, int] | None:
-        """The last entry at or before `sequence`."""
+        """Return the last entry at or before `sequence`; None: there is none."""
         place = self.place_of(sequence)
         return (self.sequences[place], self.offsets[place]) if place >= 0 else None
 
     def place_of(self, sequence: int) -> int:
-        """Which entry `locate` gives; -1: none."""
+        """Return the number of the entry that `locate` gives; -1: there is none."""
         return bisect_right(self.sequences, sequence) - 1
 
     def copy(self) -> Index:
@@ -67,7 +70,7 @@ class Index:
         return copied
 
     def cut(self, offset: int) -> None:
-        """Forgets the entries at `offset` and later."""
+        """Drop the entries at `offset` and later."""
         place = bisect_left(self.offsets, offset)
         del self.sequences[place:]
         del self.offsets[place:]
@@ -81,7 +84,10 @@ class Index:
 
     @classmethod
     def decode(cls, data: bytes, *, base: int, end_offset: int) -> Index:
-        """Takes entries as long as they make sense; whether a record is there is seen when one is used."""
+        """Take entries up to the first one that makes no sense.
+
+        Whether a record is really there shows only when an entry is used.
+        """
         index = cls()
         last_sequence, last_offset = base, 0
         whole = len(data) - len(data) % _index_entry.size
@@ -103,7 +109,7 @@ class Segment:
         self.size = size  # whole records only
         self.index = index  # None: not loaded
         self.newest = 0  # when its newest message was published, in nanoseconds
-        self.keyed = 0  # the same for the newest that has a key, as far as keys are remembered; 0: there is none
+        self.keyed = 0  # the same for the newest remembered message that has a key; 0: none has
 
     @property
     def index_path(self) -> Path:
@@ -112,19 +118,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A segment as far as it may be read at one moment; for other threads, so nothing in it changes."""
+    """As much of a segment as may be read at one moment. It is passed to other threads, so nothing in it changes."""
 
     path: Path
     base: int
     end: int  # the sequence at which its records end
     size: int
-    index: Index | None  # None: as its file has it
+    index: Index | None  # None: take it from its file
 
 
 def load_index(files: Files, segment: Segment) -> Index:
     try:
         data = files.read(segment.index_path)
-    except OSError:  # there is none, or it cannot be read: it can always be made again
+    except OSError:  # the file is missing or cannot be read; an index can always be made again
         data = b""
     return Index.decode(data, base=segment.base, end_offset=segment.size)
 
@@ -140,7 +146,7 @@ def header_at(read: ReadAt, offset: int) -> Header | None:
 
 
 def proven_entry(read: ReadAt, index: Index, place: int) -> tuple[int, int] | None:
-    """(offset, sequence) of an entry of the index, if there is a record of that sequence."""
+    """Return (offset, sequence) of an index entry if a record of that sequence starts there; None: it does not."""
     if place < 0:
         return None
     offset, sequence = index.offsets[place], index.sequences[place]
@@ -149,7 +155,7 @@ def proven_entry(read: ReadAt, index: Index, place: int) -> tuple[int, int] | No
 
 
 def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
-    """Appends encoded entries after the first `saved`, and cuts off what may stand behind them."""
+    """Append encoded entries after the first `saved`, and cut off what may stand behind them."""
     descriptor = files.open_to_write(path)
     try:
         start = saved * _index_entry.size
@@ -160,7 +166,7 @@ def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
 
 
 def newest_in(files: Files, segment: Segment) -> int | None:
-    """When the last message was published, found from the last entry of the index on; None: it cannot be told."""
+    """Return when the last message was published, read from the index's last entry on; None: it cannot be told."""
     index = segment.index if segment.index is not None else load_index(files, segment)
     offset = index.offsets[-1] if index else 0
     newest = None
@@ -191,9 +197,9 @@ class Hole(NamedTuple):
     the second record is wrong; the next sound record begins at 1000 with 20. So the hole is (10, 20, 500, 1000):
     channels pass over these sequences, the bytes are kept aside, and no new message ever gets the sequences.
 
-    Bad bytes with nothing sound behind them are no hole if they are at the end of the active segment: that is a write
-    that was never finished, about which nobody was told, and its sequences are given again. What the disk refuses to
-    read is no hole either, as it may be readable later (see reading/refusals.py).
+    Bad bytes at the end of the active segment, with nothing sound behind them, are not a hole. They are a write that
+    was never finished and never acknowledged, so its sequences are given to other messages. What the disk refuses to
+    read is not a hole either, because it may be readable later (see reading/refusals.py).
     """
 
     first: int
@@ -203,7 +209,7 @@ class Hole(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A piece of a segment that starts with a record, and the whole records in it by their position in `data`."""
+    """A piece of a segment that starts with a record, and the headers of its whole records by position in `data`."""
 
     data: bytes
     offset: int
@@ -211,11 +217,11 @@ class Block(NamedTuple):
 
 
 class Walk:
-    """Goes through a segment from one record on, over damage, to its end.
+    """Goes through a segment from a given record to its end, passing over damage.
 
-    Bad bytes followed by a sound record are a hole. Bad bytes with nothing sound behind are a torn tail, and the walk
-    ends before them: `offset` is then less than `end`. With `next_base` (the segment is not the last one) they are a
-    hole as well, and so are records that are missing at its end.
+    Bad bytes followed by a sound record are a hole. Bad bytes with nothing sound behind them are a torn tail: the walk
+    stops before them, and `offset` is then less than `end`. With `next_base` (another segment follows) a torn tail is a
+    hole as well, and so are records that are missing at the segment's end.
     """
 
     def __init__(
@@ -231,7 +237,7 @@ class Walk:
         self.offset = offset
         self.sequence = sequence
         self.holes: list[Hole] = []
-        self.index: list[tuple[int, int]] = []  # entries for what was walked
+        self.index: list[tuple[int, int]] = []  # index entries for the part that was walked
         self._read = read
         self._end = end
         self._verify = verify
@@ -280,7 +286,7 @@ class Walk:
             self._pass(Hole(self.sequence, self._next_base, self.offset, self._end))
 
     def _goes_on(self, needed: int, start: int, data: bytes) -> bool:
-        """Whether a longer read can show the rest of a record."""
+        """Return whether a longer read can show the rest of a record."""
         at_end = start + len(data) >= self._end
         return self.offset + needed <= self._end and (self.offset > start or not at_end)
 
@@ -290,9 +296,9 @@ class Walk:
 
 
 def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: int | None) -> Hole | None:
-    """What is missing where the record of `sequence` should be, or None: nothing sound follows, it is a torn tail.
+    """Return the hole where the record of `sequence` should be; None: nothing sound follows, so it is a torn tail.
 
-    In a segment that has a successor, starting at `next_base`, something sound always follows.
+    A segment that has a successor, starting at `next_base`, has no torn tail: the hole reaches to the successor.
     """
     for place, header in _candidates(read, offset, end, sequence):
         if next_base is not None and header.end_sequence > next_base:
@@ -303,11 +309,12 @@ def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: 
 
 
 def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[tuple[int, Header]]:
-    """Headers from `offset` on that could be the next sound record's."""
+    """Yield the headers from `offset` on that could belong to the next sound record, with their offsets."""
     first = decode_header(read(offset, HEADER_SIZE), 0)
     if first is not None and first.base_sequence >= sequence:
         yield offset, first
-        # Its payload is bad, but its length is known: what follows is no part of a message.
+        # Its payload is bad, but its length is known. Look right behind it, where no message's body can pass for a
+        # header.
         following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
         if following is not None and following.base_sequence >= first.end_sequence:
             yield offset + first.size, following

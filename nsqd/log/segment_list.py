@@ -16,16 +16,16 @@ _base_of: Final = attrgetter("base")
 
 
 class SegmentList:
-    """The last one, `active`, is written on; the others are sealed, and each ends where the next one begins.
+    """The segments in order: the last one, `active`, is written to; the others are sealed.
 
-    May touch nothing but itself: files are opened, written and removed by others.
+    A sealed segment ends where the next one begins. May touch nothing but itself: others open, write and remove files.
     """
 
     def __init__(self, segments: list[Segment], tail: int) -> None:
         self._segments = segments
         self.active: Segment | None = segments[-1] if segments else None
         self.first = segments[0].base if segments else 0  # the oldest sequence; 0 if there never was a message
-        self.tail = tail  # the sequence after the last record in the active one's file
+        self.tail = tail  # the sequence after the last record in the active segment's file
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
 
     def __iter__(self) -> Iterator[Segment]:

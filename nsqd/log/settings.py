@@ -1,4 +1,4 @@
-"""What can be set about the log."""
+"""The settings of the log."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _LONGEST_INTERVAL: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """There are no defaults here: those of nsqd's options are the only ones."""
+    """Has no defaults: nsqd's options define the only ones."""
 
     max_bytes_per_file: int
     mem_queue_size: int  # messages in a topic's tail cache
     mem_queue_bytes: int  # the same in bytes
-    sync_every: int  # messages that may be unsynced
-    sync_timeout: float  # seconds that they may be
+    sync_every: int  # how many messages may be unsynced
+    sync_timeout: float  # for how many seconds
     ack: Ack
     topic_ack: Mapping[str, Ack]
     disk_reserve: int  # bytes that publishing leaves free; -1: see reserve.py
     retention: Retention
     topic_retention: Mapping[str, Retention]
-    idempotence_window: int  # nanoseconds that keys are remembered
+    idempotence_window: int  # nanoseconds for which keys are remembered
 
     def ack_of(self, topic: str) -> Ack:
         return self.topic_ack.get(topic, self.ack)
 
     @property
     def retention_interval(self) -> float | None:
-        """Seconds between two looks for what has become too old; None: nothing ever does."""
+        """Seconds between two looks for segments that have become too old; None: nothing ever becomes too old."""
         given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
         if not given and not self.idempotence_window:
             return None

@@ -1,4 +1,4 @@
-"""Whether there is room on the disk for what is published: asks the file system when `reserve.py` wants it to."""
+"""Whether the disk has room for what is published: asks the file system when `reserve.py` wants it to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Space:
-    """Refuses what would leave less of the disk free than --disk-reserve, and says so among the faults."""
+    """Refuses what would leave less of the disk free than --disk-reserve, and reports low space as a fault."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Space:
         reserve: int,
         unwritten: Callable[[], int],
     ) -> None:
-        """`unwritten` counts the bytes that logs have taken and that are not in the file system yet."""
+        """`unwritten` returns how many bytes the logs have taken that are not in the file system yet."""
         self._folder = folder
         self._files = files
         self._faults = faults
@@ -40,7 +40,7 @@ class Space:
         self._reserve = Reserve(self._size_of(reserve))
 
     def refusal(self, size: int) -> str | None:
-        """Return why so many bytes more would leave too little of the disk free; None: they are counted as written."""
+        """Return why `size` more bytes would leave too little of the disk free; None: they are counted as written."""
         reserve = self._reserve
         if not reserve.size:
             return None
@@ -49,7 +49,7 @@ class Space:
         return None if reserve.take(size) else self._low_space()
 
     def look(self) -> None:
-        """Ask how much is free, and stop or resume publishing."""
+        """Ask how much of the disk is free, and stop or resume publishing."""
         reserve = self._reserve
         try:
             free = self._files.free_bytes(self._folder)
@@ -72,7 +72,7 @@ class Space:
             return 0
 
     def _low_space(self) -> str:
-        """Return the error for a publisher. It is a fault, too, if nothing is let in any more."""
+        """Return the error for a publisher. Report it as a fault, too, if the reserve is closed for everybody."""
         reserve = self._reserve
         left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
         text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"

@@ -1,7 +1,7 @@
-"""The store: a data path's topic logs and journal, as the broker sees them, and what keeps them in order.
+"""The store: a data path's topic logs and journal as the broker sees them, and the upkeep of both.
 
-What the broker calls fills buffers and never waits. A turn empties them with `write_logs` and `write_journal`. What
-blocks runs beside the turns, in the tasks of `committer.py`.
+Calls from the broker fill buffers and never wait. A turn empties the buffers with `write_logs` and `write_journal`.
+Whatever blocks runs beside the turns, in the tasks of `committer.py`.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ def _new_id() -> str:
 class Store:
     """Implements `nsqd.broker.store.Store` on files.
 
-    Made by `open`; then `recover`, then a `Committer` runs beside the turns, and when it has ended, `close`.
+    `open` makes one. Then call `recover`, run a `Committer` beside the turns, and `close` the store when that has
+    ended.
 
     Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
-    names: `Rounds` (what is synced), `JournalKeeper` (when the journal is written), `Reads`, `Removals`, `TopologyFile`,
-    `Faults` and `Repairs`, `Space`.
+    names: `Rounds` (what is synced), `JournalKeeper` (when the journal is written), `Reads`, `Removals`, `Faults`,
+    `TopologyFile`, `Repairs`, `Space`.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class Store:
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
         self.dirty: list[DiskLog] = []  # to be written in this turn
-        self._buffered: dict[DiskLog, None] = {}  # to be written soon: acknowledged messages wait in memory
-        self.carrying: dict[Carrying, None] = {}  # may have something to be carried forward
+        self._buffered: dict[DiskLog, None] = {}  # to be written soon: they hold acknowledged messages in memory
+        self.carrying: dict[Carrying, None] = {}  # logs that may have something to be carried forward
 
         self.wakeups = Wakeups()
         self.writers = OpenWriters(files, self.wakeups.idle)
@@ -131,14 +132,14 @@ class Store:
         pause: Callable[[float], None] = time.sleep,
         clock_mark: Callable[[], ClockMark] = clock_mark,
     ) -> Store:
-        """Lock the folder and make what is missing in it. Raises DataPathError."""
+        """Lock the folder, and create what is missing in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
         return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
-        """Read what is there. Call this once, before anything else. Raises DataPathError."""
+        """Read what is in the data path. Call this once, before anything else. Raises DataPathError."""
         try:
             recovered = StoreRecovery(self, _new_id).run()
         except OSError as error:
@@ -184,7 +185,7 @@ class Store:
             log.warning("cannot note the journal's end error=%s", error)
 
     def abandon(self) -> None:
-        """Give back descriptors and the lock without writing anything, as the end of the process would."""
+        """Release descriptors and the lock without writing anything, as the end of the process would."""
         for topic_log in self.disk_logs():
             topic_log.close()
         self.reads.descriptors.close()
@@ -209,7 +210,7 @@ class Store:
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
-        # In the frame that tells of the topic: its positions are about this log.
+        # In the same frame as the broker's entry for the topic: positions told after it refer to this log.
         self.journal.record_quietly([checkpoint_of(topic_log)])
         try:
             self.make_folder(topic_log)
@@ -219,10 +220,10 @@ class Store:
         return topic_log
 
     def make_folder(self, topic_log: DiskLog) -> None:
-        """Create the folder of this log, first moving aside that of a deleted topic of the same name."""
+        """Create this log's folder, moving aside a deleted topic's folder of the same name."""
         folder = topic_log.folder
         self.data_path.check_place()
-        # Else it was half made before.
+        # A folder with this log's own id was half made by an earlier attempt.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self.removals.move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
@@ -241,7 +242,7 @@ class Store:
         self.removals.spare(topic_log.folder)
         topic_log.drop("exiting")
         self.rounds.log_dropped(topic_log)
-        # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
+        # In the same frame as the broker's `drop`. It names the log, because a new topic may get the same name.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
         self.removals.let_go(topic, topic_log.log_id)
 
@@ -254,7 +255,7 @@ class Store:
         try:
             data_path.reserve_ids(until)
         except OSError as error:
-            # There are some left of the reservation before; until there is a new one, publishing is refused.
+            # Some ids are left of the previous reservation. Publishing is refused until the next one succeeds.
             self.faults.broken(Fault.IDS, error_text("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
@@ -269,7 +270,7 @@ class Store:
     # The steps of a turn
 
     def write_logs(self) -> None:
-        """Write each log that something was appended to, once; receipts are settled as the ack policy says."""
+        """Write each log that has new messages, once. Receipts are settled as the ack policy says."""
         dirty = self.dirty
         if dirty:
             self.dirty = []
@@ -277,14 +278,14 @@ class Store:
                 topic_log.write()
 
     def write_journal(self, *, force: bool = False) -> bool:
-        """Write the changes that wait if one of them is urgent. Return whether the disk has taken them."""
+        """Write the waiting changes if one of them is urgent. Return whether the disk has taken them."""
         if not (self.journal.urgent or force):
             return True
         return self.journal_keeper.write()
 
     @property
     def journal_error(self) -> str | None:
-        """Why the journal cannot be relied on: a write or a sync has failed, and was not made up for yet."""
+        """Why the journal cannot be relied on: a write or a sync has failed, and has not been made up for yet."""
         return self.journal.error
 
     @property
@@ -300,7 +301,7 @@ class Store:
     async def sync(self, *topics: str) -> None:
         """Return when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
 
-        The logs of other topics are synced as well, but whether that succeeds is no business of the caller's.
+        The logs of other topics are synced as well, but this call does not raise if that fails.
         """
         self.write_logs()
         result = self.rounds.wanted_result()
@@ -309,7 +310,7 @@ class Store:
             raise NotSynced(error)
 
     def begin_round(self, most: int = MOST_LOGS) -> Round:
-        """Write what is buffered, and take what is unsynced now, of at most so many logs."""
+        """Write what is buffered, and take what is unsynced now, of at most `most` logs."""
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)
         return self.rounds.begin(most, journal_is_written=journal_is_written, is_in_place=self.is_in_place)
@@ -320,7 +321,7 @@ class Store:
     # What the committer's tasks call
 
     def flush(self) -> None:
-        """Write what was put off: acknowledged messages, unurgent changes, checkpoints."""
+        """Write what was put off: acknowledged messages, non-urgent changes, checkpoints."""
         self._write_buffered()
         self._record_checkpoints()
         self.write_journal(force=True)
@@ -357,7 +358,7 @@ class Store:
         started = self.journal.start_rotation(names)
         if started:
             self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
-            # No snapshot tells of what is gone, and a folder that still has its old name would come back.
+            # Snapshots do not mention deleted logs. A folder that still has its old name would come back as a topic.
             self.journal.record_quietly([gone_change(topic, log_id) for log_id, topic in self.removals.gone.items()])
         self.journal_keeper.check()
         return started
@@ -371,9 +372,9 @@ class Store:
         return written
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Try again whatever is broken; without space only what needs little, or gives some back.
+        """Try again whatever is broken; without space, only what needs little or frees some.
 
-        Nothing is tried while the data path is not in its place: what is there now is not ours.
+        Nothing is tried while the data path is not in its place: the folder that is there now is not ours.
         """
         if self.is_in_place:
             self.repairs.run(has_space=has_space)
@@ -383,7 +384,7 @@ class Store:
         nothing_is_read = self.reads.give_back_what_is_idle()
         return self.writers.close_idle() and nothing_is_read
 
-    # What logs and journal tell (see LogHost)
+    # What logs and journal report (see LogHost)
 
     def log_buffered(self, topic_log: DiskLog) -> None:
         self._buffered[topic_log] = None
@@ -417,9 +418,9 @@ class Store:
         return self.data_path.lost is None
 
     def place_looked_at(self, error: str | None) -> None:
-        """Take what `lost_place` has found: publishing is refused until the data path is back in its place.
+        """Take the result of `lost_place`: publishing is refused until the data path is back in its place.
 
-        Files that are open are written as before, so that nothing is missing when it comes back.
+        Open files are still written to, so that nothing is missing when the data path comes back.
         """
         self.data_path.lost = error
         if error is not None:

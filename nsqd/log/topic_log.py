@@ -1,14 +1,14 @@
-"""A topic's log on disk: what is appended, written, cached, read back and let go.
+"""A topic's log on disk: how messages are appended, written, cached, read back and removed.
 
     append ──> buffer ──write()──> segment file ──committer──> synced
                  │
                  └──> tail cache (newest messages)      cold blocks (see reading/cold.py) <── segment files
 
-The log itself never waits. Everything here runs on the loop, between two awaits; what blocks is handed to the store as
-a job (`begin_sync`, `Load`, files to remove) and its result taken back.
+The log itself never waits. Everything here runs on the loop, between two awaits. What blocks is handed to the store as
+a job (`begin_sync`, `Load`, files to remove), and the log takes the result back.
 
-A failed write leaves the log *broken*: the file is cut back to its last whole record, publishers are refused, and after
-a second the end of the file is read again and proven before anything is appended.
+A failed write leaves the log *broken*: the file is cut back to its last whole record, and publishers are refused. After
+a second, the end of the file is read again and proven before anything is appended.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from nsqd.log.writing.segment_writer import WriterHost
     from nsqd.log.writing.sync_job import SyncJob
 
-BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
+BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
 
 
 class LogHost(ExpiryHost, CarryingHost, Protocol):
-    """What a log and its parts ask of the store that they belong to."""
+    """What a log and its parts ask of their store."""
 
     settings: LogSettings
     dirty: list[DiskLog]  # to be written in this turn
@@ -62,13 +62,13 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
         """Write the log soon: acknowledged messages wait in memory."""
 
     def log_written(self, log: DiskLog, messages: int) -> None:
-        """Sync the log, to which so many messages were written."""
+        """Have the log synced, to which this many messages were written."""
 
     def make_folder(self, log: DiskLog) -> None:
-        """Make the folder of a new log, and what says whose it is. Raises OSError."""
+        """Create the folder of a new log, with the log.json that tells its id. Raises OSError."""
 
     def save_identity(self, log: DiskLog) -> None:
-        """Say in the folder, durably, which log it is. Raises OSError."""
+        """Write the log's id durably to the folder's log.json. Raises OSError."""
 
 
 class DiskLog:
@@ -76,10 +76,10 @@ class DiskLog:
 
     Routes between its parts, each of which knows only what its docstring names, and answers the publishers:
 
-        WriteBuffer ──> SegmentWriter ──> Unsynced ──> SyncJob      what is published, on its way to the disk
-        TailCache, LogReader                                        what is read
-        Expiry, Carrying                                            what goes
-        LogFault                                                    what does not work
+            WriteBuffer ──> SegmentWriter ──> Unsynced ──> SyncJob      publishing: messages on their way to the disk
+            TailCache, LogReader                                        reading
+            Expiry, Carrying                                            removing
+            LogFault                                                    failures
     """
 
     def __init__(self, topic: str, folder: Path, host: LogHost, state: LogState) -> None:
@@ -95,8 +95,8 @@ class DiskLog:
         self._max_bytes = settings.max_bytes_per_file
 
         self._buffer = WriteBuffer()
-        self._is_dirty = False  # and known to the store as such
-        self._refusal: str | None = None  # of this turn
+        self._is_dirty = False  # and in the store's list of dirty logs
+        self._refusal: str | None = None  # the error for publishers, decided once in each turn
         self._fault = LogFault(host.now)
         self._segments = SegmentList(state.segments, state.tail)
         self.writer = SegmentWriter(folder, host.writers, self._segments)
@@ -139,9 +139,9 @@ class DiskLog:
         return self._refuses(0)
 
     def _refuses(self, size: int) -> str | None:
-        """Why this batch, and all that follow it in this turn, cannot be taken.
+        """Return why this batch, and all that follow it in this turn, cannot be taken; None: they can.
 
-        Accepting a later one would give it the sequences that, as the journal was told, belong to a deferred one.
+        Accepting a later batch would give it the sequences that the journal has already promised to a deferred one.
         """
         if self._refusal is None:
             is_broken = self._fault.error is not None and not self._may_try_again()
@@ -159,7 +159,8 @@ class DiskLog:
         buffer.add(batch)
         self._cache.add(batch)
         self.tail = batch.base_sequence + batch.count
-        # A log that is broken acknowledges nothing before it is written, or it would promise what a full disk cannot keep.
+        # A broken log acknowledges nothing before it is written; otherwise it would promise what a full disk cannot
+        # keep.
         if self._ack is Ack.MEMORY and self._fault.error is None:
             receipt.settle()
             self._host.log_buffered(self)
@@ -187,7 +188,7 @@ class DiskLog:
         if not size:
             return
         if self._fault.error is not None and not self._may_try_again():
-            self._host.log_buffered(self)  # what was acknowledged waits on
+            self._host.log_buffered(self)  # acknowledged messages go on waiting
             return
         segment = self._segments.active
         if segment is None or segment.size + size > self._max_bytes:
@@ -205,7 +206,7 @@ class DiskLog:
         return True
 
     def _write_over_segments(self) -> None:
-        """Put each batch where it still fits: a segment exceeds its bound only if a single record does."""
+        """Put each batch into the segment where it fits: a segment exceeds its bound only if a single record does."""
         buffer = self._buffer
         while buffer.batches:
             segment = self._segments.active
@@ -225,7 +226,7 @@ class DiskLog:
             self._take_over(segment, size, batches, receipts)
 
     def _take_over(self, segment: Segment, size: int, batches: list[Batch], receipts: list[Receipt]) -> None:
-        """Count these batches as written: they are in the file."""
+        """Count these batches as written, now that they are in the file."""
         self.writer.written(segment, size, batches)
         self.expiry.written(segment, batches)
         if self._fault.error is not None:
@@ -243,7 +244,8 @@ class DiskLog:
         sealed = self._segments.active
         self.writer.roll(base)
         self._unsynced.rolled(sealed)
-        # Also if nothing gets into it: what lies before it may be unlinked, and then its name is all that keeps the place.
+        # Needed even if nothing is written to the segment. The segments before it may be removed, and then only its
+        # name tells how far the log had got.
         self._host.log_written(self, 0)
 
     def release(self, sequence: int, passed: int | None = None) -> None:
@@ -251,7 +253,7 @@ class DiskLog:
         expiry = self.expiry
         timestamp = expiry.age_now()
         if sequence == self.tail and not self._buffer.size and expiry.is_active_unwanted(timestamp):
-            # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
+            # Everything is finished. A new, empty segment keeps the tail, and this segment's space becomes free.
             try:
                 self._roll(self.tail)
             except OSError:
@@ -278,11 +280,11 @@ class DiskLog:
 
     @property
     def waiting_for_disk(self) -> int:
-        """How many reads and jobs of carrying forward are being tried again because the disk refuses to read."""
+        """How many reads and carry jobs are being tried again because the disk refuses to read."""
         return self.reader.refused + self.carrying.is_refused
 
     def stretches(self, *, synced: bool) -> list[Stretch]:
-        """Return the segments, as far as they are synced or written."""
+        """Return the segments, up to what is synced or, with `synced` false, up to what is written."""
         active = self._segments.active
         if active is None:
             return []
@@ -292,7 +294,7 @@ class DiskLog:
             Stretch(segment.path, segment.base, following.base, segment.size, None)
             for segment, following in pairwise(segments)
         ]
-        if segments and segments[-1].base == base:  # else it is gone
+        if segments and segments[-1].base == base:  # otherwise the segment was removed
             last = segments[-1]
             index = last.index.copy() if last is active and last.index is not None else None
             found.append(Stretch(last.path, base, end, size, index))
@@ -306,12 +308,12 @@ class DiskLog:
 
     @property
     def synced_tail(self) -> int:
-        """Everything before this sequence survives a power cut."""
+        """The sequence before which everything survives a power cut."""
         return self._unsynced.checkpoint[2]
 
     @property
     def names_may_be_lost(self) -> bool:
-        """Whether the folder is to be synced, and the round that begins does not do it."""
+        """Whether the folder has to be synced and the round that begins does not do it."""
         return bool(self._unsynced.folders)
 
     @property
@@ -319,13 +321,13 @@ class DiskLog:
         return self._unsynced.is_awaited
 
     def begin_sync(self) -> SyncJob | None:
-        """Take what is to be synced so that everything written so far is durable; None: nothing can be."""
+        """Take a job that makes everything written so far durable; None: that is not possible now."""
         if self._unsynced.has_failed or self.dropped:
             return None
         return self._unsynced.begin_sync(self._segments)
 
     def end_sync(self, job: SyncJob) -> bool:
-        """Return whether publishers that waited have been answered."""
+        """Take back the job of `begin_sync`. Return whether publishers that waited have been answered."""
         if self.dropped:
             return False
         error = self._unsynced.error_of(job, self._segments)
@@ -339,7 +341,7 @@ class DiskLog:
 
     @property
     def checkpoint(self) -> tuple[int, int, int]:
-        """(base of a segment, offset in it, sequence): everything before was synced."""
+        """(base of a segment, offset in it, sequence): everything before this place is synced."""
         return self._unsynced.checkpoint
 
     # Failure and repair
@@ -352,7 +354,7 @@ class DiskLog:
         self._break(error_text("mkdir", self.folder, error))
 
     def _write_failed(self, text: str) -> None:
-        """Take back what could not be written; what was acknowledged stays in the buffer."""
+        """Take back what could not be written. Acknowledged messages stay in the buffer."""
         self.writer.cut_back()
         receipts = self._buffer.roll_back()
         if receipts:
@@ -366,7 +368,7 @@ class DiskLog:
             receipt.settle(text)
 
     def _sync_has_failed(self, text: str) -> None:
-        """Tell the publishers that wait. What was written stays: it can be read, and may have been delivered."""
+        """Give the waiting publishers the error. What was written stays, because it may have been delivered."""
         self._break(text)
         for receipt in self._unsynced.take_receipts():
             receipt.settle(text, stays=True)
@@ -377,9 +379,9 @@ class DiskLog:
         self._host.faults.broken(self, text)
 
     def _may_try_again(self) -> bool:
-        """Whether the log may be written to: once a second a broken one is proven anew.
+        """Return whether the log may be written to. A broken log is proven again, at most once a second.
 
-        It counts as healthy when the first write has gone well.
+        It counts as healthy again after the first successful write.
         """
         if not self._fault.needs_proof:
             return True
@@ -394,7 +396,7 @@ class DiskLog:
         return True
 
     def try_to_repair(self) -> bool:
-        """Prove the log when nobody publishes; the caller knows that there is space again."""
+        """Prove the log again although nobody publishes; the caller knows that the disk has space again."""
         if self._fault.error is None:
             return True
         if self._fault.is_due and self._may_try_again():
@@ -402,7 +404,7 @@ class DiskLog:
                 self.write()
             else:
                 self._repaired()
-        return self.error is None  # the property: a type checker still believes what the field was above
+        return self.error is None  # the property, because a type checker still believes the field's value from above
 
     def _repaired(self) -> None:
         self._fault.end()
@@ -410,7 +412,7 @@ class DiskLog:
         self._host.log_written(self, 0)
 
     def _prove(self) -> None:
-        """Make what is missing of the log's folder, and find out what its segments hold. Raises OSError."""
+        """Create what is missing of the log's folder, and check what its segments hold. Raises OSError."""
         if self._fault.identity_is_unsaved:
             self._host.save_identity(self)
             self._fault.identity_is_unsaved = False
@@ -422,25 +424,25 @@ class DiskLog:
         unsynced, fault, files = self._unsynced, self._fault, self._host.files
         doubts, synced = unsynced.has_failed, unsynced.checkpoint
         if not prove_segments(files, self._segments, synced, doubts_unsynced=doubts, gives_up=lambda: fault.is_lasting):
-            # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
+            # Some messages cannot be read and are lost, but their sequences are not given to others.
             self._roll(self._segments.tail)
         unsynced.has_failed = False
 
     # The end
 
     def close(self) -> None:
-        """Give back descriptors; what was not written is gone."""
+        """Release descriptors. What was not written is lost."""
         self.writer.close()
         for path in [*(segment.path for segment in self._segments), *(file.path for file in self.reader.carried.files)]:
             self._host.reads.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
-        """Let go of everything, as the topic is deleted. Publishers that still wait receive the reason as an error."""
+        """Release everything, as the topic is deleted. Publishers that still wait receive the reason as an error."""
         self.dropped = True
         self.carrying.dropped = True
         _, receipts = self._buffer.take_all()
         receipts += self._unsynced.take_receipts()
-        # The broker's alarms may remember a channel, and through it this log, for as long as the longest delay.
+        # An alarm of the broker may keep a channel alive, and through it this log, for as long as the longest delay.
         self._cache.forget_before(self.tail)
         self.close()
         self._host.faults.repaired(self)

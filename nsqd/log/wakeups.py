@@ -1,4 +1,4 @@
-"""What the tasks beside the turns sleep on."""
+"""The events on which the tasks beside the turns sleep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from common.wakeup import Wakeup
 
 
 class Wakeups:
-    """What the tasks of a store sleep on."""
+    """One event for each background task of a store."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()
