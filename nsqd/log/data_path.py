@@ -1,17 +1,17 @@
-"""The folder that a broker owns: its lock, who it is, and the names of things in it.
+"""The folder that a broker owns: its lock, its identity, and the names of the files in it.
 
-    node.json       whose data this is, and which ids may have been given out
-    topology.json   topics and channels by name: the second place where a channel is named
+    node.json       the node's id, and which message ids may have been given out
+    topology.json   topics and channels by name: the second place, besides the journal, that knows them
     journal.NNNNNN  the change journal
-    readers.json    how far those have come who read logs without a channel, as they say; nothing depends on it
+    readers.json    how far readers of history have come, as they report it; nothing depends on it
     topics/t.<name>/    one topic's log
-    topics/x.<random>/  a deleted one, on its way out
+    topics/x.<random>/  the log of a deleted topic, to be removed
     go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
 
-The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
-from the journal, topology.json too, log.json from the log's checkpoint in the journal. A damaged one is kept aside. If
-the disk refuses to read one, nsqd waits for a while, and then does not start. Files of other programs, a Go nsqd's among
-them, are left alone.
+Each small file carries its own checksum. One that is lost or damaged is restored from another place: node.json and
+topology.json from the journal, log.json from the log's checkpoint in the journal. A damaged file is kept aside. If the
+disk refuses to read one, nsqd waits for a while, and then does not start. Files of other programs, among them a Go
+nsqd's, are left alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CHECKSUM: Final = "crc"
 
 
 class Condition(StrEnum):
-    """Of a small file."""
+    """The condition of a small file."""
 
     SOUND = "sound"
     MISSING = "missing"
@@ -58,19 +58,19 @@ class DataPathError(StartupError):
 
 
 class JournalEnd(NamedTuple):
-    """How far the journal was synced: a file of a higher number, or so many bytes of this one."""
+    """How far the journal was synced: up to `size` bytes of the file with this number."""
 
     number: int = 0
     size: int = 0
 
 
 class NodeFile(NamedTuple):
-    """What node.json says."""
+    """The content of node.json."""
 
     node: str
     ids_reserved: int
     journal: JournalEnd
-    clock: ClockMark | None = None  # None: an older version wrote it
+    clock: ClockMark | None = None  # None: written by an older version
 
 
 class SmallFile(NamedTuple):
@@ -81,7 +81,7 @@ class SmallFile(NamedTuple):
 class Topology:
     """The content of topology.json: topics with their channels, and the log ids of the topics.
 
-    It is encoded part by part: encoding ten thousands of topics in one step would hold up everything else.
+    It is encoded in parts, because encoding tens of thousands of topics in one step would hold up everything else.
     """
 
     def __init__(self, names: Mapping[str, object] | None = None, logs: Mapping[str, str] | None = None) -> None:
@@ -116,13 +116,13 @@ class DataPath:
         self.node = ""
         self.ids_reserved = 0
         self.journal_end = JournalEnd()
-        self.clock_noted: ClockMark | None = None  # when node.json was written last, by an earlier process
-        self.is_new = False  # nothing of ours was in it
+        self.clock_noted: ClockMark | None = None  # the mark that an earlier process left in node.json
+        self.is_new = False  # the folder held nothing of ours
         self.node_condition = Condition.SOUND
         self._files = files
         self._new_id = new_id
         self._clock = clock
-        self.lost: str | None = None  # why what is in its place now is not ours, as `lost_place` has found last
+        self.lost: str | None = None  # the last result of `lost_place`: why the folder in our place is not ours
         self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
         self.pause = pause  # how a start or a thread waits for the disk
         self._lock = -1
@@ -130,7 +130,7 @@ class DataPath:
     # Opening
 
     def open(self) -> None:
-        """Locks the folder and makes what is missing in it. Raises DataPathError."""
+        """Lock the folder, and create what is missing in it. Raises DataPathError."""
         self._take_lock()
         try:
             if not self._files.is_writable(self.folder):
@@ -164,7 +164,7 @@ class DataPath:
             return
         self.is_new = found is Condition.MISSING and not self._has_data()
         if self.is_new:
-            # Later a missing one is damage, so there is one from the beginning.
+            # Write an empty topology.json at once, because from now on a missing one counts as damage.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
                 self.write_topology(Topology().json())
             self.node = self._new_id()
@@ -182,7 +182,7 @@ class DataPath:
         return TOPICS in names or any(map(is_journal, names))
 
     def name_node(self, node: str, ids_reserved: int) -> Path | None:
-        """Settles who this is, when node.json does not tell, or should not be believed; says where the old file is."""
+        """Give the node an id when node.json tells none or cannot be believed. Return where the old file was put."""
         kept = keep_small_file_aside(self._files, self.folder / NODE_JSON)
         self.node = node or self._new_id()
         self.ids_reserved = ids_reserved
@@ -190,7 +190,7 @@ class DataPath:
         return kept
 
     def clock_jump(self) -> ClockJump | None:
-        """Return by how much the wall clock was set since an earlier process noted it last."""
+        """Return by how much the wall clock was set since an earlier process noted it; None: not, or no process did."""
         return jump_between(self.clock_noted, self._clock()) if self.clock_noted is not None else None
 
     def close(self) -> None:
@@ -201,9 +201,10 @@ class DataPath:
     # Its place
 
     def lost_place(self) -> str | None:
-        """Return why the folder in the data path's place is not the one that was opened; None: it is. Blocks on the disk.
+        """Return why the folder in the data path's place is not the one that was opened; None: it is that one.
 
-        A disk that does not answer is no such reason: reads and writes will tell what is wrong with it.
+        A disk that does not answer is not such a reason: reads and writes will tell what is wrong with it. Blocks on
+        the disk.
         """
         for folder, opened in self._places.items():
             try:
@@ -217,7 +218,7 @@ class DataPath:
         return None
 
     def check_place(self) -> None:
-        """Refuse to touch what is in the data path's place, by an OSError, while that is not ours."""
+        """Raise an OSError while the folder in the data path's place is not ours, so that nobody touches it."""
         if self.lost is not None:
             raise OSError(errno.ESTALE, self.lost, str(self.folder))
 
@@ -228,9 +229,9 @@ class DataPath:
         self._write_node()
 
     def note_journal_end(self, end: JournalEnd) -> None:
-        """Next time a journal that ends before will be known to be an older one. Raises OSError."""
+        """Save how far the journal is synced: a start reports a journal that ends before this. Raises OSError."""
         self.journal_end = end
-        self._write_node()  # also for the clock's sake
+        self._write_node()  # even if the end is unchanged, to save the clock's mark
 
     def _write_node(self) -> None:
         self.check_place()
@@ -241,7 +242,7 @@ class DataPath:
         return read_small_file(self._files, self.folder / TOPOLOGY_JSON)
 
     def write_topology(self, topology: bytes) -> None:
-        """Blocks on the disk. Raises OSError."""
+        """Replace topology.json. Blocks on the disk. Raises OSError."""
         self.check_place()
         self._files.replace(self.folder / TOPOLOGY_JSON, topology)
 
@@ -249,7 +250,7 @@ class DataPath:
         return read_small_file(self._files, self.folder / READERS_JSON)
 
     def write_readers(self, readers: Mapping[str, object]) -> None:
-        """Blocks on the disk. Raises OSError."""
+        """Replace readers.json. Blocks on the disk. Raises OSError."""
         self.check_place()
         self._files.replace(self.folder / READERS_JSON, as_json({"format": FORMAT, "readers": readers}))
 
@@ -277,7 +278,7 @@ class DataPath:
         return self.topics / (_DROPPED_PREFIX + self._new_id())
 
     def read_log_id(self, folder: Path) -> str | None:
-        """Raises OSError."""
+        """Return the id of the log in this folder, as `read_log_id` below does. Raises OSError."""
         return read_log_id(self._files, folder)
 
 
@@ -290,7 +291,7 @@ def is_journal(name: str) -> bool:
 
 
 def as_json(value: Mapping[str, object]) -> bytes:
-    """With a checksum as the last member, over what it would be without one."""
+    """Encode an object, with a checksum as its last member. The checksum covers the encoding without that member."""
     return _plain_json({**value, _CHECKSUM: f"{crc32c(_plain_json(value)):08x}"})
 
 
@@ -303,7 +304,7 @@ def _compact(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """Read an object that `as_json` has written. Raises DataPathError if a later version of nsqd wrote it.
+    """Read an object that `as_json` has written. Raises DataPathError if it has another version's format.
 
     Raises OSError if the file cannot be read, which says nothing about its content.
     """
@@ -322,7 +323,7 @@ def read_small_file(files: Files, path: Path) -> SmallFile:
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
-    """None unless it is, byte for byte, what would be written for what it says."""
+    """Return the object; None if the data is not, byte for byte, what `as_json` would write for it."""
     try:
         found = json.loads(data)
         if not isinstance(found, dict):
@@ -334,7 +335,10 @@ def _decoded(data: bytes) -> dict[str, Any] | None:
 
 
 def keep_small_file_aside(files: Files, path: Path) -> Path | None:
-    """Makes room for a new one; the first damaged one of a name is kept."""
+    """Move a file aside, to make room for a new one, unless an earlier file was moved there already.
+
+    Return the place; None: the file is missing, or the disk does not allow it.
+    """
     kept = path.with_name(path.name + ".damaged")
     try:
         if not files.exists(path):
@@ -374,7 +378,7 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:
-    """The log of this topic, or of one that was here and is on its way out."""
+    """Return the id of the log in a topic's folder, or in the folder of a deleted one; None: log.json does not tell."""
     content = read_small_file(files, folder / LOG_JSON).content
     log_id = content.get("log")
     is_its_own = not folder.name.startswith(_TOPIC_PREFIX) or folder.name == f"{_TOPIC_PREFIX}{content.get('topic')}"
@@ -382,11 +386,11 @@ def read_log_id(files: Files, folder: Path) -> str | None:
 
 
 def write_log_json(files: Files, folder: Path, topic: str, log_id: str, *, durable: bool) -> None:
-    """Makes the topic's folder, if need be, and says in it which log this is."""
+    """Create the topic's folder if it is missing, and write the log's id to its log.json."""
     if not files.exists(folder):
         files.make_folder(folder)
     text = as_json({"format": FORMAT, "log": log_id, "topic": topic})
     if durable:
         files.replace(folder / LOG_JSON, text)
-    else:  # the folder is new: there is nothing to replace, and a torn file only means another id
+    else:  # the folder is new, so there is nothing to replace, and a torn file only costs the log its id
         files.write_new(folder / LOG_JSON, text)

@@ -1,13 +1,13 @@
-"""Side files: messages that somebody still needs from segments that are gone.
+"""Side files: messages that are still needed from segments that are gone.
 
     carried.000001   records of the log's own format: the same sequence, id and time, ascending, with gaps between them
 
-A side file is written once, synced, and only then gets its name, so one that has its name is whole. Of each record only
-where it lies is in memory, in arrays. Which messages are needed, and when they are due, is in the journal. Readers of
+A side file is written once and synced, and only then gets its name, so a file with that name is whole. Memory holds
+only where each record lies, in arrays. The journal tells which messages are needed, and when they are due. Readers of
 history never come here.
 
-What is in a side file may be in a segment as well, if a crash came before the segment was unlinked, or in another side
-file: that is one message all the same, and whichever copy is found will do.
+A message in a side file may also be in a segment, if a crash came before the segment was removed, or in another side
+file. It is one message all the same, and either copy will do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CarriedFile:
         self._starts = array("Q")  # how many messages are in the records before
 
     def __len__(self) -> int:
-        """Records."""
+        """Return how many records the file has."""
         return len(self._firsts)
 
     def add(self, first: int, count: int, offset: int, size: int) -> None:
@@ -76,7 +76,7 @@ class CarriedFile:
         return self._firsts[place]
 
     def extent(self, place: int) -> tuple[int, int]:
-        """Return (offset, size) of a record, and of damage that may lie behind it."""
+        """Return (offset, size) of a record, including damage that may lie behind it."""
         end = self._offsets[place + 1] if place + 1 < len(self._offsets) else self.size
         return self._offsets[place], end - self._offsets[place]
 
@@ -86,15 +86,15 @@ class CarriedFile:
         return place if place >= 0 and sequence < self._firsts[place] + self.count(place) else -1
 
     def message_of(self, sequence: int) -> int:
-        """Return how many messages come before that of this sequence; -1: it is not here."""
+        """Return how many messages in the file come before the one of this sequence; -1: it is not in the file."""
         place = self.place_of(sequence)
         return self._starts[place] + sequence - self._firsts[place] if place >= 0 else -1
 
 
 def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, list[Hole]]:
-    """Read a side file with its checksums. A hole's sequences are those between its neighbours'.
+    """Read a side file and check its checksums. The sequences of a hole are those between its neighbours' sequences.
 
-    Raises ReadRefused if the disk refuses any part of it: without all of its bytes nobody knows what it holds.
+    Raises ReadRefused if the disk refuses any part of the file: without all of its bytes nobody knows what it holds.
     """
     found = CarriedFile(folder, number)
     holes: list[Hole] = []
@@ -125,7 +125,7 @@ def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, 
 
 
 def _hole(data: bytes, offset: int, sequence: int) -> Hole:
-    """Bad bytes up to the next sound record, or to the end."""
+    """Return a hole from bad bytes up to the next sound record, or to the end."""
     position = 1
     while (candidate := find_header(data, position, not_before=sequence)) is not None:
         position, header = candidate
@@ -136,7 +136,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
 
 
 class CarriedLoad:
-    """A read of a side file that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
+    """A read of a side file that needs a thread. The loop makes it and takes it back; `perform` runs in the thread."""
 
     def __init__(self, topic: str, file: CarriedFile, place: int, *, bypasses: bool) -> None:
         self.topic = topic
@@ -175,7 +175,7 @@ class CarriedLoad:
                 self.aside.append(aside)
 
     def _read(self, read: ReadAt) -> bytes:
-        """Read the record and some of those behind it, which are likely to be wanted next."""
+        """Read the record, and some records behind it, which are likely to be wanted next."""
         try:
             return read(self.offset, min(max(_READ_SIZE, self._size), self._end_offset - self.offset))
         except ReadRefused:
@@ -208,8 +208,8 @@ class Carried:
         self.files = files  # ascending numbers
         self.refusals = Refusals(host.now)
         self._lost: list[tuple[int, int]] = []
-        self._blocks: dict[tuple[int, int], bytes] = {}  # by number of the file and offset, the oldest first
-        # A dict, as an empty set takes 150 bytes more, and most topics never read a side file.
+        self._blocks: dict[tuple[int, int], bytes] = {}  # by the file's number and the offset, the oldest first
+        # A dict, because an empty set takes 150 bytes more, and most topics never read a side file.
         self._loading: dict[tuple[int, int], None] = {}
         self._used = False
         self._next_number = files[-1].number + 1 if files else 1
@@ -245,7 +245,7 @@ class Carried:
     # Reading
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return what is in memory or in the page cache; otherwise None, and a thread is asked."""
+        """Return the batch if it is in memory or in the page cache; otherwise return None, and a thread reads it."""
         file, place = self._find(sequence)
         offset, size = file.extent(place)
         batch = self._in_blocks(file, offset)
@@ -290,7 +290,7 @@ class Carried:
             data = host.files.read_cached_at(host.descriptors.get(file.path), size, offset)
         except BlockingIOError:
             return None
-        except OSError as error:  # the thread will tell what it is
+        except OSError as error:  # the thread will meet the same error, and report it
             if error.errno in NO_CACHED_READS:
                 host.reads_cache = False
             return None
@@ -298,7 +298,7 @@ class Carried:
         return _decode(data, 0)
 
     def _hold(self) -> None:
-        """There is something to be given back when nobody reads any more."""
+        """Tell the host that blocks or descriptors are held here, to be released when nobody reads any more."""
         self._used = True
         self._host.reads_cold(self)
 
@@ -329,7 +329,7 @@ class Carried:
             self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
-        """Drop what was read if it is not being read any more. Return whether nothing is left."""
+        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
         if self._used:
             self._used = False
             return False

@@ -1,15 +1,17 @@
-"""Carrying forward: letting segments go of which only a few messages are still needed.
+"""Carrying forward: removing segments of which only a few messages are still needed.
 
     CarryPlan ──need(sequences), piece by piece──> decide() ──> CarryJob ──perform(), in a thread──> a side file
         │ on the loop, between turns                                            │ synced, then named
         └ a byte for each message of the segments in question                   └ only now may the segments go
 
-Worth it is the longest stretch from the oldest segment on of which less than half is needed: then what is written is
-less than what becomes free. A segment full of needed messages so waits until enough that is finished has come behind
-it, and holds up no more than its own size. Side files are carried on by the same rule, and small ones joined with what
-comes after them, so that there are few.
+A job carries the longest stretch of segments, from the oldest one on, of which less than half is needed: then it writes
+less than it frees. So a segment full of needed messages waits until enough finished messages have come behind it, and
+holds up no more than its own size. For example, of three segments of 100 MB each, all of the first is needed, 40 MB of
+the second and none of the third. The first alone is not worth it, nor are the first two (140 of 200 MB); all three are
+(140 of 300 MB). Side files are carried by the same rule. Small ones are joined with what is written anyway, so that
+there are few.
 
-A job that cannot read something it needs has failed as a whole: nothing goes, and it is done again later.
+A job that the disk refuses something it needs fails as a whole: nothing is removed, and it is done again later.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ _WRITE_SIZE: Final = 1 << 20
 
 
 class CarriedLog(Protocol):
-    """What a job has to know of the log whose messages it carries."""
+    """What a job has to know about the log whose messages it carries."""
 
     @property
     def topic(self) -> str: ...
 
     @property
     def dropped(self) -> bool:
-        """Whether the topic was deleted. Asked in a thread."""
+        """Whether the topic was deleted. A job asks this in its thread."""
 
 
 class Ended(NamedTuple):
-    """A sealed segment, and where it ends."""
+    """A sealed segment, and the sequence at which it ends."""
 
     segment: Segment
     end: int
 
 
 class CarryPlan:
-    """What is needed of the oldest segments and of the side files."""
+    """Which messages of the oldest segments and of the side files are needed."""
 
     def __init__(
         self, log: CarriedLog, segments: list[Ended], files: list[CarriedFile], first: int, epoch: int
@@ -81,7 +83,7 @@ class CarryPlan:
                 return
 
     def decide(self, number: int, folder: Path) -> CarryJob | None:
-        """Return what is worth doing; None: nothing is."""
+        """Return the job that is worth doing; None: none is."""
         segments, needed = self._choose_segments()
         files = self._choose_files(needed)
         if not segments and not files:
@@ -90,7 +92,7 @@ class CarryPlan:
         return CarryJob(self.log, self.epoch, parts, files, CarriedFile(folder, number))
 
     def _choose_segments(self) -> tuple[list[Ended], float]:
-        """The stretch that is worth it, and how many bytes of it are needed, about."""
+        """Return the stretch of segments that is worth carrying, and about how many bytes of it are needed."""
         chosen, chosen_bytes = 0, 0.0
         needed, size = 0.0, 0
         for place, (segment, end) in enumerate(self._segments):
@@ -102,7 +104,7 @@ class CarryPlan:
         return self._segments[:chosen], chosen_bytes
 
     def _choose_files(self, writing: float) -> list[tuple[CarriedFile, bytearray]]:
-        """Less than half of them is needed, or they are no larger than what is written anyway."""
+        """Return the files of which less than half is needed, or no more than is written anyway."""
         chosen = []
         for file, marks in self._files:
             needed = file.size * marks.count(1) / max(1, file.messages)
@@ -113,7 +115,7 @@ class CarryPlan:
 
 
 class CarryJob:
-    """Copies what is needed. Made and taken back on the loop; only `perform` runs elsewhere."""
+    """Copies what is needed. The loop makes the job and takes it back; only `perform` runs in a thread."""
 
     def __init__(
         self,
@@ -126,11 +128,11 @@ class CarryJob:
         self.log = log
         self.epoch = epoch
         self.target = target  # empty: nothing was needed, or the job has failed
-        self.end = segments[0][0].segment.base if segments else 0  # all segments before are done with
-        self.done: list[CarriedFile] = []  # so are these
-        self.loads: list[Load] = []  # that have found damage
+        self.end = segments[0][0].segment.base if segments else 0  # the job is done with all segments before this
+        self.done: list[CarriedFile] = []  # side files that the job is done with
+        self.loads: list[Load] = []  # reads that have found damage
         self.error: str | None = None
-        self.is_refused = False  # by the disk, which does not give what is to be copied
+        self.is_refused = False  # whether the disk refuses to read what is to be copied
         self._segments = segments
         self._old = files
         self._buffers: list[bytes] = []
@@ -140,7 +142,7 @@ class CarryJob:
 
     @property
     def frees(self) -> bool:
-        """Whether less was written than may go now; where something that is needed cannot be read, it may not."""
+        """Whether less was written than can be removed. A segment with needed messages that are damaged stays."""
         gone = sum(ended.segment.size for ended, _ in self._segments if ended.end <= self.end)
         return gone + sum(file.size for file in self.done) > self.target.size
 
@@ -157,7 +159,7 @@ class CarryJob:
             self.target = CarriedFile(self.target.path.parent, self.target.number)
             try:
                 remove_file(files, path)
-            except OSError:  # the next start does
+            except OSError:  # the next start removes it
                 pass
 
     def _done_with_all(self) -> None:
@@ -168,12 +170,12 @@ class CarryJob:
     def _write(self, files: Files, path: Path) -> None:
         descriptor = files.open_to_write(path)
         try:
-            # A deleted topic's folder is moved away only after its log was told, so what was opened before is not that of
-            # a new topic of the same name.
+            # The folder of a deleted topic is moved away only after its log was told. So a file that was opened before
+            # does not lie in the folder of a new topic of the same name.
             if self.log.dropped:
                 raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
-            # A side file's sequences lie before those of segments, but those of two side files may lie mixed.
+            # Side files come first, because their sequences lie before those of segments. Two side files may overlap.
             for batch in self._from_files(files):
                 self._add(files, descriptor, batch)
             for ended, marks in self._segments:
@@ -185,14 +187,14 @@ class CarryJob:
                 files.sync(descriptor)
         finally:
             files.close(descriptor)
-        if not len(self.target):  # nothing of what is needed can be read
+        if not len(self.target):  # none of the needed messages can be read
             remove_file(files, path)
             return
         files.rename(path, self.target.path)
         files.sync_folder(path.parent)
 
     def _add(self, files: Files, descriptor: int, batch: Batch) -> None:
-        if batch.base_sequence < self._following:  # it is there already, from another side file
+        if batch.base_sequence < self._following:  # another side file had it already
             if batch.end_sequence <= self._following:
                 return
             batch = part_of(batch, self._following, batch.end_sequence)
@@ -214,7 +216,7 @@ class CarryJob:
     # From side files
 
     def _from_files(self, files: Files) -> Iterator[Batch]:
-        """What is needed of all of them, in the order of sequences."""
+        """Yield the needed messages of all side files, in the order of their sequences."""
         runs = sorted(
             (first, number, place, start, end)
             for number, (file, marks) in enumerate(self._old)
@@ -237,7 +239,7 @@ class CarryJob:
     # From segments
 
     def _carry_segment(self, files: Files, descriptor: int, ended: Ended, marks: bytearray) -> bool:
-        """Copies what is needed; False: something of it is damaged, and the segment stays."""
+        """Copy the needed messages of a segment. Return False if some of them are damaged: then the segment stays."""
         segment, end = ended
         place = marks.find(1)
         if place < 0:
@@ -262,7 +264,7 @@ class CarryJob:
             while 0 <= place < block.end - segment.base:
                 try:
                     batch = block.batch_at(segment.base + place)
-                except Damaged as damage:  # the next load, which begins here, will find it and what follows it
+                except Damaged as damage:  # the next load begins here, and finds the damage and what follows it
                     start = Start(damage.sequence, damage.offset)
                     break
                 last = batch.end_sequence - segment.base
@@ -274,7 +276,7 @@ class CarryJob:
 
 
 def _needed_runs(file: CarriedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
-    """(first sequence, number of the record, start and end in it) of neighbours that are needed."""
+    """Yield (first sequence, number of the record, start and end in it) of each run of needed neighbours."""
     place = 0
     message = marks.find(1)
     while message >= 0:
@@ -289,7 +291,7 @@ def _needed_runs(file: CarriedFile, marks: bytearray) -> Iterator[tuple[int, int
 
 
 def part_of(batch: Batch, first: int, end: int) -> Batch:
-    """Return the messages [first, end) of it, as a batch of their own."""
+    """Return the messages [first, end) of the batch as a batch of their own."""
     if first == batch.base_sequence and end == batch.end_sequence:
         return batch
     place = first - batch.base_sequence

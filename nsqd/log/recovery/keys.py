@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def keys_in(files: Files, segment: Segment, since: int) -> list[tuple[bytes, int]]:
-    """Return the keys of records that were written since then, and when. What lies behind damage is found as well."""
+    """Return the keys of records written after `since`, with their times, also from behind damage."""
     found: list[tuple[bytes, int]] = []
     with opened_to_read(files, segment.path) as read:
         walk = Walk(read, offset=0, sequence=segment.base, end=segment.size, verify=False, next_base=None)

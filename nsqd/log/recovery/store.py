@@ -1,6 +1,6 @@
-"""A start: the store's logs and its journal are what is found in the data path, and what is wrong there is told.
+"""A start: restores the store's logs and journal from the data path, and reports what is wrong there.
 
-Of each single log see topic_log.py.
+For the recovery of a single log, see topic_log.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Recovered:
 
 
 class RecoveringStore(LogHost, Protocol):
-    """What a start fills, and what it uses on the way."""
+    """The store that a start fills, and the parts of it that the start uses."""
 
     data_path: DataPath
     journal: Journal
@@ -113,7 +113,7 @@ class StoreRecovery:
             self._recover_log(topic, told, moved)
 
     def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
-        """What was synced once must still be there."""
+        """Report a journal that ends before the place up to which it was once synced."""
         known, end = self._data_path.journal_end, self._journal.end
         if end.number == 0 and expected:
             contents.lacks(max(known.number, 1), "there is none")
@@ -121,24 +121,25 @@ class StoreRecovery:
             contents.lacks(known.number, f"{known.size} bytes were on disk")
 
     def _dropped_logs(self) -> set[str]:
-        """The ids of logs whose folders are on their way out."""
+        """Return the ids of the logs whose folders are being removed."""
         ids = (self._data_path.read_log_id(folder) for folder in self._data_path.dropped_folders())
         return {log_id for log_id in ids if log_id is not None}
 
     def _recover_log(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
         checkpoint = told.checkpoints.get(topic)
-        # Its deletion was not told any more.
+        # The folder was renamed for its deletion, but the journal lost the deletion.
         is_moved = checkpoint is not None and checkpoint.log_id in moved
         if is_moved:
             checkpoint = None
-        # Each step is repeated by itself: a log that was found to end early has its new id by then.
+        # Each step is repeated by itself: a log that was found to end early already has its new id then.
         state = self._patiently(
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
         )
         self._patiently(lambda: self._find_ages(topic, state))
         self._patiently(lambda: self._find_keys(state))
         if is_moved or state.is_stranger:
-            # What was told is not about the log that has its name now, which the next start could not see any more.
+            # The journal's positions are not about the log that now has the name. The next start could not tell that
+            # any more.
             cut = ("cut", topic, 0)
             told.changes.append(cut)
             self._journal.record_quietly([cut])
@@ -155,7 +156,12 @@ class StoreRecovery:
                 self._damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
 
     def _settle_node(self, told: RecoveredChanges) -> None:
-        """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
+        """Restore node.json from the journal, or the other way round; if they disagree, believe neither.
+
+        Each of the two files holds the node's id and how many message ids are reserved. If one is lost, the other still
+        tells. If both are sound and name different nodes, one of them does not belong here, and the node gets a new
+        id.
+        """
         data_path = self._data_path
         condition = data_path.node_condition
         if condition is not Condition.SOUND:
@@ -181,12 +187,12 @@ class StoreRecovery:
             self._journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def _highest_id(self) -> int:
-        """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
+        """Return about the highest counter that was given out. Reads every log, as only a lost node.json requires."""
         highest = 0
         for topic_log in self._store.disk_logs():
             for header in topic_log.reader.cold.headers_from(topic_log.tail - 1):
                 counter = (header.base_id & _COUNTER_MASK) + header.count
-                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
+                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # otherwise the message was imported
                     highest = max(highest, counter)
         return highest
 
@@ -198,7 +204,7 @@ class StoreRecovery:
             self._damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
         match found.content:
             case {"topology": {**names}, "logs": {**logs}}:
-                # Of a topic that was deleted and made anew it may know the channels that the old one had.
+                # For a topic that was deleted and made again, topology.json may still have the old topic's channels.
                 return {name: told for name, told in names.items() if logs.get(name) not in gone}
         return found.content.get("topology")
 
@@ -206,11 +212,11 @@ class StoreRecovery:
         if self._settings.retention_of(topic).time:
             now = self._store.age_clock()
             for segment in state.segments:
-                # Where it cannot be told, it is kept for as long as if it were of today.
+                # If a segment's age cannot be told, it is kept as if it were written now.
                 segment.newest = newest_in(self._files, segment) or now
 
     def _find_keys(self, state: LogState) -> None:
-        """Reads what is younger than the time for which keys are remembered: only segments tell of them."""
+        """Read the segments that are young enough to hold remembered keys, because only segments tell of keys."""
         window = self._settings.idempotence_window
         if not window:
             return
@@ -218,7 +224,7 @@ class StoreRecovery:
         young = []
         for segment in reversed(state.segments):
             if (newest_in(self._files, segment) or now) <= now - window:
-                break  # so are those before
+                break  # the segments before it are older still
             young.append(segment)
         keys = []
         for segment in reversed(young):
@@ -226,4 +232,4 @@ class StoreRecovery:
             if found:
                 segment.keyed = max(timestamp for _, timestamp in found)
                 keys += found
-        state.keys += keys  # at once, as the disk may refuse, and then all are read again
+        state.keys += keys  # only now: if the disk refuses a segment, all of them are read again

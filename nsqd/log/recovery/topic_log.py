@@ -1,9 +1,9 @@
 """Finding out what a topic's log holds, after whatever happened.
 
-Only what the last checkpoint does not vouch for is read, and the side files. Bad bytes at the very end are a torn write:
-they are cut off and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
-What the disk refuses to read is neither: ReadRefused is raised, and nothing is changed because of it (see
-reading/refusals.py).
+Only what the last checkpoint does not vouch for is read, and the side files. Bad bytes at the very end are a torn
+write: they are cut off and kept aside. Bad bytes with something sound behind them are damage: they are kept aside and
+reported, and reading passes over them. What the disk refuses to read is neither: ReadRefused is raised, and nothing is
+changed because of it (see reading/refusals.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ def recover_log(
 ) -> LogState:
     """Read a log after a start, cut off a torn tail, and add what is damaged to `damage`.
 
-    `checkpoint` is the last that the journal knows of this topic's log, if that was not deleted. Where the disk refuses to
-    read (ReadRefused), it is called again: what was cut before the refusal is in `damage` already, and is not found again.
+    `checkpoint` is the last one that the journal has of this topic's log, unless that log was deleted. If the disk
+    refuses to read (ReadRefused), call this again: what was cut before the refusal is in `damage` already, and is not
+    found again.
     """
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
@@ -64,7 +65,8 @@ def recover_log(
         )
         recovery.restore_identity(has_segments=data_path.has_segments(topic))
     else:
-        # One of the two is an older copy. What was seen under either name must not be taken for what comes now.
+        # The folder or the journal is an older copy. A third id keeps messages that were seen under one of these two
+        # apart from new messages with the same sequences.
         recovery = _Recovery(files, folder, topic, new_id(), None, damage)
         recovery.assign_new_identity(
             f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}"
@@ -102,16 +104,17 @@ class _Recovery:
         return state
 
     def _is_vouched_for(self) -> bool:
-        """Whether the log ends where it was synced last. Of an empty log a checkpoint only says that it was made."""
+        """Return whether the log ends where it was last synced. An empty log's checkpoint does not vouch for that."""
         checkpoint, segments = self._checkpoint, self._state.segments
         if checkpoint is None or not segments:
             return False
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _doubt_names(self) -> None:
-        """The end may have come between the making of a file and the sync of the folder that names it.
+        """Have the names of files synced: the machine may have stopped after creating a file and before syncing its
+        folder.
 
-        Without a checkpoint nobody even knows which segments were ever synced.
+        Without a checkpoint, it is not even known which segments were ever synced.
         """
         state = self._state
         paths = [segment.path for segment in state.segments]
@@ -121,10 +124,10 @@ class _Recovery:
         state.unsynced_folders = [self._folder, self._folder.parent]
 
     def restore_identity(self, *, has_segments: bool) -> None:
-        """Name the log anew, as log.json does not tell which one this is."""
+        """Write a new log.json, because the old one does not tell which log this is."""
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
-        # Without segments it is new: a power cut may have come before the file was synced.
+        # A folder without segments is new: a power cut may have come before its log.json was synced.
         if kept is not None or self._checkpoint is not None or has_segments:
             word = "missing" if kept is None else "damaged"
             self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}, and is written anew")
@@ -136,9 +139,9 @@ class _Recovery:
         self._note(LOG_JSON, 0, 0, 0, kept, f"{why}: it gets a new id, and its channels read it from its beginning")
 
     def save_identity(self) -> None:
-        """Say in log.json which log this is, if the disk takes it.
+        """Write the log's id to log.json, if the disk takes it.
 
-        A disk that is full is no reason not to start: the log is read, and takes nothing until it is named.
+        A full disk is no reason not to start: the log can be read, and takes no messages until its id is saved.
         """
         try:
             write_log_json(self._files, self._folder, self._topic, self._state.log_id, durable=True)
@@ -152,7 +155,7 @@ class _Recovery:
         for name in names:
             orphan = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in known
             if orphan or name.endswith(".tmp"):
-                with suppress(OSError):  # it is only in the way
+                with suppress(OSError):  # such a file does no harm
                     self._files.unlink(self._folder / name)
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
@@ -181,7 +184,7 @@ class _Recovery:
             self._state.unsynced_files = [segment.path for segment in segments[place:]]
 
     def _start(self) -> tuple[int, int, int]:
-        """From where on the log has to be read: number of the segment, offset in it, sequence."""
+        """Return from where the log has to be read: number of the segment, offset in it, sequence."""
         segments = self._state.segments
         checkpoint = self._checkpoint
         if checkpoint is None:
@@ -189,13 +192,13 @@ class _Recovery:
         for place, segment in enumerate(segments):
             if segment.base == checkpoint.base and segment.size >= checkpoint.offset:
                 return place, checkpoint.offset, checkpoint.sequence
-        # The segment is gone (finished, and removed before the next checkpoint) or shorter than it was.
+        # The segment was removed before the next checkpoint, because it was finished, or it is shorter than it was.
         before = [place for place, segment in enumerate(segments) if segment.base < checkpoint.sequence]
         place = before[-1] if before else 0
         return place, 0, segments[place].base
 
     def _read_segment(self, segment: Segment, offset: int, sequence: int, next_base: int | None) -> int:
-        """Reads the rest of a segment, cuts off a torn tail, and returns the sequence after the last record."""
+        """Read the rest of a segment, and cut off a torn tail. Return the sequence after the last record."""
         files = self._files
         descriptor = files.open_to_write(segment.path)
         try:
@@ -217,22 +220,22 @@ class _Recovery:
         segment.index.cut(offset or 1)
         for entry in walk.index:
             segment.index.add(*entry)
-        if next_base is not None:  # the active one's is saved as it goes on
+        if next_base is not None:  # the index of the active segment is saved as the segment grows
             data, saved = segment.index.encode_unsaved(), segment.index.saved
             if data:
-                with suppress(OSError):  # no space, say; it can always be made again
+                with suppress(OSError):  # the disk may be full; the index can always be made again
                     save_index(files, segment.index_path, data, saved=saved)
             segment.index = None
         return walk.sequence
 
     def _cut(self, segment: Segment, descriptor: int, walk: Walk) -> None:
-        """Bytes of a write that was never finished, and that nobody was told about."""
+        """Cut off the bytes of a write that was never finished and never acknowledged."""
         files = self._files
         try:
             kept = copy_aside(files, segment.path, "torn", walk.offset, segment.size)
-        except ReadRefused:  # nothing is cut that could not be kept
+        except ReadRefused:  # nothing is cut that could not be copied aside first
             raise
-        except OSError:  # but a disk that is full is no reason not to start
+        except OSError:  # but a full disk is no reason not to start
             kept = None
         size = segment.size - walk.offset
         self._note(segment.path.name, walk.offset, walk.sequence, walk.sequence, kept, f"torn tail of {size} bytes cut")
@@ -241,19 +244,19 @@ class _Recovery:
         segment.size = walk.offset
 
     def _check_end(self, segment: Segment, next_base: int) -> None:
-        """Whether a sealed segment ends where the next one begins, as far as its index tells."""
+        """Report damage if a sealed segment does not end where the next one begins, as far as its index tells."""
         files = self._files
         index = load_index(files, segment)
         try:
             with opened_to_read(files, segment.path) as read:
                 walk = self._walk_end(read, segment, index, next_base)
-        except ReadRefused:  # readers will find out, and can wait longer than a start
+        except ReadRefused:  # readers will meet it, and can wait longer than a start
             return
         if walk is not None:
             self._report(segment, walk.holes)
 
     def _walk_end(self, read: ReadAt, segment: Segment, index: Index, next_base: int) -> Walk | None:
-        """Walk from the last record in the index to the end. None: that is too far, and readers will find out."""
+        """Walk from the last record in the index to the end. Return None if that is too far; readers find damage."""
         offset, sequence = 0, segment.base
         if index:
             offset, sequence = index.offsets[-1], index.sequences[-1]
@@ -273,7 +276,7 @@ class _Recovery:
             self._note(segment.path.name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
 
     def _ends_early(self, log_id: str) -> None:
-        """Sequences that somebody may have seen will be given again: it is another log from here on."""
+        """Give the log a new id, because sequences that somebody may have seen will be given to other messages."""
         assert self._checkpoint is not None
         state = self._state
         file = state.segments[-1].path.name if state.segments else ""
@@ -285,5 +288,5 @@ class _Recovery:
 
     def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
         damage = Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text)
-        if damage not in self._damage:  # else found before a refusal
+        if damage not in self._damage:  # otherwise it was found before a refusal
             self._damage.append(damage)

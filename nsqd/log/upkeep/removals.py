@@ -1,6 +1,6 @@
-"""What is on its way out: files whose messages are all finished, and the folders of deleted logs.
+"""What is about to be removed: files whose messages are all finished, and the folders of deleted logs.
 
-Nothing of it may go before the journal's sync has made lasting why it may, so it goes in rounds (see round.py):
+Nothing is removed before the journal's reason for it is synced, so removals are part of rounds (see round.py):
 
     finished file ─► its folder's names are synced ─────────────► removed
     deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Removals:
-    """Lets files and folders go, step by step.
+    """Removes files and folders, step by step.
 
-    May touch the file system, the faults of its own, and its part of a round.
+    May touch the file system, its own faults, and its part of a round.
     """
 
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_rounds: Callable[[], object]) -> None:
-        """`wake_rounds`: there is something for the next round."""
-        self.gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
+        """`wake_rounds` is called when the next round has something to remove."""
+        self.gone: dict[str, str] = {}  # log ids and topics of deleted logs whose folder's new name is not durable yet
         self._faults = faults
         self._wake_rounds = wake_rounds
         self._error: str | None = None  # why something could not be removed
@@ -38,21 +38,21 @@ class Removals:
         self._disk = files
         self._files: list[Path] = []
         self._folders: list[Path] = []
-        self._unmoved: dict[str, str] = {}  # of those that are gone the ones whose folders could not be renamed
-        self._renamed = False  # folders were, since the last round began
+        self._unmoved: dict[str, str] = {}  # the part of `gone` whose folders could not be renamed
+        self._renamed = False  # whether folders were renamed since the last round began
 
     def remove(self, paths: list[Path]) -> None:
         self._files += paths
         self._wake_rounds()
 
     def adopt(self, folders: list[Path]) -> None:
-        """Take over the folders that an earlier process has left to be removed."""
+        """Take over the folders that an earlier process did not get to remove."""
         self._folders = folders
 
     def let_go(self, topic: str, log_id: str) -> None:
         """Remove the folder of a deleted log.
 
-        The journal knows that the log is gone, so it does not come back, be its folder renamed now or later.
+        The journal knows that the log is gone. So it does not come back, whether its folder is renamed now or later.
         """
         self.gone[log_id] = topic
         self._rename(topic, log_id)
@@ -90,7 +90,7 @@ class Removals:
                 self._unmoved[log_id] = topic
                 self._rename_error = error_text("read", folder, error)
                 continue
-            if found == log_id:  # else there is a new one
+            if found == log_id:  # otherwise the folder belongs to a new topic
                 self._rename(topic, log_id)
         self._tell_faults()
         self._wake_rounds()
@@ -103,13 +103,13 @@ class Removals:
                 self._faults.broken(source, error)
 
     def spare(self, folder: Path) -> None:
-        """Remove no single files of this folder, as all of it goes: a topic of its name gets files of the same names."""
+        """Forget the single files of this folder, as all of it goes: a new topic would have files of the same names."""
         self._files = [path for path in self._files if path.parent != folder]
 
     # What a round takes, and brings back
 
     def begin_round(self, round_: Round, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
-        """Give the round what may go. `doubtful`: folders whose newest files may have no lasting names."""
+        """Give the round what may be removed. `doubtful`: folders whose newest files may not have durable names."""
         if files_may_go:
             round_.files = [path for path in self._files if path.parent not in doubtful]
             round_.held = [path for path in self._files if path.parent in doubtful]

@@ -1,4 +1,4 @@
-"""Trying again whatever is broken, once a second while something is."""
+"""Trying again whatever is broken, once a second as long as something is."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 class Repairs:
-    """Goes through the faults, and asks what each of them is about to mend itself.
+    """Goes through the faults, and has the owner of each try to mend it.
 
-    May touch only wake-ups: whoever has a fault takes it back when the next try goes well.
+    May touch wake-ups, and one fault: that of the ids is taken back before the reservation is written again. Every other
+    owner takes its fault back itself when a try succeeds.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Repairs:
         logs: Callable[[], Iterable[DiskLog]],
         reserve_ids: Callable[[], None],
     ) -> None:
-        """`reserve_ids` writes the reservation of ids again, which was not written."""
+        """`reserve_ids` writes the reservation of ids again, after it could not be written."""
         self._faults = faults
         self._wakeups = wakeups
         self._keeper = keeper
@@ -45,14 +46,14 @@ class Repairs:
 
     @property
     def needs_space(self) -> bool:
-        """Whether something is broken that only a disk which takes data can mend."""
+        """Whether one of the faults can be mended only when the disk takes data."""
         if self._keeper.needs_space:
             return True
         need_none = (self._keeper.journal, Fault.PLACE, Fault.DROPPING, Fault.REMOVAL, Fault.RESERVE)
         return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def run(self, *, has_space: bool) -> None:
-        """Try everything; without space only what needs little, or gives some back."""
+        """Try again whatever is broken; without space, only what needs little or frees some."""
         for source in self._faults:
             if source is self._keeper.journal:
                 self._keeper.repair(has_space=has_space)

@@ -1,4 +1,4 @@
-"""One round: what is made durable together, in a thread, and what may be removed afterwards."""
+"""One round: what is made durable together, in a thread, and what is removed afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nsqd.log.writing.sync_job import SyncJob
 
 SYNCING_THREADS: Final = 4
-MANY_LOGS: Final = 32  # in a round, from which on it uses several threads
+MANY_LOGS: Final = 32  # a round of at least so many logs uses several threads
 
 
 class RoundResult:
@@ -27,36 +27,36 @@ class RoundResult:
 
     def __init__(self) -> None:
         self.ended = trio.Event()
-        self.error: str | None = None  # the journal's
+        self.error: str | None = None  # the journal's error
         self.log_errors: dict[str, str] = {}  # by topic
-        self.is_wanted = False  # a call waits for it
+        self.is_wanted = False  # a call of `Store.sync` waits for it
 
     def error_of(self, topics: Iterable[str]) -> str | None:
-        """Return why not everything recorded or appended to these topics is on disk; None: it is."""
+        """Return why not everything that was recorded, or appended to these topics, is on disk; None: it is."""
         return self.error or next(
             (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
         )
 
 
 class Round:
-    """What one round takes along, makes durable, and then removes. Made and ended on the loop by `Rounds`.
+    """What one round takes along, makes durable, and then removes. `Rounds` begins and ends it on the loop.
 
     **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
     segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
     memory only. If A and B were removed now, and their removal reached the disk but the name of C did not, a power cut
     would leave an empty folder. The next start would not know how far the log had got: it would report that the log has
     lost everything, and number messages from 0 again. So files of a folder that is not synced are held back until a
-    later round has synced it: their names tell how far the log had got.
+    later round has synced it: until then, their names tell how far the log had got.
     """
 
     def __init__(self, result: RoundResult) -> None:
         self.result = result
-        self.logs: list[DiskLog] = []  # whose jobs these are, in the same order
+        self.logs: list[DiskLog] = []  # the logs of `jobs`, in the same order
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
-        self.held: list[Path] = []  # these only when their folder is synced
-        self.held_error: str | None = None  # why it could not be
+        self.held: list[Path] = []  # to be removed only when their folder is synced
+        self.held_error: str | None = None  # why a folder could not be synced
         self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
         self.gone: dict[str, str] = {}  # their log ids and topics
@@ -96,7 +96,7 @@ class Round:
             del self.folders[0]
 
     def _sync_logs(self, files: Files) -> None:
-        """Sync many logs in several threads: a file system joins syncs that it is asked for at the same time."""
+        """Sync many logs in several threads: a file system can join syncs that are requested at the same time."""
         common = CommonFolders(files)
 
         def sync(first: int, step: int) -> None:
@@ -111,10 +111,10 @@ class Round:
                 future.result()
 
     def _keep_files_of_unsynced_folders(self, files: Files) -> None:
-        """Hold back the files of folders that are not synced, as the newest name in them may still be lost."""
+        """Hold back the files of folders that are not synced, because the newest name in them may still be lost."""
         errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
-            try:  # it needs no space, so a full disk can always be emptied
+            try:  # a sync needs no space, so files can be removed even from a full disk
                 files.sync_folder(folder)
             except FileNotFoundError:
                 pass
@@ -140,7 +140,7 @@ class Round:
             return True
 
     def spare(self, folder: Path) -> None:
-        """Have nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
+        """Remove nothing in this folder from now on. Called on the loop, which waits for one removal at most."""
         with self._removing:
             self.files = [path for path in self.files if path.parent != folder]
             self.held = [path for path in self.held if path.parent != folder]

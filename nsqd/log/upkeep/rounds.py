@@ -1,4 +1,4 @@
-"""Which logs the next rounds sync, and who waits for that."""
+"""Which logs the next rounds sync, and who waits for them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from nsqd.log.upkeep.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
-MOST_LOGS: Final = 1000  # in one round: the loop spends some microseconds on each when it begins, and when it ends
+MOST_LOGS: Final = 1000  # in one round; beginning and ending it costs the loop some microseconds for each
 
 
 class Rounds:
     """Begins and ends rounds, one at a time.
 
-    May touch the logs' and the journal's syncing, the removals' part of a round, and the committer's wake-ups. It
-    writes nothing itself: whoever begins a round has written what was buffered.
+    May touch the syncing of logs and journal, the removals' part of a round, and the committer's wake-ups. It writes
+    nothing itself: the caller of `begin` has written what was buffered.
 
-    Where more logs are unsynced than one round takes, the next rounds take the rest, and the last of them answers the
-    calls of `Store.sync` that wait. What becomes unsynced meanwhile comes after the rest: under a steady load on many
-    topics, something is always unsynced, and a call that waited for none to be left would wait for ever.
+    If more logs are unsynced than one round takes, the next rounds take the rest, and the last of them answers the
+    waiting calls of `Store.sync`. Logs that become unsynced meanwhile come after the rest. Under a steady load on many
+    topics something is always unsynced, and a call that waited until nothing is would wait for ever.
     """
 
     def __init__(
         self, keeper: JournalKeeper, removals: Removals, faults: Faults, wakeups: Wakeups, *, sync_every: int
     ) -> None:
-        """`sync_every`: so many unsynced messages end the pause between two rounds."""
+        """`sync_every`: how many unsynced messages end the pause between two rounds."""
         self._keeper = keeper
         self._removals = removals
         self._faults = faults
@@ -40,15 +40,15 @@ class Rounds:
         self._sync_every = sync_every
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
-        self._result = RoundResult()  # of the round that syncs what is unsynced now
-        self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
-        self._result_of_rest: RoundResult | None = None  # None: none is left
-        self._round: Round | None = None  # that is going on
-        self._synced: dict[DiskLog, None] = {}  # and the journal does not know
+        self._result = RoundResult()  # of the round that will sync `_unsynced`
+        self._rest: dict[DiskLog, None] = {}  # unsynced when a round began that could not take all of them
+        self._result_of_rest: RoundResult | None = None  # None: no rest
+        self._round: Round | None = None  # the one in progress
+        self._synced: dict[DiskLog, None] = {}  # synced logs of which the journal has no checkpoint yet
         self._followers: list[Callable[[str], None]] = []
 
     def follow(self, follower: Callable[[str], None]) -> None:
-        """Have this called with the name of each topic of whose log more is synced, or which is gone."""
+        """Have `follower` called with the name of each topic whose log has more synced messages, or was deleted."""
         self._followers.append(follower)
 
     def _moved(self, topic: str) -> None:
@@ -56,11 +56,11 @@ class Rounds:
             follower(topic)
 
     def wake(self) -> None:
-        """Have a round begin, as there is something for it to do."""
+        """Begin a round soon, because it has something to do."""
         self._wakeups.sync.set()
 
     def log_written(self, log: DiskLog, messages: int) -> None:
-        """Sync this log, to which so many messages were written."""
+        """Sync this log soon, to which `messages` messages were written."""
         if not self._unsynced:
             self._wakeups.sync.set()
         self._unsynced[log] = None
@@ -77,7 +77,7 @@ class Rounds:
         self._moved(log.topic)
 
     def wanted_result(self) -> RoundResult:
-        """Return the result of the round that makes durable what is written now, and have it come soon."""
+        """Return the result of the round that makes durable what is written now, and begin that round soon."""
         result = self._result
         result.is_wanted = True
         self._wakeups.hurry.set()
@@ -101,9 +101,9 @@ class Rounds:
         return self._result_of_rest is not None
 
     def begin(self, most: int, *, journal_is_written: bool, is_in_place: bool) -> Round:
-        """Take what is unsynced now, of at most so many logs.
+        """Take what is unsynced now, of at most `most` logs.
 
-        `journal_is_written`: it has been told everything, so it says of each file on its way out why it may go.
+        `journal_is_written`: the journal has all changes, so it tells of each finished file why that may be removed.
         """
         unsynced, result = self._take_unsynced(most)
         round_ = self._round = Round(result)
@@ -119,11 +119,11 @@ class Rounds:
             self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
         else:
             for job in round_.jobs:
-                job.indexes = []  # they would be written by their names; readers can make them anew
+                job.indexes = []  # writing them would create files in the wrong folder; readers can make them anew
         return round_
 
     def _take_unsynced(self, most: int) -> tuple[list[DiskLog], RoundResult]:
-        """Take logs, and the result of the round that syncs them: nobody waits for it if more are left."""
+        """Take logs, and the result that their round will set. If logs are left, nobody waits for that result."""
         if self._result_of_rest is None:
             self._rest, self._unsynced = self._unsynced, {}
             self._result_of_rest, self._result = self._result, RoundResult()
@@ -137,7 +137,7 @@ class Rounds:
         return taken, result
 
     def end(self, round_: Round) -> bool:
-        """Return whether publishers that waited have been answered."""
+        """Take back a round. Return whether publishers that waited have been answered."""
         answered = False
         self._round = None
         for log, job in zip(round_.logs, round_.jobs, strict=True):
@@ -152,7 +152,7 @@ class Rounds:
             journal.end_sync(round_.journal)
         self._keeper.check()
         self._removals.end_round(round_)
-        if journal.wants_rotation and journal.error is None:  # else a repair does, and not in every round
+        if journal.wants_rotation and journal.error is None:  # with an error, a repair rotates, and not in every round
             self._wakeups.rotation.set()
         if self._unsynced or self._result_of_rest is not None or self._result.is_wanted:
             self.wake()
@@ -163,6 +163,6 @@ class Rounds:
         return answered
 
     def take_synced(self) -> list[DiskLog]:
-        """Return the logs of whose syncing the journal is to be told."""
+        """Take the synced logs of which the journal needs a new checkpoint."""
         synced, self._synced = self._synced, {}
         return list(synced)

@@ -1,4 +1,4 @@
-"""The names of topics and channels that are to be written to topology.json, the second place for them."""
+"""The names of topics and channels on their way to topology.json, which is the second place that knows them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TopologyFile:
     """Collects names, and holds the newest collection until it is written.
 
     May touch topology.json, its own fault and its own wake-up; of the logs it reads only their ids. Collecting goes
-    through all channels of all topics, so the committer does it in slices; writing blocks, so a thread does it.
+    through all channels of all topics, so the committer does it in slices. Writing blocks, so a thread does it.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class TopologyFile:
         self._faults = faults
         self._wakeup = wakeup
         self._unsaved: Topology | None = None
-        self._new_names: Names | None = None  # asks for all names, of which some are in no collection yet
+        self._new_names: Names | None = None  # returns all names, if some of them are in no collection yet
 
     def names_changed(self, names: Names) -> None:
-        """Have these names of everything collected and written in the background, as something in them has changed."""
+        """Collect these names of all topics and write them in the background, because some of them have changed."""
         self._new_names = names
         self._wakeup.set()
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
-        """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
+        """Return the names as they are now, in parts; None: they have not changed since they were last taken."""
         names, self._new_names = self._new_names, None
         return names() if names is not None else None
 
@@ -51,7 +51,7 @@ class TopologyFile:
         topology.add(names, ids)
 
     def set_names(self, names: Mapping[str, object]) -> None:
-        """Write the names of everything, given as plain values, in the background."""
+        """Write the names of all topics, given as plain values, in the background."""
         topology = Topology()
         self.add_names(topology, names)
         self.save(topology)
@@ -65,7 +65,7 @@ class TopologyFile:
         return self._unsaved is not None
 
     def take(self) -> Topology | None:
-        """Return what has to be written; None: nothing."""
+        """Take the collection that has to be written; None: there is none."""
         topology, self._unsaved = self._unsaved, None
         return topology
 
@@ -73,13 +73,13 @@ class TopologyFile:
         self._faults.repaired(Fault.TOPOLOGY)
 
     def failed(self, topology: Topology, error: OSError) -> None:
-        """Keep what could not be written for the next try."""
-        if self._unsaved is None:  # else there is a newer one
+        """Keep for the next try what could not be written."""
+        if self._unsaved is None:  # otherwise a newer collection waits already
             self._unsaved = topology
         self._faults.broken(Fault.TOPOLOGY, error_text("write", self._data_path.folder / TOPOLOGY_JSON, error))
 
     def write_all(self) -> None:
-        """Collect and write what is not written yet, at once: nothing else has to have its turn. Blocks on the disk."""
+        """Collect and write at once what is not written yet, as no other task needs its turn. Blocks on the disk."""
         if (names := self.take_new_names()) is not None:
             self._unsaved = Topology()
             for part in names:

@@ -1,4 +1,4 @@
-"""Which logs hold a descriptor to write: not more than some hundred, and none that is idle."""
+"""Which logs hold a descriptor for writing: a few hundred at most, and none that is idle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.writing.segment_writer import SegmentWriter
 
-MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
+MOST_DESCRIPTORS: Final = 256  # for writing, and as many again for reading
 
 
 class OpenWriters:
-    """Implements `WriterHost` for the writers of all logs. May touch nothing but these and the wake-up of who tidies."""
+    """Implements `WriterHost` for the writers of all logs. May touch only these and the wake-up of the tidying task."""
 
     def __init__(self, files: Files, wakeup: Wakeup) -> None:
         self.files = files
@@ -33,7 +33,7 @@ class OpenWriters:
         self._open.pop(writer, None)
 
     def close_idle(self) -> bool:
-        """Close what was not written to since the last call. Return whether nothing is left open."""
+        """Close the files that were not written to since the last call. Return whether nothing is left open."""
         for writer in [candidate for candidate in self._open if not candidate.take_used()]:
             writer.close()
             del self._open[writer]

@@ -23,14 +23,14 @@ class WriterHost(Protocol):
     files: Files
 
     def file_opened(self, writer: SegmentWriter) -> None:
-        """Hear that the writer holds a descriptor, and close those of others if there are too many."""
+        """Note that the writer holds a descriptor, and close those of others if there are too many."""
 
 
 class SegmentWriter:
     """Appends to the active segment of one log, and begins a new one.
 
     May touch the files in the log's folder, the list of segments, and of the active segment its size and its index.
-    Knows nothing of publishers: an OSError is for the log to handle.
+    Knows nothing of publishers: the log handles an OSError.
     """
 
     def __init__(self, folder: Path, host: WriterHost, segments: SegmentList) -> None:
@@ -51,7 +51,7 @@ class SegmentWriter:
             descriptor = self._open(segment)
         offset = segment.size
         if len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
-            self._files.write_fully(descriptor, buffers, offset)  # what was written is written again
+            self._files.write_fully(descriptor, buffers, offset)  # a short write's bytes are written again
 
     def written(self, segment: Segment, size: int, batches: list[Batch]) -> None:
         """Count these batches, which `write` has put into the file, as part of the segment."""
@@ -89,11 +89,11 @@ class SegmentWriter:
         self._indexed_at = 0
 
     def cut_back(self) -> None:
-        """Cut off what a failed write has left behind the segment's end, if the disk lets us."""
+        """Cut off what a failed write has left behind the segment's end, if the disk allows it."""
         if self._descriptor >= 0 and self._segments.active is not None:
             try:
                 self._files.truncate(self._descriptor, self._segments.active.size)
-            except OSError:  # then before the next append
+            except OSError:  # then it is cut before the next append
                 pass
 
     def take_used(self) -> bool:

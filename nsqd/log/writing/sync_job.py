@@ -1,4 +1,4 @@
-"""What has to be done to make a log durable, as a thing that a thread can do."""
+"""What has to be done to make a log durable, as a job for a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CommonFolders:
-    """Folders that many logs of a round want synced: each is synced once for all of them, by whichever thread is first."""
+    """Folders that many logs of a round want synced. The first thread that asks for one syncs it, once for all logs."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -22,7 +22,7 @@ class CommonFolders:
         self._errors: dict[Path, OSError | None] = {}
 
     def sync(self, folder: Path) -> None:
-        """Sync the folder unless that was done. Raises OSError; the same one for every log that asks for this folder."""
+        """Sync the folder unless that was done. If that fails, every log that asks for it gets the same OSError."""
         with self._lock:
             if folder not in self._errors:
                 self._errors[folder] = self._sync(folder)
@@ -39,19 +39,19 @@ class CommonFolders:
 
 @dataclass(slots=True)
 class SyncJob:
-    """Taken from a log by `begin_sync`, performed in a thread, given back to it with `end_sync`.
+    """Taken from a log by `begin_sync`, performed in a thread, and given back to the log with `end_sync`.
 
-    What is missing may have been removed meanwhile, by the deletion of the topic or by retention, or somebody may have
+    A missing file may have been removed meanwhile by the deletion of the topic or by retention, or somebody may have
     moved the data path away. Only the log can tell which.
     """
 
-    folder: Path  # the log's own; others, it shares with all logs
+    folder: Path  # the log's own; the other folders are shared by all logs
     files: list[Path]  # in the order in which they were written
     folders: list[Path]
-    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many are there
+    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many entries the file has
     base: int  # of the active segment
-    offset: int  # in it
-    sequence: int  # everything before is durable when this is done
+    offset: int  # in the active segment
+    sequence: int  # everything before this is durable when the job is done
     error: str | None = None
     missing: list[Path] = field(default_factory=list)
 

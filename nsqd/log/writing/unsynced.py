@@ -1,4 +1,4 @@
-"""What of a log has been written and not synced, and who waits for that."""
+"""What of a log has been written but not synced, and which publishers wait for the sync."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Unsynced:
         self.checkpoint = state.synced
         self.files: list[Path] = list(state.unsynced_files)  # in the order in which they were written
         self.folders: list[Path] = list(state.unsynced_folders)
-        self.has_failed = False  # a sync has, and what it did not make durable is not proven yet
+        self.has_failed = False  # a sync has failed, and what it should have made durable is not proven yet
         self._folder = folder
-        self._sealed_indexes: list[Segment] = []  # with entries that are not in the index's file
-        # Ascending. A list, as an empty deque takes 600 bytes, and most topics have nobody who waits.
+        self._sealed_indexes: list[Segment] = []  # sealed segments with entries that are not in the index's file
+        # Ascending. A list, because an empty deque takes 600 bytes, and most topics have no publisher that waits.
         self._receipts: list[tuple[int, Receipt]] = []
 
     @property
@@ -46,14 +46,14 @@ class Unsynced:
         return bool(self._receipts)
 
     def add_new_folder(self) -> None:
-        """Sync the folder, which was made just now: a round may have come by when there was nothing to sync yet."""
+        """Sync the folder that was just made: a round may have passed before there was anything to sync."""
         self.files = [self._folder / LOG_JSON]
         self.folders = [self._folder, self._folder.parent]
 
     def rolled(self, sealed: Segment | None) -> None:
-        """Note that there is a new segment, and which one was active before.
+        """Note that a new segment was begun, and which one was active before.
 
-        The old one is synced before the new one, so a gap between them, as a start may find it, is real damage.
+        The old segment is synced before the new one. So if a start finds a gap between them, that is real damage.
         """
         if sealed is not None:
             if sealed.path not in self.files:
@@ -63,7 +63,7 @@ class Unsynced:
             self.folders.append(self._folder)
 
     def forget(self, gone: list[Segment]) -> None:
-        """Save no index of segments that are removed. Their files stay: a round that does not find them asks why."""
+        """Save no index of removed segments. Their files stay in the list; a sync that misses one asks why."""
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
 
     def add_receipts(self, batches: list[Batch], receipts: list[Receipt]) -> None:
@@ -99,10 +99,10 @@ class Unsynced:
         return job
 
     def error_of(self, job: SyncJob, segments: SegmentList) -> str | None:
-        """Return why the job has made nothing durable; None: it has made everything.
+        """Return why the job has made nothing durable; None: it has made everything durable.
 
-        A file that was missing may have been removed by the log itself. Otherwise somebody else has removed or moved
-        it: then it is not where it was written, and nothing is durable.
+        A missing file may have been removed by the log itself. Otherwise somebody else has removed or moved it. Then
+        the file is not where it was written, and nothing is durable.
         """
         if job.error is not None or segments.active is None:  # without a segment nothing was written
             return job.error
@@ -114,13 +114,13 @@ class Unsynced:
         return None
 
     def failed(self, job: SyncJob) -> None:
-        """Have all of it synced again, once it is proven."""
+        """Have everything in the job synced again, once it is proven."""
         self.files = [*job.files, *[path for path in self.files if path not in job.files]]
         self.folders = [*job.folders, *[folder for folder in self.folders if folder not in job.folders]]
         self.has_failed = True
 
     def synced(self, job: SyncJob) -> bool:
-        """Move the checkpoint and settle the receipts before it. Return whether there were any."""
+        """Move the checkpoint, and settle the receipts before it. Return whether any receipt was settled."""
         self.checkpoint = job.base, job.offset, job.sequence
         waiting = self._receipts
         count = bisect_right(waiting, job.sequence, key=itemgetter(0))

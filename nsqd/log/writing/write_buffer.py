@@ -1,4 +1,4 @@
-"""What was appended to a log and is not in its file yet."""
+"""Batches that were appended to a log and are not in its file yet."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class WriteBuffer:
-    """Batches that wait for the next write, encoded, and the receipts of the publishers that wait with them.
+    """Encoded batches that wait for the next write, and the receipts of the publishers that wait with them.
 
-    May touch nothing but its own lists. What a batch that is written or rolled back means for the log's tail, its cache
-    and the publishers is the log's business.
+    May touch nothing but its own lists. When a batch is written or rolled back, the log itself updates its tail and its
+    cache, and answers the publishers.
 
     With --ack=memory, a batch is acknowledged when it is appended and has no receipt here. A failing log stops doing
     so until everything in the buffer is written. So batches without a receipt always come first: of batches [a, b, c]
@@ -41,7 +41,7 @@ class WriteBuffer:
     def fitting(self, room: int, *, takes_any: bool) -> tuple[int, int]:
         """Return how many of the first batches fit into `room` bytes, and how many bytes they take.
 
-        `takes_any`: the segment is empty, and takes at least one batch even if that is larger than a segment may be.
+        `takes_any`: the segment is empty, and takes at least one batch even if that exceeds the bound of a segment.
         """
         count = size = 0
         for batch in self.batches:
@@ -70,7 +70,7 @@ class WriteBuffer:
         return batches, receipts
 
     def roll_back(self) -> list[Receipt]:
-        """Drop the batches that nobody has been told about, and return their receipts."""
+        """Drop the batches that have not been acknowledged, and return their receipts."""
         receipts, self.receipts = self.receipts, []
         if receipts:
             kept = len(self.batches) - len(receipts)
@@ -81,5 +81,5 @@ class WriteBuffer:
 
 
 def record_size(batch: Batch) -> int:
-    """Return the bytes that the batch takes in its segment."""
+    """Return how many bytes the batch takes in its segment."""
     return HEADER_SIZE + len(batch.key) + len(batch.payload)
