@@ -37,7 +37,7 @@ def encode(changes: Iterable[Entry]) -> bytes:
 
 
 def decode(buffer: bytes, position: int) -> Frame | None:
-    """The frame at `position`, or None: there is no sound one. Lists, of changes and in them, come back as tuples."""
+    """Return the sound frame at `position`; None: there is none. Lists of changes, and in changes, become tuples."""
     if len(buffer) - position < FRAME_HEADER:
         return None
     magic, length, checksum = _frame.unpack_from(buffer, position)
@@ -49,7 +49,7 @@ def decode(buffer: bytes, position: int) -> Frame | None:
 
 
 def length_of(header: bytes) -> int | None:
-    """Of the msgpack behind a frame's header, or None: it is none."""
+    """Return the length of the msgpack behind a frame's header; None: this is not such a header."""
     if len(header) < FRAME_HEADER:
         return None
     magic, length, _ = _frame.unpack_from(header)

@@ -1,17 +1,19 @@
-"""The change journal: one file for all topics, to which changes are appended, and which is made small by rotation.
+"""The change journal: one file for all topics. Changes are appended to it, and rotation makes it small again.
 
     journal.000007   ... changes ...                              (removed once 8 is complete and synced)
     journal.000008   changes | snapshot of a | changes | snapshot of b | changes ...
 
-A snapshot replaces whatever was known of its topic before, so the two files together are always the whole state, and
-the new one alone is when every topic of the moment of rotation has its snapshot in it.
+A snapshot replaces whatever the journal told of its topic before. So the two files together always hold the whole
+state, and the new one alone holds it as soon as it has a snapshot of every topic that existed when the rotation began.
 
-A small snapshot is one frame: `snapshot t`, changes. That of a topic with a million waiting messages would keep the loop
-for seconds, so it comes in frames of some milliseconds, between those of changes that go on meanwhile:
+A small snapshot is one frame: `snapshot t`, changes. The snapshot of a topic with a million waiting messages would keep
+the loop busy for seconds. So it comes in frames that take some milliseconds each, between frames of changes that happen
+meanwhile:
 
     begin t | part t [...] | changes | part t [...] | changes | end t 2
 
-It counts from its end on, as of its beginning: the changes in between come after it. Without an end it counts for nothing.
+Such a snapshot takes effect at its end, with the state of its beginning: the changes in between are applied after it.
+Without an end it has no effect.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
+MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; if there are more, snapshots replace them
 
-# Set aside ahead of what is written, so that a full disk can be consumed empty: space is given back only when the journal
-# says why. Ten changes a second of some hundred bytes are minutes, and each segment that goes makes room for more.
+# Space that is reserved ahead of what is written, so that consumers can empty a full disk: segments are removed, and
+# their space becomes free, only when the journal tells why. Ten changes a second of some hundred bytes each fill this
+# in minutes, and each removed segment makes room for more.
 AHEAD: Final = 1024 * 1024
-ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had nothing to set aside
+ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had no space to reserve
 
 
 @dataclass(slots=True)
@@ -51,9 +54,9 @@ class JournalSync:
 
     files: list[Path]
     folder: Path | None
-    obsolete: list[Path]  # removed after the sync
+    obsolete: list[Path]  # to be removed after the sync
     rotated: bool
-    whole: bool  # everything that was recorded before is in the files
+    whole: bool  # the files hold everything that was recorded before
     end: JournalEnd
     error: str | None = None
 
@@ -69,17 +72,17 @@ class JournalSync:
             self.error = error_text("fsync", path or "", error)
             return
         try:
-            while self.obsolete:  # oldest first: a later one may tell what ended that an earlier one began
+            while self.obsolete:  # oldest first: a later file may tell the end of what an earlier one begins
                 remove_file(disk, self.obsolete[0])
                 del self.obsolete[0]
-        except OSError as error:  # snapshots replace what is in it; the next rotation tries again
+        except OSError as error:  # snapshots replace what the file holds; the next rotation tries again
             log.warning("cannot tidy up error=%s", error_text("remove", self.obsolete[0], error))
 
 
 class Journal:
-    """Appends changes to the newest file, and makes a new one when that is due.
+    """Appends changes to the newest file, and begins a new file when that is due.
 
-    May touch the journal's files. What a rotation has to write is `Rotation`'s; when to write and to sync is for others.
+    May touch the journal's files. `Rotation` decides what a rotation writes; others decide when to write and to sync.
     """
 
     def __init__(
@@ -90,8 +93,8 @@ class Journal:
         on_waiting: Callable[[], None],
         on_written: Callable[[], None],
     ) -> None:
-        """`on_waiting`: the first change of several begins to wait. `on_written`: there is something to sync."""
-        self.urgent = False  # something waits that must be written in this turn
+        """`on_waiting`: changes begin to wait for a write. `on_written`: the journal needs a sync."""
+        self.urgent = False  # a waiting change must be written in this turn
         self.size = 0
         self.error: str | None = None
         self.synced_end = JournalEnd()
@@ -101,10 +104,10 @@ class Journal:
         self._on_written = on_written
         self._number = 0
         self._descriptor = -1
-        self._allocate_at = 0  # at this size
-        self._write_failed = False  # and what it should have written waits
-        self._is_unproven = False  # until something was synced
-        self.has_lost = False  # a sync has failed, and not all was told anew since; one that goes well proves nothing
+        self._allocate_at = 0  # size of the file at which more space is reserved
+        self._write_failed = False  # changes still wait that a write should have taken
+        self._is_unproven = False  # set by `distrust`, until everything is synced
+        self.has_lost = False  # a sync has failed; only a full set of snapshots, not a later sync, mends that
         self._changes: list[Entry] = []
         self._only_quiet = True
         self._to_sync: list[Path] = []
@@ -122,16 +125,16 @@ class Journal:
         self._changes.append(change)
 
     def record_quietly(self, changes: Iterable[Entry]) -> None:
-        """Record changes that are worth writing, but not worth a sync."""
+        """Record changes that are worth writing, but do not need a sync."""
         self._changes += changes
 
     @property
     def waiting(self) -> int:
-        """Changes that are not written yet."""
+        """How many changes are not written yet."""
         return len(self._changes)
 
     def write(self) -> bool:
-        """Write all changes that wait, in one go. After a failure they wait for the next call."""
+        """Write all waiting changes in one go. Return False if that failed; they wait for the next call then."""
         changes = self._changes
         if not changes:
             self.urgent = False
@@ -147,7 +150,7 @@ class Journal:
         return True
 
     def bound_waiting(self) -> None:
-        """Drop what waits if it is too much; the next snapshots will tell it."""
+        """Drop the waiting changes if there are too many; the next snapshots replace them."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
             self._rotation.need()
@@ -176,34 +179,34 @@ class Journal:
         return True
 
     def _heal(self) -> None:
-        """Takes the error back when everything that was in doubt is in the file."""
+        """Clear the error when everything that was in doubt is in the file."""
         if not (self._write_failed or self._rotation.is_due or self._is_unproven):
             self.error = None
 
     def distrust(self, error: str) -> None:
-        """Take this for the journal's error until all that waits now is written and synced."""
+        """Set the journal's error, until all that waits now is written and synced."""
         self.error = error
         self._is_unproven = True
         if self._number:
             self._needs_sync()
 
     def _allocate(self, size: int = AHEAD) -> bool:
-        """Has space set aside behind the end; False: there is not so much."""
+        """Reserve space behind the end of the file. Return False if the disk has too little."""
         self._allocate_at = self.size + AHEAD // 2
         try:
             self._files.allocate(self._descriptor, self.size, size)
         except OSError as error:
-            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # else the file system has no such thing
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # otherwise the file system cannot reserve space
             self._allocate_at = self.size + ASK_AGAIN_AFTER if is_full else sys.maxsize
             return not is_full
         return True
 
     def _cut_back(self) -> None:
-        self._allocate_at = 0  # what is set aside goes with it
+        self._allocate_at = 0  # truncating gives up the reserved space as well
         try:
             if self._descriptor >= 0:
                 self._files.truncate(self._descriptor, self.size)
-        except OSError:  # the next write goes to the same place
+        except OSError:  # the next write goes to the same place anyway
             pass
 
     # Files
@@ -228,7 +231,7 @@ class Journal:
     def recover(self, contents: JournalContents) -> Iterator[Entry]:
         """Read everything, cut off a torn tail, and go on writing where the last file ends.
 
-        All that is done, and `contents` complete, when the last change was taken.
+        All of that is done, and `contents` is complete, only when the last change has been taken from the iterator.
         """
         return chain.from_iterable(self._recover(contents))
 
@@ -245,11 +248,11 @@ class Journal:
                 is_due=recovery.has_bad_bytes or len(numbers) > 1,
             )
             self._to_sync = [self._path(number) for number in numbers]
-            self._folder_is_new = True  # the end may have come before the sync of a new file's name
+            self._folder_is_new = True  # the machine may have stopped before a new file's name was synced
 
     @property
     def end(self) -> JournalEnd:
-        """Where it ends now."""
+        """Where the journal ends now."""
         return JournalEnd(self._number, self.size)
 
     # Rotation
@@ -263,7 +266,7 @@ class Journal:
         return self._rotation.lacks_snapshots
 
     def start_rotation(self, topics: Iterable[str]) -> bool:
-        """Begin a new file, with the snapshots of these topics still to come. Return False if that failed."""
+        """Begin a new file, which will get snapshots of these topics. Return False if that failed."""
         self.write()
         old, old_descriptor, old_size = self._number, self._descriptor, self.size
         self._descriptor = -1
@@ -294,13 +297,13 @@ class Journal:
 
     @property
     def next_topic(self) -> str:
-        """Whose snapshot is being written, or is the next."""
+        """The topic whose snapshot is being written, or comes next."""
         return self._rotation.next_topic
 
     def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
         """Write one topic's state, or a piece of it, behind the changes that led to it. Return False if that failed.
 
-        `snapshot` gives the state of the moment at which it is asked for the first change, whatever happens afterwards.
+        `snapshot` returns the state as of its call, whatever happens while its changes are taken.
         """
         rotation = self._rotation
         if not self.write():
@@ -334,7 +337,7 @@ class Journal:
         return sync
 
     def end_sync(self, sync: JournalSync) -> None:
-        """Take back what was synced.
+        """Take back a sync.
 
         After a failed sync nothing in the file can be relied on: everything is written anew, to another file.
         """
@@ -349,4 +352,4 @@ class Journal:
             if sync.rotated and not self._rotation.is_due:
                 self.has_lost = False
             self._heal()
-        self._rotation.replaced = sync.obsolete + self._rotation.replaced  # what was not removed
+        self._rotation.replaced = sync.obsolete + self._rotation.replaced  # files that could not be removed

@@ -1,4 +1,4 @@
-"""When the journal is written and rotated, and what is told when it fails."""
+"""When the journal is written and rotated, and what is reported when it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class JournalKeeper:
-    """Writes the journal, not too often while the disk fails, and keeps the faults true to it.
+    """Writes the journal, seldom while the disk fails, and keeps its entry among the faults up to date.
 
     May touch the journal, its entry among the faults, and the committer's wake-ups.
     """
@@ -27,9 +27,9 @@ class JournalKeeper:
         self._rests_until = 0.0
 
     def write(self) -> bool:
-        """Write the changes that wait; False: the disk does not take them now."""
+        """Write the waiting changes. Return False if the disk does not take them now."""
         if self._rests_until and self._now() < self._rests_until:
-            # A full disk stays full for a while, and everything that waits would be encoded again in every turn.
+            # A full disk stays full for a while, and each try would encode all waiting changes again, in every turn.
             self.journal.bound_waiting()
             return False
         return self.write_now()
@@ -41,21 +41,21 @@ class JournalKeeper:
         return written
 
     def check(self) -> None:
-        """Tell the faults whether the journal can be relied on."""
+        """Report among the faults whether the journal can be relied on."""
         if self.journal.error is not None:
             self._faults.broken(self.journal, self.journal.error)
         elif self.journal in self._faults:
             self._faults.repaired(self.journal)
-            self._wakeups.sync.set()  # what the journal now says is finished can go
+            self._wakeups.sync.set()  # files can be removed that the journal now says are finished
 
     def distrust(self, error: str) -> None:
-        """Refuse publishing until all that waits now is synced: else a new message could count as finished."""
+        """Refuse publishing until all that waits now is synced; otherwise a new message could count as finished."""
         self.journal.distrust(error)
         self.check()
 
     @property
     def needs_space(self) -> bool:
-        """Whether it is broken, and only a new file can mend that."""
+        """Whether the journal is broken and only a new file, which needs space, can mend it."""
         return self.journal in self._faults and self.journal.wants_rotation
 
     def repair(self, *, has_space: bool) -> None:

@@ -1,4 +1,4 @@
-"""Changes as the journal has them, packed: a start reads a million of them, and unpacked all at once they take 300 MB."""
+"""Changes of the journal, packed: a start reads a million of them, and unpacked all at once they would take 300 MB."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgpack
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
-_PIECE: Final = 100  # changes that are packed, and later unpacked, together; one may hold thousands of numbers
+_PIECE: Final = 100  # changes that are packed and unpacked together; a single one may hold thousands of numbers
 
 
 class PackedChanges:
-    """A sequence to add to, and to go through as often as one likes. Lists come back as tuples."""
+    """A sequence of changes that can be added to and iterated any number of times. Lists come back as tuples."""
 
     def __init__(self) -> None:
-        self._packed = bytearray()  # one, as many small ones would leave gaps behind that nobody needs
+        self._packed = bytearray()  # a single buffer, because many small ones would fragment the memory
         self._borders = [0]
 
     def __iter__(self) -> Iterator[Entry]:

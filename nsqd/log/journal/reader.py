@@ -1,4 +1,4 @@
-"""Reading a journal's file frame by frame, and over what is damaged, without ever holding the whole of it."""
+"""Reading a journal's file frame by frame, passing over damage, without ever holding all of it in memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.format import FRAME_HEADER, MAGIC, Frame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
-# What the reader yields in the place of changes that cannot be read.
+# The reader yields this in place of changes that cannot be read.
 LOST: Final = "lost"
 
 
 class BadBytes(NamedTuple):
-    """Something that is no frame; at the tail nothing sound comes behind it, so it is a write that was never finished."""
+    """Bytes that are not a frame. With nothing sound behind them they are the tail, a write that was never finished."""
 
     position: int
     end: int
@@ -44,7 +44,7 @@ def _frame_at(read: ReadAt, position: int, size: int) -> Frame | None:
 
 
 def _find(read: ReadAt, start: int, size: int) -> Frame | None:
-    """The first sound frame from `start` on."""
+    """Return the first sound frame from `start` on; None: there is none."""
     while start < size:
         block = read(start, min(BLOCK_SIZE, size - start))
         place = block.find(MAGIC)

@@ -1,4 +1,4 @@
-"""What a start finds of the journal: its files, the changes in them, and what is wrong."""
+"""What a start finds of the journal: its files, the changes in them, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def journal_numbers(files: Files, folder: Path) -> list[int]:
 
 @dataclass(slots=True)
 class JournalContents:
-    """What was found besides changes, once all of those are read."""
+    """What was found besides changes; complete only when all changes have been read."""
 
     damage: list[Damage] = field(default_factory=list)
     is_whole: bool = True
@@ -47,18 +47,18 @@ class JournalContents:
 
 
 class JournalRecovery:
-    """Reads all files of a journal, and cuts off a torn tail. May touch these files, and `contents`."""
+    """Reads all files of a journal, and cuts off a torn tail. May touch these files and `contents`."""
 
     def __init__(self, files: Files, folder: Path, contents: JournalContents) -> None:
         self.numbers = journal_numbers(files, folder)
         self.size = 0  # of the last file, once everything is read
-        self.has_bad_bytes = False  # which stay in a file, so every start would report them anew
+        self.has_bad_bytes = False  # such bytes stay in their file, so every start would report them again
         self._files = files
         self._folder = folder
         self._contents = contents
 
     def changes(self) -> Iterator[Sequence[Entry]]:
-        """Yield all changes, frame by frame, with LOST in the place of those that cannot be read."""
+        """Yield all changes, frame by frame, with LOST in place of those that cannot be read."""
         numbers = self.numbers
         for number in numbers:
             lacking: set[str] = set()
@@ -90,9 +90,9 @@ class JournalRecovery:
         word = "torn" if bad.is_tail else "damaged"
         try:
             kept = copy_aside(self._files, path, word, bad.position, bad.end)
-        except ReadRefused:  # nothing is cut that could not be kept
+        except ReadRefused:  # nothing is cut that could not be copied aside first
             raise
-        except OSError:  # but a disk that is full is no reason not to start
+        except OSError:  # but a full disk is no reason not to start
             kept = None
         text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
         self._contents.is_whole = False

@@ -11,43 +11,45 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
 ROTATE_AT: Final = 16 * 1024 * 1024
-ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
-PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
+ROTATE_AT_GROWTH: Final = 4  # times the size after the last rotation
+PIECE_WEIGHT: Final = 6_000  # about how many numbers a piece of a snapshot holds: some milliseconds of work
 
-# The journal's own word: topics of each of which a snapshot is to come. If one did not, the file before is still needed.
+# The journal's own word. It names the topics whose snapshots follow. Until all of them are there, the file before this
+# one is still needed.
 ROTATION: Final = "rotation"
 
 
 class Rotation:
     """How far a rotation has got, and whether one is due.
 
-    May touch nothing but itself: the journal opens the new file, writes the changes that this gives, and removes files.
+    May touch nothing but itself: the journal opens the new file, writes the changes that it gets from here, and removes
+    files.
     """
 
     def __init__(self) -> None:
-        self.replaced: list[Path] = []  # files that may go when the rotation that is going on has ended
-        self._topics: deque[str] | None = None  # without a snapshot in the new file; None: no rotation
-        self._is_due = False  # whatever the size: something was lost, and snapshots tell it anew
-        self._is_due_again = False  # something was lost while it was going on
+        self.replaced: list[Path] = []  # files that may be removed when the present rotation has ended
+        self._topics: deque[str] | None = None  # whose snapshots the new file still lacks; None: no rotation
+        self._is_due = False  # at any size: changes were lost, and snapshots have to replace them
+        self._is_due_again = False  # changes were lost during the present rotation
         self._rotate_at = ROTATE_AT
-        self._size_after = 0  # of the file, when the last rotation had ended
+        self._size_after = 0  # size of the file when the last rotation had ended
         self._rest: Iterator[Entry] | None = None  # of the snapshot that is being written
-        self._rest_ends = False  # with the piece that was given last
-        self._parts = 0  # of the snapshot that were given
+        self._rest_ends = False  # whether the piece given last ends the snapshot
+        self._parts = 0  # pieces given of the present snapshot
 
     def recovered(self, size: int, replaced: list[Path], *, is_due: bool) -> None:
-        """Continue where another process has ended: with a last file of this size, and files before it."""
+        """Continue where another process ended: with a last file of this size, and the files before it."""
         self._size_after = size
         self.replaced = replaced
         self._is_due = is_due
 
     @property
     def is_due(self) -> bool:
-        """Whether there are changes that only snapshots can tell."""
+        """Whether changes were lost that only snapshots can replace."""
         return self._is_due
 
     def need(self) -> None:
-        """Have snapshots tell what was lost; those that are written already do not count."""
+        """Have snapshots replace what was lost. Snapshots that are already written do not count."""
         self._is_due = True
         self._is_due_again = self._topics is not None
 
@@ -61,7 +63,7 @@ class Rotation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all snapshots are written, so that the files before may go after the next sync."""
+        """Whether all snapshots are written, so that the files before can be removed after the next sync."""
         return self._topics is not None and not self._topics
 
     @property
@@ -69,11 +71,11 @@ class Rotation:
         return self._size_after
 
     def put_off(self, size: int) -> None:
-        """Let the file grow to this size before it is rotated, as the disk has no room for another one now."""
+        """Let the file grow to this size before it is rotated, because the disk has no room for another file now."""
         self._rotate_at = size
 
     def begin(self, replaced: Path, topics: Iterable[str]) -> Entry:
-        """Begin, and return the change with which the new file says whose snapshots it will have."""
+        """Begin a rotation. Return the change with which the new file names the topics whose snapshots it will have."""
         self._rotate_at = ROTATE_AT
         self._rest = None
         self.replaced.append(replaced)
@@ -82,12 +84,12 @@ class Rotation:
 
     @property
     def next_topic(self) -> str:
-        """Whose snapshot is being written, or is the next."""
+        """The topic whose snapshot is being written, or comes next."""
         assert self._topics
         return self._topics[0]
 
     def next_changes(self, snapshot: Callable[[str], Iterable[Entry]]) -> list[Entry]:
-        """Return one topic's state, or a piece of it, as the journal tells it. Then call `written` or `start_anew`."""
+        """Return one topic's state as changes, or a piece of it. Then call `written` or `start_anew`."""
         topic = self.next_topic
         begins = self._rest is None
         rest = iter(snapshot(topic)) if self._rest is None else self._rest
@@ -103,7 +105,7 @@ class Rotation:
         return changes
 
     def start_anew(self) -> None:
-        """Write the present snapshot from its beginning again: a piece of it, or a change, was not written."""
+        """Write the present snapshot from its beginning again, as a piece of it or a change could not be written."""
         self._rest = None
 
     def written(self) -> None:
@@ -113,7 +115,7 @@ class Rotation:
             self._rest = None
 
     def end(self, size: int) -> list[Path]:
-        """End, and return the files that may go after the next sync."""
+        """End the rotation. Return the files that can be removed after the next sync."""
         self._topics = None
         self._is_due, self._is_due_again = self._is_due_again, False
         self._size_after = size
@@ -122,7 +124,7 @@ class Rotation:
 
 
 def lacking_snapshots(changes: Iterable[Entry]) -> set[str]:
-    """Return the topics whose snapshots should be in the file that tells these changes, and are not."""
+    """Return the topics whose snapshots should be in the file that has these changes, and are not."""
     lacking: set[str] = set()
     note_rotation(changes, lacking)
     return lacking
@@ -139,7 +141,7 @@ def note_rotation(changes: Iterable[Entry], lacking: set[str]) -> None:
 
 
 def _next_piece(changes: Iterator[Entry]) -> tuple[list[Entry], bool]:
-    """Take as much as a frame should hold. Return it, and whether that was all."""
+    """Take as many changes as a frame should hold. Return them, and whether they were all."""
     piece: list[Entry] = []
     weight = 0
     for change in changes:

@@ -1,9 +1,9 @@
 """Reading what is no longer in the tail cache.
 
-First the page cache is asked, at once and without a thread. Only if the disk is needed, or something odd was found, a
-`Load` goes to a thread and the reader is told to come again. What was read stays for a while, as batches whose checksums
-were looked at: who goes through a backlog wants all of them, and the bytes around them are gone before they leave the
-processor's cache.
+The page cache is asked first, at once and without a thread. If the disk is needed, or the bytes are not as expected, a
+`Load` goes to a thread, and the reader is told to come again. What was read is kept for a while as decoded batches with
+checked checksums. All batches of a read are decoded at once, because a consumer of a backlog wants all of them, and the
+bytes of the read are freed while they are still in the processor's cache.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
 
-# Of a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
+# In a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
 READ_SIZE: Final = 128 * 1024
-_NEAR: Final = 4 * 1024  # to be read around a single message; who goes on reads from its end, and much
-COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
-NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of the file system
+_NEAR: Final = 4 * 1024  # read around a single message; a reader that goes on continues from its end, with more
+COLD_BYTES: Final = 4 * 1024 * 1024  # held for each topic that is being read
+NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support them
 
 
 class Damaged(Exception):
-    """At `offset`, where the record of `sequence` should be, there is none."""
+    """There is no sound record at `offset`, where that of `sequence` should be."""
 
     def __init__(self, offset: int, sequence: int) -> None:
         super().__init__(offset, sequence)
@@ -51,19 +51,19 @@ class Damaged(Exception):
 
 
 class Start(NamedTuple):
-    """A record that is known to start here."""
+    """A place where a record is known to start."""
 
     sequence: int
     offset: int
 
 
 class ColdBlock:
-    """Batches that follow each other in a segment, as far as they are sound."""
+    """Consecutive sound batches of a segment."""
 
     __slots__ = ("_bases", "_batches", "end", "end_offset", "first", "segment_base", "size")
 
     def __init__(self, segment_base: int, offset: int, data: bytes, headers: list[tuple[int, Header]]) -> None:
-        """Raises Damaged if the first payload is not what was written."""
+        """Decode the batches up to the first damaged one. Raises Damaged if the first one is damaged."""
         self._batches: list[Batch] = []
         self.segment_base = segment_base
         self.size = 0
@@ -85,13 +85,13 @@ class ColdBlock:
 
 
 class ColdBlocks:
-    """The blocks that were read last, of one topic."""
+    """The blocks of one topic that were read last."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, ColdBlock] = OrderedDict()
         self._bytes = 0
         self._last: ColdBlock | None = None
-        self.used = True  # since the last look at who is idle
+        self.used = True  # since the last call of `forget_idle`
 
     def find(self, sequence: int) -> ColdBlock | None:
         self.used = True
@@ -106,7 +106,7 @@ class ColdBlocks:
         return None
 
     def start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """Where `sequence` starts in the segment, if a block ends just before it."""
+        """Return where `sequence` starts in the segment, if a block ends just before it; None: unknown."""
         for block in reversed(self._blocks.values()):
             if block.end == sequence and block.segment_base == segment.base:
                 return Start(sequence, block.end_offset)
@@ -124,7 +124,7 @@ class ColdBlocks:
 
 
 def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence: int) -> ColdBlock:
-    """The block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's.
+    """Return the block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's size.
 
     Raises Damaged where the walk cannot go on, and BlockingIOError if `read` gave less than it was asked for.
     """
@@ -135,7 +135,7 @@ def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence
         data = read(offset, asked) if asked > 0 else b""
         skipped = scan(data, 0, at, verify=False, until=sequence)
         headers: list[tuple[int, Header]] = []
-        if skipped.position:  # somewhere in the middle: perhaps a single message, whose neighbours nobody wants
+        if skipped.position:  # in the middle of the bytes: perhaps a single message, whose neighbours nobody wants
             near = data[skipped.position : skipped.position + _NEAR]
             scan(near, 0, skipped.sequence, verify=False, headers=headers)
             if headers:
@@ -164,20 +164,20 @@ class AnyLoad(Protocol):
     holes: list[Hole]
     aside: list[Path]  # copies of the bytes in the holes
     error: OSError | None  # why not everything could be read
-    bypassed: tuple[int, int] | None  # the sequences [first, end) that the disk refuses, and has refused for long
+    bypassed: tuple[int, int] | None  # the sequences [first, end) that the disk has refused for long
 
     @property
     def segment(self) -> InFile: ...
 
     @property
     def is_put_off(self) -> bool:
-        """Whether it has to be done again later."""
+        """Whether the read has to be done again later."""
 
     def perform(self, files: Files) -> None: ...
 
 
 class Load:
-    """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere.
+    """A read that needs a thread. The loop makes it and takes it back; only `perform` runs in the thread.
 
     Bytes that the disk refuses never become a hole. A load that `salvages` looks for the next record behind them.
     """
@@ -202,7 +202,7 @@ class Load:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether it has to be done again: it was refused, or failed for a reason that goes away (rights, descriptors)."""
+        """Whether to do it again: it was refused, or failed for a reason that goes away (rights, descriptors)."""
         return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
@@ -211,7 +211,7 @@ class Load:
                 self._read(files, read)
         except OSError as error:
             self._give_up(files, error)
-        for hole in self.holes:  # also those found before an error
+        for hole in self.holes:  # including those found before an error
             if (aside := keep_aside(files, self.segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)
 
@@ -234,7 +234,7 @@ class Load:
             except Damaged as damage:
                 at_start = damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes
                 if at_start and not (salvage and salvage.refused_in(damage.offset, damage.offset + HEADER_SIZE)):
-                    # What pointed here may be wrong. The walk from the beginning will tell.
+                    # The index or block that gave this start may be wrong. Walk from the beginning to find out.
                     self.index_is_bad_at = start.offset
                     start = first
                     continue
@@ -260,10 +260,10 @@ class Load:
     def _start_by_index(self, files: Files, read: ReadAt) -> Start | None:
         segment = self.segment
         if segment.index is not None:
-            return None  # it was asked already
+            return None  # the loop has asked it already
         index = load_index(files, segment)
         last = Start(index.sequences[-1], index.offsets[-1]) if index else Start(segment.base, 0)
-        if segment.size - last.offset > BLOCK_SIZE:  # it is missing, or ends early
+        if segment.size - last.offset > BLOCK_SIZE:  # the index is missing, or ends early
             walk = Walk(read, offset=last.offset, sequence=last.sequence, end=segment.size, verify=False)
             walk.run()
             for sequence, offset in walk.index:
@@ -272,14 +272,14 @@ class Load:
                 save_index(files, segment.index_path, index.encode_unsaved(), saved=index.saved)
                 index.saved = len(index)
             except OSError:
-                pass  # no space, say; it is as good in memory
+                pass  # the disk may be full; the index is as good in memory
         self.index = index
         entry = index.locate(self.sequence)
         return Start(*entry) if entry is not None else None
 
 
 def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copy a piece of a file beside it, as `copy_aside` does; None also if it fails, which is no reason to stop reading."""
+    """Copy a piece of a file as `copy_aside` does. Return None also if that fails, as reading goes on all the same."""
     try:
         return copy_aside(files, path, word, offset, end_offset)
     except OSError:
@@ -287,10 +287,10 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
 
 
 def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copy a piece of a file beside it, once, and return the copy; None: the piece is empty.
+    """Copy a piece of a file to a file beside it, unless that exists, and return its path; None: the piece is empty.
 
-    The copy is whole, or there is none. Raises ReadRefused when the bytes cannot be read, OSError when they cannot be
-    written.
+    The copy is whole, or it does not exist. Raises ReadRefused if the bytes cannot be read, and OSError if they cannot
+    be written.
     """
     target = path.with_name(f"{path.name}.{word}.{offset}")
     if end_offset <= offset:
@@ -299,7 +299,7 @@ def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
         try:
             _copy(files, path, offset, end_offset, target)
         except OSError:
-            with suppress(OSError):  # half a copy would pass for one
+            with suppress(OSError):  # half a copy would be taken for a whole one
                 remove_file(files, target)
             raise
     return target
@@ -318,7 +318,7 @@ def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path
 
 
 def is_missing(files: Files, path: Path, error: OSError) -> bool:
-    """Return whether the error means that only this file is missing: then there are no bytes to wait for.
+    """Return whether the error means that only this file is missing: then waiting would not bring its bytes back.
 
     If its folder is missing too, the data path was moved away or is not mounted, and may come back.
     """
@@ -329,7 +329,7 @@ def is_missing(files: Files, path: Path, error: OSError) -> bool:
 
 
 class ReadDescriptors:
-    """Open files of all topics that are read, the least recently used closed first."""
+    """Open files of all topics that are being read. The least recently used one is closed first."""
 
     def __init__(self, files: Files, most: int) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""One log's reading from disk: where a sequence lies, what was read last, and where nothing can be read."""
+"""Reading one log from disk: where a sequence lies, what was read last, and where nothing can be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class HoldsBlocks(Protocol):
     def forget_idle(self) -> bool:
-        """Drop what was read if it is not being read any more. Return whether nothing is left."""
+        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
 
 
 class ReadingHost(Protocol):
@@ -38,23 +38,23 @@ class ReadingHost(Protocol):
 
     files: Files
     descriptors: ReadDescriptors
-    reads_cache: bool  # whether the file system tells what the page cache holds
+    reads_cache: bool  # whether the file system can read from the page cache alone
 
     def now(self) -> float: ...
 
     def load(self, load: AnyLoad) -> None:
-        """Have a thread perform it, and then the log take it back with `loaded`."""
+        """Have a thread perform the load. The log then takes it back with `loaded`."""
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
-        """Hear that the reader holds blocks, until `forget_idle` returns True."""
+        """Note that the reader holds blocks, until its `forget_idle` returns True."""
 
     def damaged(self, topic: str, load: AnyLoad) -> None: ...
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
-        """Hear that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
+        """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
 
     def read_again(self, refusals: Refusals) -> None:
-        """Hear that less is refused than before, perhaps nothing."""
+        """Note that the disk refuses less than before, perhaps nothing."""
 
 
 class ColdReader:
@@ -82,10 +82,10 @@ class ColdReader:
         self._host = host
         self._segments = segments
         self._holes = sorted((hole.first, hole.end) for hole in holes)
-        self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
+        self._behind_holes: dict[int, tuple[int, int]] = {}  # end of a hole -> segment's base, offset
         self._blocks: ColdBlocks | None = None
         self._streams = Streams()
-        self._loading: dict[int, None] = {}  # not a set, which takes 150 bytes more while it is empty
+        self._loading: dict[int, None] = {}  # not a set, because an empty set takes 150 bytes more
         self.refusals = Refusals(host.now)
 
     def next_readable(self, sequence: int) -> int:
@@ -95,7 +95,7 @@ class ColdReader:
         return sequence
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """Return what was read last or is in the page cache; otherwise None, and a thread is asked."""
+        """Return the batch if it was read last or is in the page cache; otherwise None, and a thread reads it."""
         segment = self._segments.holding(sequence)
         start: Start | None = None
         try:
@@ -109,7 +109,7 @@ class ColdReader:
             start = Start(damage.sequence, damage.offset)
         except BlockingIOError:
             pass
-        except OSError as error:  # the thread will tell what it is
+        except OSError as error:  # the thread will meet the same error, and report it
             if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
         if self.refusals.end_of(sequence) == sequence:
@@ -117,7 +117,7 @@ class ColdReader:
         return None
 
     def ask_again(self) -> None:
-        """Read again what the disk has refused for long, even if nobody waits for it now."""
+        """Read again what the disk has refused for long, even if no reader waits for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(sequence, self._segments.holding(sequence), None)
 
@@ -135,7 +135,7 @@ class ColdReader:
         return self._blocks
 
     def _start_of(self, sequence: int, segment: Segment) -> Start | None:
-        """A record from which the sequence is not far; None: the index has to be read first."""
+        """Return a record's start from which the sequence is not far; None: the index has to be read first."""
         if sequence == segment.base:
             return Start(sequence, 0)
         base, offset = self._behind_holes.get(sequence, (-1, 0))
@@ -158,21 +158,21 @@ class ColdReader:
         block = read_block(read, segment.base, start, segment.size, sequence)
         blocks = self._opened_blocks()
         blocks.add(block)
-        if sequence == start.sequence:  # it goes on where a block, or a segment, has ended
+        if sequence == start.sequence:  # the reader goes on where a block, or a segment, has ended
             piece = self._streams.next_piece(segment, block.end_offset)
             if piece is not None:
                 self._host.load(ReadAhead(self._topic, segment, *piece))
         return block
 
     def loaded(self, load: Load) -> None:
-        """Take what a thread has read; the asker may come again."""
+        """Take what a thread has read. The same sequence may be asked for again."""
         self._loading.pop(load.sequence, None)
         self.learn(load)
 
     def learn(self, load: Load) -> None:
-        """Take what a load has found, whoever asked for it."""
+        """Take what a load has found, also if a carry job performed it."""
         segment = load.segment
-        if segment not in self._segments:  # finished meanwhile
+        if segment not in self._segments:  # it was removed meanwhile
             return
         self._note_refusal(load)
         if load.index is not None and segment.index is None:
@@ -201,7 +201,7 @@ class ColdReader:
             self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
-        """Drop what was read if it is not being read any more. Return whether nothing is left."""
+        """Drop the blocks if nothing was read since the last call. Return whether nothing is left."""
         if self._blocks is not None and self._blocks.used:
             self._blocks.used = False
             return False
@@ -220,7 +220,7 @@ class ColdReader:
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
-        """Yield the headers of the records on disk, from the one on that holds the sequence. Blocks on the disk."""
+        """Yield the headers of the records on disk, beginning with the record of the sequence. Blocks on the disk."""
         files = self._host.files
         for segment in self._segments.starting_with(sequence):
             with opened_to_read(files, segment.path) as read:
@@ -238,7 +238,7 @@ class ColdReader:
 
 
 def _proven_start(read: ReadAt, segment: Segment, sequence: int) -> Start:
-    """What the index says, if there is a record of that sequence."""
+    """Return the place in the index, if a record of that sequence starts there, or else the segment's start."""
     entry = segment.index.locate(sequence) if segment.index is not None else None
     if entry is not None:
         header = decode_header(read(entry[1], HEADER_SIZE), 0)

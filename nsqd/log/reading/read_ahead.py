@@ -1,4 +1,4 @@
-"""Reading ahead of whoever goes through a backlog, so that the disk is not waited for."""
+"""Reading ahead of a consumer that goes through a backlog, so that nobody waits for the disk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.segment import Hole, Segment
 
-AHEAD_BYTES: Final = 2 * 1024 * 1024  # a few thousand messages, so that a thread's wake-up costs each of them little
+AHEAD_BYTES: Final = 2 * 1024 * 1024  # a few thousand messages, so that waking a thread costs little for each
 MOST_STREAMS: Final = 8  # channels of a topic that go through their backlogs at the same time
 
 
 class ReadAhead:
     """Has a thread read what the loop will want next, so that the loop finds it in the page cache.
 
-    What is read is thrown away. It is copied all the same: in a virtual machine the first touch of a page that was free
-    for long may cost as much as all the rest of a message's way, and so it costs the thread, not the loop.
+    The bytes are thrown away, but copying them has a purpose. In a virtual machine, the first touch of a page that was
+    free for long may cost as much as everything else that is done for a message. This way the thread pays for it, not
+    the loop.
     """
 
     def __init__(self, topic: str, segment: Segment, offset: int, size: int) -> None:
@@ -35,7 +36,7 @@ class ReadAhead:
         self._size = size
 
     def perform(self, files: Files) -> None:
-        with suppress(OSError):  # whoever wants what is there will find out
+        with suppress(OSError):  # a reader that wants these bytes will meet the error
             descriptor = files.open_to_read(self.segment.path)
             try:
                 files.read_at(descriptor, self._size, self._offset)
@@ -44,7 +45,7 @@ class ReadAhead:
 
 
 class Streams:
-    """Who reads on and on in a segment, and how far was read ahead for them."""
+    """The readers that go through a segment in order, and how far was read ahead for each."""
 
     __slots__ = ("_streams",)
 
@@ -55,9 +56,9 @@ class Streams:
         return len(self._streams)
 
     def next_piece(self, segment: Segment, offset: int) -> tuple[int, int] | None:
-        """(offset, size) of what to read ahead for one who goes on reading at `offset`; None: enough was read.
+        """Return (offset, size) of what to read ahead for a reader that goes on at `offset`; None: enough was read.
 
-        The last bytes of a segment are left out: what grows right now is in the page cache anyway.
+        The last bytes of a segment are left out: what was appended a moment ago is in the page cache anyway.
         """
         stream = self._stream_at(segment.base, offset)
         start = offset

@@ -1,4 +1,4 @@
-"""Reading for all logs of a store: what threads are to read, what is held in memory, and what could not be read."""
+"""Reading for all logs of a store: reads for threads, blocks that are held in memory, and what could not be read."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Reads:
         self.files = files
         self.now = now
         self.descriptors = ReadDescriptors(files, most_descriptors)
-        self.reads_cache = True  # whether the file system tells what the page cache holds
-        self.loads: deque[AnyLoad] = deque()  # to be performed by threads
+        self.reads_cache = True  # whether the file system can read from the page cache alone
+        self.loads: deque[AnyLoad] = deque()  # for threads to perform
         self.refused_reads = 0  # since the start
         self._faults = faults
         self._wakeups = wakeups
         self._damage = damage
-        self._holders: dict[HoldsBlocks, None] = {}  # of blocks that were read
+        self._holders: dict[HoldsBlocks, None] = {}  # readers that hold blocks in memory
 
     def load(self, load: AnyLoad) -> None:
         self.loads.append(load)
@@ -58,7 +58,7 @@ class Reads:
         self._wakeups.idle.set()
 
     def give_back_what_is_idle(self) -> bool:
-        """Have readers drop what was not used since the last call. Return whether nothing is left."""
+        """Have readers drop blocks that were not used since the last call. Return whether nothing is left."""
         for reader in [candidate for candidate in self._holders if candidate.forget_idle()]:
             del self._holders[reader]
         if not self._holders:
@@ -76,7 +76,7 @@ class Reads:
             report(damage)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
-        """Note that messages before the first segment were not finished, as far as the journal knows."""
+        """Report that messages before the first segment are missing that the journal does not call finished."""
         text = "segments are missing, or the journal is older than they are"
         self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
         report(self._damage[-1])

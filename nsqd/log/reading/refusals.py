@@ -1,12 +1,12 @@
 """Reading from a disk that may refuse: one policy for every reader of the log.
 
-A read either gives bytes, or the disk refuses to give them (EIO, say). The two are judged differently:
+A read either gives bytes, or the disk refuses to give them (with EIO, for example). The two are judged differently:
 
     bytes      have checksums: they are what was written, or they are damaged for good
     a refusal  says nothing about the bytes, which may be readable a moment later
 
 So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or copied because of one. It is raised as
-`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting: a start and a
+`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting. Then a start and a
 repair give up, and a reader with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which
 remembers what it could not read. The refused messages stay where they are, and are asked for again every second.
 """
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_PATIENCE: Final = 3.0  # seconds until a refusal counts as lasting
-RETRY_INTERVAL: Final = 0.1  # seconds between two tries of a caller that can wait in place
+RETRY_INTERVAL: Final = 0.1  # seconds between two tries of a caller that may block
 _PAGE: Final = 4096
-_MOST_REFUSED_PAGES: Final = 64  # a sick disk takes seconds to refuse one
+_MOST_REFUSED_PAGES: Final = 64  # a failing disk takes seconds to refuse each
 
-# What Linux reports for a device that times out, is unplugged or has a bad sector, or a file server that does not answer.
+# What Linux reports for a device that times out, is unplugged or has a bad sector, or for a silent file server.
 _REFUSALS: Final = frozenset(
     (
         errno.EIO,
@@ -55,17 +55,17 @@ _REFUSALS: Final = frozenset(
 
 
 class ReadRefused(OSError):
-    """The disk refuses to give the bytes of the file that `filename` names."""
+    """The disk refuses to give bytes of the file named by `filename`."""
 
 
 def is_refusal(error: OSError) -> bool:
-    """Return whether the error means that the disk fails, not that something is missing or forbidden."""
+    """Return whether the error means that the disk fails, rather than that a file is missing or forbidden."""
     return isinstance(error, ReadRefused) or error.errno in _REFUSALS
 
 
 @contextmanager
 def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
-    """Open a file, and give its `strictly`. Raises ReadRefused; other errors of opening are raised as they are."""
+    """Open a file, and give the reader that `strictly` returns. Raises ReadRefused, and other errors as they are."""
     try:
         descriptor = files.open_to_read(path)
     except OSError as error:
@@ -79,7 +79,7 @@ def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
 
 
 def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
-    """Return a reader of an open file, which fills up with zeros beyond its end, and raises ReadRefused."""
+    """Return a reader of an open file that pads with zeros beyond the file's end, and raises ReadRefused."""
 
     def read(offset: int, size: int) -> bytes:
         try:
@@ -93,12 +93,12 @@ def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
 class Salvage:
     """A reader that gives zeros for pages that the disk refuses, and remembers where they were.
 
-    It serves to find the next sound record. Before taking a gap for a hole, ask `refused_in`. Raises ReadRefused when
-    so much is refused that it is no use to go on.
+    It serves to find the next sound record. Before taking a gap for a hole, ask `refused_in`. Raises ReadRefused if so
+    much is refused that there is no use in going on.
     """
 
     def __init__(self, read: ReadAt) -> None:
-        self.error: ReadRefused | None = None  # the last one
+        self.error: ReadRefused | None = None  # the last refusal
         self._strictly = read
         self._refused: dict[int, int] = {}  # start -> end
 
@@ -127,7 +127,7 @@ class Salvage:
 def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
     """Repeat an idempotent step until the disk does not refuse; if the refusal lasts, raise its error.
 
-    For a start and for threads, which can wait in place.
+    For a start and for threads, which may block.
     """
     waited = 0.0
     while True:
@@ -135,7 +135,7 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
         try:
             return step()
         except OSError as error:
-            refusing = monotonic() - began  # a sick disk may take half a minute to refuse one read
+            refusing = monotonic() - began  # a failing disk may take half a minute to refuse one read
             if not is_refusal(error) or waited + refusing >= READ_PATIENCE:
                 raise
             if not waited:
@@ -145,7 +145,10 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
 
 
 class WaitsOnce:
-    """Does steps in a thread, which may read several files: waits for the first lasting refusal, for no other after it."""
+    """Performs the steps of one thread, which may read several files, and waits for one lasting refusal only.
+
+    After that, a refused step raises at once.
+    """
 
     def __init__(self, pause: Callable[[float], None]) -> None:
         self._pause = pause
@@ -161,16 +164,17 @@ class WaitsOnce:
             raise
 
     def reader(self, read: ReadAt) -> ReadAt:
-        """Return a reader of one file that waits as this does."""
+        """Return a reader that wraps `read` and waits in the same way."""
         return lambda offset, size: self(lambda: read(offset, size))
 
 
 class Refusals:
     """What the disk refuses to one reader of a log: since when, and which sequences the reader bypasses.
 
-    A refused read is tried again while its reader waits. Once the refusal has lasted, the read looks for the next record
-    that it can get, and the reader bypasses the sequences before that record. Each such stretch is read again from time
-    to time. The first read of it that succeeds ends the stretch; if more of it is refused, that makes a new one.
+    A refused read is tried again as long as its reader waits. Once the refusal has lasted, the read looks for the next
+    record that it can get, and the reader bypasses the sequences before that record. Each such stretch is read again
+    from time to time. The first read of it that succeeds ends the stretch; if more of it is refused, that makes a new
+    one.
     """
 
     __slots__ = ("_now", "_since", "_stretches")
@@ -178,15 +182,15 @@ class Refusals:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: dict[int, float] = {}  # sequences whose reads are refused and tried again
-        self._stretches: list[tuple[int, int]] = []  # [first, end), in the order in which they were asked for
+        self._stretches: list[tuple[int, int]] = []  # [first, end), in the order of their last reads
 
     def __len__(self) -> int:
-        """Return how many reads wait for the disk."""
+        """Return how many reads are refused and wait for the disk."""
         return len(self._since) + len(self._stretches)
 
     @property
     def oldest_stretch(self) -> int | None:
-        """The first sequence of the stretch whose last read is the longest ago; None: there is no stretch."""
+        """The first sequence of the stretch that was read least recently; None: there is no stretch."""
         return self._stretches[0][0] if self._stretches else None
 
     def has_lasted(self, sequence: int) -> bool:

@@ -1,12 +1,12 @@
-"""Which time lies where in a log, and how many bytes before it, told by the indexes and the records' headers alone.
+"""Which time lies where in a log, and how many bytes lie before it, read from indexes and record headers alone.
 
-A survey costs about the same however long the range is, because it looks as closely as the range is short:
+A survey costs about the same however long its range is. The shorter the range, the more of its records it reads:
 
     many segments       the first record of each
-    a few               records that the sparse index names
-    no more than WALKED every record
+    a few segments      the records in the sparse index
+    at most WALKED      every record
 
-So whoever wants to know exactly where a time lies asks again about what is between two points, some three or four times.
+So to find exactly where a time lies, a caller surveys the stretch between two points again, some three or four times.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CHUNK: Final = 64 * 1024
 
 
 class Point(NamedTuple):
-    """The messages before `sequence` were published at `timestamp` or earlier, those from it on then or later.
+    """Messages before `sequence` were published at `timestamp` or earlier; the others at `timestamp` or later.
 
-    `bytes` of records lie between the beginning of the range and the point.
+    `bytes` is the size of the records between the beginning of the range and the point.
     """
 
     sequence: int
@@ -46,11 +46,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    position: int  # as if the segments lay end to end
+    position: int  # counted as if the segments lay end to end
     header: Header
 
     def position_of(self, sequence: int) -> int:
-        """Where a message lies; within a record as if all of its messages were equally long."""
+        """Return the position of a message, as if all messages of the record were equally long."""
         header = self.header
         passed = min(max(sequence - header.base_sequence, 0), header.count)
         return self.position + header.size * passed // header.count
@@ -65,7 +65,7 @@ class _Place(NamedTuple):
 
 
 class Survey:
-    """Of stretches that follow each other. All of it blocks on the disk, and may raise ReadRefused."""
+    """A survey of stretches that follow each other. Every method blocks on the disk, and may raise ReadRefused."""
 
     def __init__(self, files: Files, stretches: Sequence[Stretch]) -> None:
         self._files = files
@@ -74,10 +74,10 @@ class Survey:
         self._indexes: dict[int, Index] = {}
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
-        """Return at most so many points (six or more) of [start, end), the first at its start and the last at its end.
+        """Return at most `most` points (six or more) of [start, end), the first at its start and the last at its end.
 
-        None lies between two neighbours when one record does, or when nothing there can be read; no points at all, when
-        the ends cannot be.
+        There is no point between two neighbours if a single record lies between them, or if nothing there can be read.
+        If the ends cannot be read, no points are returned at all.
         """
         first, last = self._holding(start), self._holding(end - 1)
         if first is None or last is None:
@@ -86,7 +86,7 @@ class Survey:
         origin, latest = first.position_of(start), 0
         points: list[Point] = []
         for record in (first, *inner, last):
-            latest = max(latest, record.header.timestamp)  # where the clock was set back
+            latest = max(latest, record.header.timestamp)  # times ascend even if the clock was set back
             for sequence in (record.header.base_sequence, record.header.end_sequence):
                 at = min(max(sequence, start), end)
                 point = Point(at, latest, record.position_of(at) - origin)
@@ -95,7 +95,7 @@ class Survey:
         return points
 
     def _between(self, first: _Record, last: _Record, most: int) -> Iterator[_Record]:
-        """At most so many records between these two, evenly spread."""
+        """Yield at most `most` records between these two, evenly spread."""
         if first.position >= last.position:
             return
         named: list[_Place] = []
@@ -103,12 +103,12 @@ class Survey:
             named = [
                 it for it in self._named() if first.position < self._starts[it.stretch] + it.offset < last.position
             ]
-        # An index that was lost makes it a long walk, as it does for whoever reads.
+        # Without its index, a long segment takes a long walk, as for any other reader.
         found = self._read_headers(_thinned(named, most)) if named else _thinned(self._walked(first, last), most)
         yield from (record for record in found if first.position < record.position < last.position)
 
     def _holding(self, sequence: int) -> _Record | None:
-        """Return the record of this message; where that is damaged, the last sound one before it in its segment."""
+        """Return the record of this message; if it is damaged, the last sound one before it in its segment."""
         place = bisect_right(self._stretches, sequence, key=lambda stretch: stretch.base) - 1
         index = self._index(place)
         with self._opened(place) as read:
@@ -139,7 +139,7 @@ class Survey:
                         yield record
 
     def _named(self) -> Iterator[_Place]:
-        """Where records begin as file names and, where the segments are few, indexes tell."""
+        """Yield where records begin, as told by file names and, if the segments are few, by indexes."""
         for number, stretch in enumerate(self._stretches):
             yield _Place(number, 0, stretch.base)
             if len(self._stretches) <= _MANY_SEGMENTS:
@@ -156,7 +156,7 @@ class Survey:
                         yield _Record(self._starts[number] + place.offset, header)
 
     def _chain(self, read: ReadAt, place: int, offset: int, sequence: int) -> Iterator[_Record]:
-        """The records that follow each other from here on, as far as they are sound."""
+        """Yield consecutive records from here on, as far as they are sound."""
         stretch, data, start = self._stretches[place], b"", offset
         while offset < stretch.size:
             header = decode_header(data, offset - start)
@@ -171,7 +171,7 @@ class Survey:
 
     @contextmanager
     def _opened(self, place: int) -> Iterator[ReadAt | None]:
-        """Open a segment; gives None if its file is gone."""
+        """Open a segment, and give a reader of it; None: its file is gone."""
         with ExitStack() as stack:
             try:
                 read = stack.enter_context(opened_to_read(self._files, self._stretches[place].path))

@@ -1,4 +1,4 @@
-"""The newest batches of a topic, in memory: what is published and consumed at once never comes from the disk."""
+"""The newest batches of a topic, in memory, so that what is consumed right after publishing never comes from disk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
 
-BATCH_OVERHEAD: Final = 256  # what a batch costs in memory besides its payload, about
+BATCH_OVERHEAD: Final = 256  # about what a batch costs in memory besides its payload
 
 _base_of: Final = attrgetter("base_sequence")
 
 
 class TailCache:
-    """Consecutive batches. `start` is the first sequence in them, or the log's tail if there are none.
+    """Consecutive batches. `start` is the first sequence in them, or the log's tail if the cache is empty.
 
-    Beside them it keeps the batches of the last write until the next one, even if they exceed the bounds.
+    Besides, it keeps the batches of the last write until the next one, even if they exceed the bounds.
     """
 
     __slots__ = (
@@ -41,7 +41,7 @@ class TailCache:
         self.bytes = 0
         self._most_messages = most_messages
         self._most_bytes = most_bytes
-        # A few percent more, so that a large cache is shrunk now and then instead of with every write.
+        # A few percent above the bounds, so that a large cache is shrunk now and then instead of with every write.
         self._tolerated_messages = most_messages + (most_messages >> 5)
         self._tolerated_bytes = most_bytes + (most_bytes >> 5)
         self._batches: deque[Batch] = deque()
@@ -72,7 +72,7 @@ class TailCache:
         return self.messages + messages <= self._most_messages and self.bytes + size <= self._most_bytes
 
     def shrink(self) -> None:
-        """Back to the bounds. Many at a time: that costs a third of letting them go one by one."""
+        """Shrink to the bounds. Dropping many batches at a time costs a third of dropping them one by one."""
         batches, by_base = self._batches, self._by_base
         messages, size = self.messages, self.bytes
         start = self.start
@@ -85,7 +85,7 @@ class TailCache:
         self.messages, self.bytes, self.start = messages, size, start
 
     def forget_before(self, sequence: int) -> None:
-        """Let go of batches that end at or before `sequence`."""
+        """Drop the batches that end at or before `sequence`."""
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
         batches = self._batches
@@ -93,7 +93,7 @@ class TailCache:
             self._forget_oldest()
 
     def forget_from(self, sequence: int) -> None:
-        """Take back batches that start at or after `sequence`, which is the tail again."""
+        """Take back the batches that start at or after `sequence`, which is the tail again."""
         batches = self._batches
         while batches and batches[-1].base_sequence >= sequence:
             batch = batches.pop()
@@ -112,7 +112,7 @@ class TailCache:
 
 
 def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:
-    """Return the one of consecutive batches that holds the sequence; None: it lies before the first or after the last."""
+    """Return the batch that holds the sequence, out of consecutive batches; None: none of them does."""
     if not batches or sequence < batches[0].base_sequence or sequence >= batches[-1].end_sequence:
         return None
     return batches[bisect_right(batches, sequence, key=_base_of) - 1]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Repairs:
     """Goes through the faults, and has the owner of each try to mend it.
 
-    May touch wake-ups, and one fault: that of the ids is taken back before the reservation is written again. Every other
-    owner takes its fault back itself when a try succeeds.
+    May touch wake-ups, and one fault: that of the ids is taken back before the reservation is written again. Every
+    other owner takes its fault back itself when a try succeeds.
     """
 
     def __init__(
