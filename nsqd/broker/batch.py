@@ -1,10 +1,10 @@
 """The batch: what one publish, one read from disk or one turn's worth of PUBs has in common.
 
-A batch is the unit of everything (docs/explanation/life-of-a-message.md): it is appended, checksummed,
-written, cached and fanned out whole. A message is only a position in it, and is cut out when it is sent.
+A batch is the unit of everything (docs/explanation/life-of-a-message.md): it is appended, checksummed, written, cached
+and handed to all channels as a whole. A message is only a position in a batch, and is cut out when it is sent.
 
-The payload is kept exactly as MPUB carries it, `(size:4, body) * count`, so that neither publishing nor
-reading back from disk has to transform a byte.
+The payload is kept exactly as MPUB carries it, `(size:4, body) * count`, so that neither publishing nor reading back
+from disk has to transform a byte.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides 
 class Receipt:
     """What a publisher holds until the log has answered.
 
-    `settled` turns true once, when the topic's ack policy is met or the write has failed; `error` is then
-    None or the operating system's text.
+    `settled` becomes true once, when the topic's ack policy is met or the write has failed; `error` is then None or the
+    operating system's text.
     """
 
     __slots__ = ("_waiting", "error", "settled", "stays")
@@ -33,7 +33,7 @@ class Receipt:
     def __init__(self) -> None:
         self.settled = False
         self.error: str | None = None
-        self.stays = False  # in the log, whatever the error is
+        self.stays = False  # whether the batch stays in the log in spite of the error
         self._waiting: list[Callable[[], None]] | None = None
 
     def settle(self, error: str | None = None, *, stays: bool = False) -> None:
@@ -48,7 +48,7 @@ class Receipt:
                 callback()
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """Calls back once settled; at once when it already is."""
+        """Call back once the receipt is settled; at once if it already is."""
         if self.settled:
             callback()
         elif self._waiting is None:
@@ -58,7 +58,10 @@ class Receipt:
 
 
 class Batch:
-    """Messages that were published together. `offsets` has count + 1 entries: where each size prefix starts, and the end."""
+    """Messages that were published together.
+
+    `offsets` has count + 1 entries: where the size prefix of each message starts, and the end of the payload.
+    """
 
     __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "key", "offsets", "payload", "timestamp")
 
@@ -78,7 +81,7 @@ class Batch:
         self.payload = payload
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
-        self.key = key  # by which a publisher's second try is known, while this is new; not read back with the batch
+        self.key = key  # recognises a publisher's second try; only new batches have one, it is not read back from disk
         self.count = len(offsets) - 1
 
     @property
@@ -94,20 +97,20 @@ class Batch:
         return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]
 
     def ids(self, first: int, last: int) -> tuple[bytes, ...]:
-        """The wire ids of the sequences [first, last)."""
+        """Return the wire ids of the sequences [first, last)."""
         start = self.base_id + first - self.base_sequence
         return hex_ids(start, last - first)
 
     def frames_size(self, first: int, last: int) -> int:
-        """How many bytes the frames of [first, last) have."""
+        """Return how many bytes the frames of [first, last) have."""
         position = first - self.base_sequence
         count = last - first
         return self.offsets[position + count] - self.offsets[position] + count * _MESSAGE_OVERHEAD
 
     def frames(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
-        """Pieces that joined are the message frames of [first, last); `ids` as `ids()` gave them.
+        """Return pieces that form the message frames of [first, last) when joined; `ids` come from `ids()`.
 
-        Equal sizes share their prefix: a dictionary look-up costs a fifth of packing it anew.
+        Messages of equal size share their prefix: a dictionary look-up costs a fifth of packing it anew.
         """
         position = first - self.base_sequence
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
@@ -127,7 +130,7 @@ class Batch:
 
 
 _MOST_IDS_AT_ONCE: Final = 512
-# Of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB.
+# The part of a count that gets a struct of its own. One for each count up to 512 would take 4 MB, these take 140 kB.
 _REST: Final = 63
 
 
@@ -137,7 +140,7 @@ def _id_structs(count: int) -> tuple[Struct, Struct]:
 
 
 def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
-    """`count` consecutive ids from `start`, 16 hex digits each, at a fraction of formatting them one by one."""
+    """Return `count` consecutive ids from `start`, each as 16 hex digits. Formatting them one by one is far slower."""
     if count == 1:
         return (b"%016x" % start,)
     if count > _MOST_IDS_AT_ONCE:

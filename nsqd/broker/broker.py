@@ -1,7 +1,7 @@
 """The broker: all topics, and what one turn leaves to be done.
 
-A turn sets `now` and `timestamp`, lets clients and operators do things, and then has the broker `seal` what was
-published, and, when the log has written it, `hand_over` to the channels. See docs/decisions/0001.
+A turn sets `now` and `timestamp`, and lets clients and operators do things. Then it has the broker `seal` what was
+published and, when the log has written it, `hand_over` to the channels. See docs/decisions/0001.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Store, TopicLog
 
-_TOPICS_IN_PART: Final = 100  # of the topology
+_TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
 
 class Broker(TopicWork[Channel, Topic]):
-    """All topics. Of the rest, `TopicWork` is what topics see of it, and `ChannelWork` what channels do."""
+    """All topics. Topics see the broker as `TopicWork`, and channels see it as `ChannelWork`."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Broker(TopicWork[Channel, Topic]):
             note=note,
         )
         self.start_time = timestamp // 1_000_000_000
-        self.learns = learns  # whether there is somebody to ask which channels a new topic has elsewhere
-        self.undiscovered: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
+        self.learns = learns  # whether nsqlookupd can be asked which channels a new topic has elsewhere
+        self.undiscovered: dict[Topic, None] = {}  # learning topics about which nobody has been asked yet
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.promised: Receipt | None = None
-        self.refusal: str | None = None  # why nobody may publish any more
+        self.refusal: str | None = None  # why nobody may publish any more; None: publishing is allowed
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -76,7 +76,7 @@ class Broker(TopicWork[Channel, Topic]):
         return self.topics.get(name)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, made if need be."""
+        """Return the topic of this name, and create it if need be."""
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
@@ -102,7 +102,7 @@ class Broker(TopicWork[Channel, Topic]):
         return True
 
     def _learn_channels(self, topic: Topic) -> None:
-        """Where nobody can be asked, nothing is to be learned."""
+        """Have the topic's channels elsewhere asked for; if nobody can be asked, the topic has learned them."""
         if self.learns:
             self.undiscovered[topic] = None
         else:
@@ -111,15 +111,15 @@ class Broker(TopicWork[Channel, Topic]):
     # The steps of a turn
 
     def record_deferred(self) -> None:
-        """Tells the journal which of this turn's publishes are deferred, before the logs have them."""
+        """Tell the journal which of this turn's publishes are deferred, before the logs have them."""
         deferring, self.deferring = self.deferring, {}
         for topic in deferring:
             topic.record_deferred(self.timestamp)
 
     def seal(self, refusal: str | None = None) -> None:
-        """What was published in this turn goes into the buffers of its logs.
+        """Put what was published in this turn into the buffers of its logs.
 
-        A `refusal` (the journal cannot be written) is the answer to all publishes to topics that it concerns.
+        A `refusal` (the journal cannot be written, for example) is the answer to all publishes to topics on disk.
         """
         if self.deferring:
             self.record_deferred()
@@ -133,7 +133,7 @@ class Broker(TopicWork[Channel, Topic]):
             self._sealed[topic] = None
 
     def hand_over(self) -> None:
-        """What the logs have taken goes to channels, and from there to whoever has room."""
+        """Give what the logs have taken to the channels, and from there to consumers that have room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
@@ -144,26 +144,26 @@ class Broker(TopicWork[Channel, Topic]):
                 channel.distribute(self.now)
 
     def drop_overflow(self) -> None:
-        """When all have been served whose sockets took something: what is ephemeral keeps only what fits."""
+        """Reduce ephemeral channels to what fits. Called when every socket has taken what it could."""
         overflowing, self.overflowing = self.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
 
     def expire(self) -> None:
-        # A channel that has another alarm by now was told to come at another time, or is gone.
+        # A channel with another alarm by now has been given another time, or is gone.
         due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
         for channel in due:
             channel.expire(self.now)
 
     def loaded(self, topic_name: str) -> None:
-        """The log has fetched what somebody asked for."""
+        """Deliver again from a topic's channels, because the log has fetched what one of them asked for."""
         topic = self.topics.get(topic_name)
         if topic is not None:
             for channel in topic.channels.values():
                 channel.wants_attention()
 
     def record_progress(self) -> None:
-        """Ten times a second: what was finished since, for the journal, and what logs may let go."""
+        """Tell the journal what was finished, and logs what they can remove. Called ten times a second."""
         changed, self.changed = self.changed, {}
         for channel in changed:
             channel.record_progress()
@@ -173,7 +173,7 @@ class Broker(TopicWork[Channel, Topic]):
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:
-        """Re-evaluate the retention of these topics, as time has passed."""
+        """Evaluate the retention of these topics again, because time has passed."""
         for name in names:
             if (topic := self.topics.get(name)) is not None:
                 topic.let_go()
@@ -181,10 +181,11 @@ class Broker(TopicWork[Channel, Topic]):
     # The journal
 
     def promise(self) -> Receipt:
-        """Settled by this turn, when the journal has its urgent changes; with an error when the disk does not take them.
+        """Return a receipt for this turn's urgent changes, settled when the journal has them or the disk has failed.
 
-        What was decided stays decided in memory in either case. A channel that could not be made durable, say, is there,
-        gets its messages, and is written when the disk works again; but who asked for it was told that it failed.
+        In either case the decisions stand in memory. For example, a new channel that could not be made durable exists
+        and gets its messages, and it is written when the disk works again. But the client that asked for it gets an
+        error.
         """
         if self.promised is None:
             self.promised = Receipt()
@@ -196,11 +197,11 @@ class Broker(TopicWork[Channel, Topic]):
             promised.settle(error)
 
     def topology(self) -> dict[str, object]:
-        """The names of all that is durable: the second place where a channel is named."""
+        """Return the names of everything durable, for topology.json, the second place that knows channels."""
         return self._topology_of(self.topics.values())
 
     def topology_parts(self) -> Iterator[dict[str, object]]:
-        """Yield `topology` in parts of some topics, each as it is when its part is taken."""
+        """Yield `topology` in parts of some topics each. Each part is as of the moment when it is taken."""
         names = iter(list(self.topics))
         while some := list(islice(names, _TOPICS_IN_PART)):
             yield self._topology_of([topic for name in some if (topic := self.topics.get(name)) is not None])
@@ -220,18 +221,18 @@ class Broker(TopicWork[Channel, Topic]):
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """The sequences that channels of the topic need besides what lies ahead of their cursors, in pieces, as of now."""
+        """Return, in pieces, the sequences that the topic's channels need besides those ahead of their cursors."""
         topic = self.topics.get(name)
         return topic.exceptions() if topic is not None else ()
 
     def restore(
         self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()
     ) -> None:
-        """Builds topics and channels from what recovery found, every position clamped to its log's tail.
+        """Build topics and channels from what recovery found, and clamp every position to its log's tail.
 
         A topic that only the journal knows begins with an empty log; one that only its log knows has no channels.
-        `untold` names topics whose state did not come from the journal, so that it is told now; so is what was in doubt,
-        or progress that is made from here on would be, too.
+        `untold` names topics whose state did not come from the journal. The journal is told their state now, and also
+        the state of topics in doubt; otherwise the progress that they make from here on would be in doubt, too.
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
@@ -251,13 +252,13 @@ class Broker(TopicWork[Channel, Topic]):
                         topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
-            topic.let_go()  # the end may have come between a last FIN and the removal of its segment
+            topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal
         self.shape_unsaved = True  # the second place may be older than what was found
 
     # Seen from outside
 
     def snapshot(self, topic: str = "", channel: str = "", *, clients: bool = True) -> BrokerSnapshot:
-        """The figures of everything, or of one topic (None when it is unknown) and of one channel."""
+        """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel."""
         names = [topic] if topic else sorted(self.topics)
         topics = None
         if not topic or topic in self.topics:

@@ -1,10 +1,10 @@
-"""The words of the journal: all that can change in a topic or a channel, as tuples of a word and its arguments.
+"""The words of the journal: every change of a topic or a channel, as a tuple of a word and its arguments.
 
-The type checker knows each word with its arguments, and every match has to cover all of them. The cost of keeping
-state on disk follows what changes, never how much is waiting. Times are wall-clock milliseconds, because they outlive the
-process. H, of a topic, is the sequence up to which channels have been given its messages.
+The type checker knows each word with its arguments, and every match has to cover all of them. The cost of keeping state
+on disk depends on what changes, never on how much is waiting. Times are wall-clock milliseconds, because they outlive
+the process. A topic's H is the sequence up to which its messages were handed to the channels.
 
-Names come first: the topic's, and the channel's where there is one.
+Names come first: the topic's, and then the channel's if the change is about one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Literal, TypeGuard, get_args
 TopicChange = (
     tuple[Literal["topic"], str]  # a topic begins, frozen at sequence 0
     | tuple[Literal["drop"], str]  # and ends
-    | tuple[Literal["learned"], str]  # its channels elsewhere are known; until then H stands still
-    | tuple[Literal["snapshot"], str]  # what follows replaces all that was known of this topic
+    | tuple[Literal["learned"], str]  # its channels elsewhere are known; before this, H stands still
+    | tuple[Literal["snapshot"], str]  # what follows replaces everything known of this topic
     | tuple[Literal["pause"], str, bool]
     | tuple[Literal["freeze"], str, int]  # H stands still here from now on (paused, or no channel left)
     | tuple[Literal["flow"], str]  # H follows the tail again
@@ -24,16 +24,16 @@ TopicChange = (
     | tuple[Literal["park"], str, int, int, int]
     | tuple[Literal["unpark"], str]  # all parked batches were handed over (as `defer`) or emptied away
     | tuple[Literal["cut"], str, int]  # nothing at or after this sequence was ever written
-    | tuple[Literal["doubt"], str, int]  # something is lost here: what is told of this and later may have been cut
+    | tuple[Literal["doubt"], str, int]  # changes were lost here: sequences from this one on may have been cut
     # start, count, due_ms: handed over to all channels; cursors pass over it
     | tuple[Literal["defer"], str, int, int, int]
     | tuple[Literal["channel"], str, str, int]  # a channel begins, with its cursor here
     | tuple[Literal["nochannel"], str, str]  # and ends
 )
 ChannelChange = (
-    tuple[Literal["hold"], str, str, bool]  # it is paused, or is no more
-    | tuple[Literal["empty"], str, str, int]  # everything before this cursor is done with, exceptions too
-    | tuple[Literal["seek"], str, str, int]  # so is all that was known; the cursor stands here, perhaps further back
+    tuple[Literal["hold"], str, str, bool]  # whether it is paused
+    | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished, exceptions too
+    | tuple[Literal["seek"], str, str, int]  # exceptions are dropped; the cursor stands here, perhaps further back
     | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered here
     | tuple[Literal["progress"], str, str, int, Sequence[int]]  # the cursor is here; [a, b), [c, d) ... were finished
     # attempts, sequences: delivered again, for the attempts-th time
@@ -46,5 +46,8 @@ _SHAPES = frozenset([(get_args(get_args(change)[0])[0], len(get_args(change))) f
 
 
 def is_known(change: Sequence[object]) -> TypeGuard[Change]:
-    """Return whether this is a word of ours, with as many arguments: another version may have told the journal of others."""
+    """Return whether this is one of the words above with the right number of arguments.
+
+    A journal that another version has written may have others.
+    """
     return (change[0], len(change)) in _SHAPES

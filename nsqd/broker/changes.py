@@ -1,6 +1,6 @@
 """The changes that the journal keeps, and how they add up to a state again.
 
-What words there are stands in `change.py`.
+`change.py` lists the words.
 
 **How a channel comes back after a crash.** The journal has no entry for each message. It tells of a channel
 
@@ -8,9 +8,9 @@ What words there are stands in `change.py`.
     waiting    messages that were taken and are not finished, each with its attempts and when it is due
     skips      ranges at or after the cursor that were taken already, so that the cursor passes over them
 
-A `progress` names the new cursor and what was finished since the last one. Whatever the cursor has passed that was not
-finished must have been in flight, so nobody has to say so. For example, a channel at 0 is sent the messages 0 to 5 and
-finishes 1, 2 and 4; ranges are written as start and end:
+A `progress` names the new cursor, and what was finished since the last one. Messages that the cursor has passed and
+that are not finished must have been in flight, so no entry has to say so. For example, a channel at 0 is sent the
+messages 0 to 5 and finishes 1, 2 and 4; ranges are written as start and end:
 
     ("progress", "t", "c", 6, [1, 3, 4, 5])     cursor 6; 0, 3 and 5 were in flight, and wait with one attempt each
     ("progress", "t", "c", 6, [3, 4])           3 is finished as well; 0 and 5 wait
@@ -22,10 +22,11 @@ A crash between two entries loses only the later one: then a few messages that w
 **Doubt.** Where a frame of the journal is damaged, nobody knows what it told. It may have told that the end of a log
 was cut off after a failure, so that the sequences behind the last synced place are other messages now; or that 820 was
 deferred. So the store puts a `doubt` in the place of the frame, with the sequence up to which the log was synced then.
-Each channel of the topic that is further reads again from there: duplicates are better than loss. What waits keeps its
-place. Say that was at 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Normally 800 to 899 would now
-count as in flight. A channel in doubt does not believe that: its cursor stays at 800, and only 900 to 949 are skipped
-as finished. The doubt ends when the channel is emptied or moved, or when a snapshot tells its state anew.
+Each channel of the topic that is further reads again from there: duplicates are better than loss. Waiting messages keep
+their place. Say the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Normally
+800 to 899 would now count as in flight. A channel in doubt does not believe that: its cursor stays at 800, and only 900
+to 949 are skipped as finished. The doubt ends when the channel is emptied or moved, or when a snapshot tells its state
+anew.
 
 A snapshot of a topic that is too long for one frame comes in parts:
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
 
-_NO_SEQUENCE: Final = 1 << 64  # beyond all of them
+_NO_SEQUENCE: Final = 1 << 64  # beyond all sequences
 
 
 class ChannelState:
@@ -58,7 +59,7 @@ class ChannelState:
         self.born = cursor
         self.cursor = cursor
         self.paused = False
-        self.in_doubt = False  # something that was told of it is lost
+        self.in_doubt = False  # changes that were told about it are lost
         self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
 
@@ -76,11 +77,11 @@ class ChannelState:
 
     def wait(self, sequence: int, attempts: int, due_ms: int) -> None:
         if self.in_doubt and sequence not in self.waiting:
-            self.skip(sequence, sequence + 1)  # that the cursor had passed it may be what is lost
+            self.skip(sequence, sequence + 1)  # the entry with which the cursor passed it may be lost
         self.waiting[sequence] = (attempts, due_ms)
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
-        if start < self.born:  # handed over before this channel existed
+        if start < self.born:  # the messages were handed over before this channel existed
             return
         self.skip(start, start + count)
         for sequence in range(start, start + count):
@@ -96,20 +97,20 @@ class ChannelState:
             for sequence in range(start, end):  # in flight when this was written
                 self.waiting[sequence] = (1, 0)
         self.cursor = max(cursor, before)
-        # What the cursor has just passed was never waiting, but for deferred messages, which it passes over.
+        # What the cursor has just passed was not waiting, except for deferred messages in the skip ranges.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
             for sequence in range(start, end):
                 self.waiting.pop(sequence, None)
 
     def _progress_in_doubt(self, done: list[tuple[int, int]]) -> None:
-        """What lies between need not have been in flight, but may be deferred: the cursor stays, and reads it again."""
+        """Skip what is finished, without moving the cursor: what lies between may be deferred, and is read again."""
         for start, end in done:
             self.skip(start, end)
             for sequence in range(start, end):
                 self.waiting.pop(sequence, None)
 
     def _pass_over(self, cursor: int) -> list[tuple[int, int]]:
-        """Takes off, and returns, what of the skip ranges lies before the cursor."""
+        """Take off, and return, the part of the skip ranges that lies before the cursor."""
         passed = []
         skips = self.skips
         while skips and skips[0][0] < cursor:
@@ -139,7 +140,7 @@ class ChannelState:
         return needed
 
     def doubt(self, sequence: int) -> None:
-        """Reads again from there on; what waits has its place still, and is not read twice."""
+        """Read again from this sequence on. Messages that wait keep their place, and are not read twice."""
         self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
         self.skips = deque((start, min(end, sequence)) for start, end in self.skips if start < sequence)
@@ -148,7 +149,7 @@ class ChannelState:
             self.skip(place, place + 1)
 
     def cut(self, tail: int) -> bool:
-        """Forgets everything at or after the tail; says whether there was anything."""
+        """Drop everything at or after the tail. Return whether there was anything."""
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
@@ -174,7 +175,10 @@ class TopicState:
         return any(channel.in_doubt for channel in self.channels.values())
 
     def cut(self, tail: int) -> bool:
-        """Clamps every position to the recovered tail, or new messages would count as finished."""
+        """Clamp every position to the recovered tail; otherwise new messages would count as finished.
+
+        Return whether anything has changed.
+        """
         parked = [p for p in self.parked if p[0] < tail]
         changed = parked != self.parked or (self.frozen_at is not None and self.frozen_at > tail)
         self.parked = parked
@@ -186,7 +190,7 @@ class TopicState:
 
 
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
-    """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
+    """Return the state that a journal adds up to. Changes of unknown topics and channels are ignored leftovers."""
     topics: dict[str, TopicState] = {}
     # Parts of a snapshot, and changes since it began.
     unended: dict[object, tuple[list[Sequence[Any]], list[Change]]] = {}
@@ -199,7 +203,7 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
                     unended[name][0].append(part)
             case ["end", str(name), count]:
                 parts, since = unended.pop(name, ([], []))
-                if len(parts) == count or name not in topics:  # with damage, what was known before is better
+                if len(parts) == count or name not in topics:  # if a part is damaged, what was known before is better
                     topics.pop(name, None)
                     for told in chain(*parts, since):
                         if is_known(told):
@@ -212,14 +216,14 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
 
 
 class Dropped:
-    """What the journal knows to be deleted, and not made again."""
+    """Topics and channels that the journal knows to be deleted and not made again."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
     def noted(self, changes: Iterable[Entry]) -> Iterator[Entry]:
-        """Yield the changes unchanged, recording deletions on the way, as a second pass over a million would take too long."""
+        """Yield the changes unchanged, and note deletions: a second pass over a million would take too long."""
         for change in changes:
             match change:
                 case ["drop", str(name)]:
@@ -242,13 +246,14 @@ def complete(
     carried: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
     deleted: Collection[tuple[str, str]] = (),
 ) -> set[str]:
-    """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
+    """Add what the journal has lost and the second place, `named`, still knows. Return the topics that were completed.
 
-    `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
-    better than loss. A whole journal is believed about every topic that it knows: it is newer. What it says to be `deleted`
-    (topic, channel) is so in any case. What such a topic had learned is not in the second place: it asks again, which costs
-    it a moment. `carried` tells what a log has besides, from before its beginning: (sequence, count, due_ms), due_ms 0 at
-    once.
+    `firsts` maps each existing log to its first sequence. A channel that is added reads from there again, because
+    duplicates are better than loss. If the journal is whole, it is believed about every topic that it knows, because it
+    is newer. The channels in `deleted`, as (topic, channel), are never added. The second place does not tell what a
+    topic had learned, so the topic asks again, which costs a moment.
+
+    `carried` returns what a log has from before its beginning, as (sequence, count, due_ms); due_ms is 0 for at once.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
@@ -266,12 +271,12 @@ def complete(
                     state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
-            topic.parked.clear()  # they are handed over; a cursor will meet them
+            topic.parked.clear()  # handed over with the rest, so cursors will meet these messages
     return mended
 
 
 def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Topics, and what of them [start, end) a channel still needs and the log does not have."""
+    """Yield (topic, start, end) where a channel still needs [start, end) and the log does not have it."""
     for name, first in firsts.items():
         if name in topics and topics[name].channels:
             needed = min(channel.needed for channel in topics[name].channels.values())
@@ -346,7 +351,7 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
 
 
 def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What lies in both of two ascending lists of ranges that do not overlap among themselves."""
+    """Yield what lies in both of two ascending lists of ranges that do not overlap among themselves."""
     i = j = 0
     while i < len(some) and j < len(others):
         start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
@@ -359,7 +364,7 @@ def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Ite
 
 
 def _gaps(start: int, end: int, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """What of [start, end) no range covers."""
+    """Yield the parts of [start, end) that no range covers."""
     for low, high in sorted(ranges):
         if low > start:
             yield start, min(low, end)

@@ -1,14 +1,14 @@
 """A channel: a cursor into its topic's log, and a short list of exceptions.
 
 Everything before the cursor is finished, except what is in flight, waits to be tried again, or is deferred. What the
-cursor must pass over ahead of it (deferred batches, emptied stretches, overflow of an ephemeral channel) are skip
-ranges. A message is in exactly one of these places, and leaves only by FIN, empty or delete:
+cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, overflow of an ephemeral
+channel. A message is in exactly one of these places, and leaves only by FIN, empty or delete:
 
-              publish                  take                  FIN
-    (ahead of the cursor) ──────────► in flight ───────────────────► gone
-              │ with a delay        ▲      │ REQ 0, timeout    ▲
-              ▼                     │      ▼                   │
-          deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+          publish                  take                  FIN
+(ahead of the cursor) ──────────► in flight ───────────────────► gone
+          │ with a delay        ▲      │ REQ 0, timeout    ▲
+          ▼                     │      ▼                   │
+      deferred ──── due ────► retry ───┘      REQ with a delay: deferred
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from nsqd.broker.store import BatchSource
     from nsqd.broker.work import ChannelWork
 
-_WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
+_WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
-_DEFERRED_AT_ONCE: Final = 2_000  # messages of the past that are not due yet; they are passed over one by one
+_DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
@@ -56,15 +56,15 @@ class Channel:
         self.consumers: list[Consumer] = []
         self.timeout_count = 0
         self.requeue_count = 0
-        self._taken = [0] * len(Closeness)  # messages, by the consumer's closeness
+        self._taken = [0] * len(Closeness)  # number of messages, by the consumer's closeness
         self.latency = Latency(work.latency, work.now) if work.latency is not None else None
-        self.alarm = inf  # when expire() wants to be called next, as last added to the alarms
-        self._counted_from = cursor  # message_count is what was handed over since here
-        self._finished: list[tuple[int, int]] = []  # sampled out: finished without having been in flight
+        self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
+        self._counted_from = cursor  # `message_count` is what was handed over from here on
+        self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
         self._saved_cursor = cursor
-        self._next_consumer = 0  # who is served first
+        self._next_consumer = 0  # the position of the consumer that is served first
         self._retry_first = False
-        self._batch: Batch | None = None  # where the cursor stands
+        self._batch: Batch | None = None  # the batch at the cursor
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
         self._source: BatchSource = self.kept if self.kept is not None else topic.log
         self._work = work
@@ -73,7 +73,7 @@ class Channel:
 
     @property
     def depth(self) -> int:
-        """Messages that could be taken now."""
+        """How many messages could be taken now."""
         return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
 
     @property
@@ -82,16 +82,17 @@ class Channel:
 
     @property
     def backend_depth(self) -> int:
-        """How much of the depth is no longer in memory."""
+        """How many messages of the depth are no longer in memory."""
         if self.kept is not None:
             return 0
         end = min(self.topic.log.cached_from, self.topic.handed_over)
         return max(0, min(self.depth, end - self.cursor))
 
     def oldest_timestamp(self) -> int | None:
-        """When the oldest message that waits was published, in nanoseconds; None: nothing waits, or it is not in memory now.
+        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or it is not in
+        memory.
 
-        In the latter case it is fetched, so that who asks every few seconds gets to know.
+        A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
         if (cursor := self._advance_over_gaps()) < self.topic.handed_over:
@@ -100,34 +101,34 @@ class Channel:
         return min(times, default=None)
 
     def low_water(self) -> int:
-        """Nothing before this sequence is needed here any more."""
+        """Return the sequence before which this channel needs nothing any more."""
         lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
         return min(low for low in lows if low is not None)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """The sequences of what waits or is in flight, as of now, in pieces that take a fraction of a millisecond."""
+        """Return the sequences of what waits or is in flight, as of now, in pieces of a fraction of a millisecond."""
         return chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
 
     # Handing over
 
     def handed_over(self, before: int) -> None:
-        """The topic's messages from `before` on are ours now."""
+        """Note that the topic's messages from `before` on belong to the channel now."""
         if self.kept is not None:
             self._work.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
 
     def defer(self, start: int, count: int, due: int) -> None:
-        """A batch whose messages wait until `due` (microseconds), also ahead of the cursor."""
+        """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
         self.skips.add(start, start + count)
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
-            return  # there was no room for it
+            return  # `keep` had no room for the batch
         for sequence in range(start, start + count):
             self.deferred.add(due, sequence, 0)
         self._set_alarm()
 
     def pass_over(self, start: int, end: int) -> None:
-        """The topic was emptied: these were never handed over to anyone."""
+        """Skip messages that were never handed over, because the topic was emptied."""
         self._counted_from += end - start
         self._skip(start, end)
 
@@ -136,19 +137,19 @@ class Channel:
             self.skips.add(start, end)
             self._record(("skip", self.topic.name, self.name, start, end))
 
-    # Keeping what the log does not keep for us: ephemeral ones only
+    # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
 
     def keep(self, batches: Iterable[Batch]) -> None:
-        """These are about to be handed over."""
+        """Keep batches that are about to be handed over, as far as they have room."""
         assert self.kept is not None
         if self.kept.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
-        # Nobody can take a deferred message away at once, so it is now that there is room for it or not.
+        # Nobody can take a deferred message away at once, so whether it has room is decided now.
         room = self._work.mem_queue_size - len(self.deferred)
         most_bytes = self._work.mem_queue_bytes
         if self.topic.ephemeral:
             room -= self.depth
-        else:  # The log perhaps still has it when it is due, and what is not deferred needs memory more.
+        else:  # The log may still have a deferred message when it is due, and others need the memory more.
             most_bytes //= 2
         for batch in batches:
             if batch.delay_ms:
@@ -162,7 +163,7 @@ class Channel:
         return self.depth + len(self.in_flight) + len(self.deferred)
 
     def drop_overflow(self, before: int) -> None:
-        """At the end of a turn: what came in it and found neither a taker nor room is dropped, the newest first."""
+        """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
         if (excess := self._excess(before)) > 0:
             assert self.kept is not None
             floor = max(before, self.cursor)
@@ -170,7 +171,7 @@ class Channel:
                 self.kept.let_go(start, end)
 
     def _excess(self, before: int) -> int:
-        """How many of the newest messages are beyond one of the two bounds."""
+        """Return how many of the newest messages are beyond one of the two bounds."""
         kept, work = self.kept, self._work
         assert kept is not None
         excess = self.depth - work.mem_queue_size
@@ -178,8 +179,8 @@ class Channel:
             excess += len(self.deferred)
         if kept.bytes <= work.mem_queue_bytes:
             return excess
-        self.record_progress()  # what was finished is not to be counted
-        # Nor what is in flight. It is seldom that we come here, so nobody else has to keep count of it.
+        self.record_progress()  # so that finished messages are not counted
+        # Messages in flight are not counted either. This happens so seldom that no running count is kept of them.
         too_much = kept.bytes - work.mem_queue_bytes
         too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
         count = 0
@@ -197,20 +198,20 @@ class Channel:
         consumer.has_joined = True
 
     def leave(self, consumer: Consumer) -> None:
-        """What it has in flight stays there until its deadline, as in NSQ."""
+        """Remove a consumer. Its messages in flight stay there until their deadlines, as in NSQ."""
         self.consumers.remove(consumer)
         consumer.has_joined = False
         if self.ephemeral and not self.consumers:
             self.topic.delete_channel(self.name)
 
     def wants_attention(self) -> None:
-        """Someone may have room, or something came: to be looked at when the turn ends."""
+        """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
         self._work.to_deliver[self] = None
 
     # Delivering
 
     def distribute(self, now: float) -> None:
-        """Gives what there is to those who have room, in fair shares, until one of the two runs out."""
+        """Give waiting messages to consumers with room, in fair shares, until one of the two runs out."""
         if self.paused:
             return
         available = self.depth
@@ -218,7 +219,7 @@ class Channel:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 return
-            if self._work.prefers_near_consumers:  # the others get what these leave
+            if self._work.prefers_near_consumers:  # consumers further away get what these leave
                 nearest = max(consumer.closeness for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.closeness == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
@@ -230,10 +231,10 @@ class Channel:
                 if available <= 0:
                     break
             if available == before:
-                return  # the log must be read first; it will call
+                return  # the log must read first; `Broker.loaded` is called then
 
     def _take(self, consumer: Consumer, limit: int, now: float) -> int:
-        """Up to `limit` messages for one consumer. Retries and new ones take turns, so that neither starves."""
+        """Give up to `limit` messages to one consumer. Retries and new messages take turns, so that neither starves."""
         if not self.retries:
             return self._take_new(consumer, limit, now)
         if limit == 1:
@@ -285,7 +286,7 @@ class Channel:
         """Defer messages that the disk has refused for long to read, so that those behind them can be delivered.
 
         Deferred messages keep their place on the disk, also across a restart, and are read again when they are due.
-        Return False if nothing was refused: the batch is only not in memory yet.
+        Return False if nothing was refused: then the batch is only not in memory yet.
         """
         stop = min(self._source.end_of_refused(cursor), end, cursor + _DEFERRED_AT_ONCE)
         if (next_skip := self.skips.next_start()) is not None:
@@ -297,7 +298,7 @@ class Channel:
         return True
 
     def _put_off_retries(self) -> bool:
-        """Defer, in the same way, refused messages at the head of the retry queue."""
+        """Defer refused messages at the head of the retry queue, like `_put_off_new`. Return whether there were any."""
         due_ms = self._put_off_until_ms
         due = self._work.due_from_wall(due_ms)
         entries: list[int] = []
@@ -318,9 +319,11 @@ class Channel:
         return self._work.timestamp // 1_000_000 + _PUT_OFF_MS
 
     def _defer_again(self, start: int, end: int, due_ms: int) -> None:
-        """The cursor has come back to where messages still wait for their time: publication plus delay, never earlier.
+        """Defer messages at the cursor until `due_ms`.
 
-        Others are ahead of the cursor only in skip ranges, which `defer` has made.
+        If they are not due yet, that is their publication plus their delay, never earlier. The cursor meets such
+        messages only after it has gone back; otherwise they are in skip ranges, which `defer` has made. Messages that
+        the disk refuses to read are deferred here as well.
         """
         due = self._work.due_from_wall(due_ms)
         entries: list[int] = []
@@ -331,7 +334,7 @@ class Channel:
         self._set_alarm()
 
     def _come_back(self, now: float) -> None:
-        """There is more to do, but others have their turn first."""
+        """Go on later: this channel has more to do, but others have their turn first."""
         if now < self.alarm:
             self.alarm = now
             self._work.alarms.add(now, self)
@@ -343,7 +346,8 @@ class Channel:
             readable = min(self._source.next_readable(self.cursor), self.topic.handed_over)
             if readable == self.cursor:
                 return readable
-            # Damage, or an ephemeral channel that others left behind. Skip ranges may end in it or follow it.
+            # Damage, or an ephemeral channel for which the log has not waited. Skip ranges may end in this gap or
+            # follow it.
             self._finished.append((self.cursor, readable))
             self.cursor = readable
 
@@ -370,7 +374,7 @@ class Channel:
     def _give(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
-        """Delivers [first, stop), or of it the (rate + 1) % that the consumer samples; the rest is finished, as in NSQ."""
+        """Deliver [first, stop). If the consumer samples, deliver (rate + 1) % and finish the rest, as in NSQ."""
         if retry or self.kept is not None or first >= self.topic.log.cached_from:  # NSQ counts only what was in memory
             self._taken[consumer.closeness] += stop - first
         if not consumer.sample_rate:
@@ -408,7 +412,7 @@ class Channel:
     # What consumers answer
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Returns (id, reason) of what could not be finished."""
+        """Finish messages of this consumer. Return (id, reason) of those that could not be finished."""
         if self.latency is not None:
             self._measure(self.latency, consumer, ids)
         done, failures = self.in_flight.finish(consumer, ids)
@@ -427,7 +431,7 @@ class Channel:
                 latency.add(work.timestamp - delivery.published_at, work.now)
 
     def requeue(self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float) -> bytes | None:
-        """Returns why it failed, or None."""
+        """Queue a message of this consumer again, at once or after a delay. Return why that failed, or None."""
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -449,7 +453,7 @@ class Channel:
         self._set_alarm()
 
     def touch(self, consumer: Consumer, message_id: bytes, *, msg_timeout: float, now: float) -> bytes | None:
-        """Returns why it failed, or None. At the cap it succeeds without giving more time."""
+        """Give a message more time. Return why that failed, or None. At the maximum it succeeds but gives no more."""
         delivery = self.in_flight.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -461,7 +465,7 @@ class Channel:
     # Time
 
     def expire(self, now: float) -> None:
-        """Moves what is overdue and what is due to the retries, and asks to be called again in time."""
+        """Move messages that are overdue or due to the retries, and ask to be called again in time."""
         for sequence, delivery in self.in_flight.expire(now):
             self.retries.add(sequence, delivery.attempts)
             self.timeout_count += 1
@@ -496,17 +500,17 @@ class Channel:
         self._record_urgent(("hold", self.topic.name, self.name, paused))
 
     def empty(self) -> None:
-        """Everything handed over so far is done with: waiting, in flight, deferred."""
+        """Finish everything handed over so far: waiting, in flight, deferred."""
         self._forget_all(self.topic.handed_over)
         self._record(("empty", self.topic.name, self.name, self.cursor))
 
     def seek(self, cursor: int) -> None:
-        """As `empty`, and then it goes on at `cursor`, which lies anywhere from the log's first sequence to H."""
+        """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
         assert self.kept is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self._record(("seek", self.topic.name, self.name, cursor))
-        self.topic.let_go()  # at once: a segment that is needed again must not go
+        self.topic.let_go()  # at once, so that no segment is removed that is needed again
 
     def _forget_all(self, cursor: int) -> None:
         self.in_flight.clear()
@@ -521,11 +525,11 @@ class Channel:
         self.alarm = inf
         for consumer in self.consumers:
             consumer.in_flight = 0
-        self._work.changed[self] = None  # the log may let go of it
+        self._work.changed[self] = None  # the log may be able to remove something
         self.wants_attention()
 
     def close(self) -> None:
-        """The channel is being deleted: every consumer's connection ends without a word."""
+        """End every consumer's connection without a word, because the channel is being deleted."""
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:
             consumer.has_joined = False
@@ -533,7 +537,7 @@ class Channel:
         self._work.forget(self)
         self.in_flight.clear()
         self.retries.clear()
-        self.deferred.clear()  # the alarms may remember the channel for as long as the longest delay
+        self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
         if self.kept is not None:
             self.kept.clear()
             self._batch = None
@@ -542,7 +546,7 @@ class Channel:
     # The journal
 
     def record_progress(self) -> None:
-        """Tells the journal what was finished and how far the cursor came since last time."""
+        """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
         if self._finished:
             finished = sorted(finished + self._finished)
@@ -557,7 +561,8 @@ class Channel:
                 self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
 
     def _record_urgent(self, change: ChannelChange) -> None:
-        # The journal's cursor must not lag behind a sequence that it is told about, or that one would come twice.
+        # If the journal's cursor lagged behind a sequence that the journal is told about, that message would come
+        # twice.
         self.record_progress()
         self._record(change)
 
@@ -566,7 +571,7 @@ class Channel:
             self._work.record(change, urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change]:
-        """What the journal needs to know to begin anew with this channel: as it is now, whenever it is looked at."""
+        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later."""
         return self._snapshot_changes(self.cursor, self.paused, self.skips.copy(), self._all_waiting())
 
     def _snapshot_changes(
@@ -588,7 +593,7 @@ class Channel:
             yield "wait", topic, name, entries
 
     def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
-        # Copies of what is packed: a million take some milliseconds, where telling of them takes half a second.
+        # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
         at_once = chain(tuple(self.in_flight.positions()), self.retries.copy())
         return self._waiting(at_once, self.deferred.copy())
 
@@ -602,7 +607,7 @@ class Channel:
             yield sequence, attempts, wall_milliseconds(due)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
-        """Takes up what recovery found, and frees it there. What was in flight is deliverable at once."""
+        """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
         self.paused = state.paused
         for start, end in state.skips:
             self.skips.add(start, end)
@@ -615,7 +620,7 @@ class Channel:
     def _restored(
         self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
     ) -> Iterator[tuple[int, int, int]]:
-        """(due, sequence, attempts) of what waits for its time; the rest goes to the retries."""
+        """Yield (due, sequence, attempts) of what waits for its time. The rest is added to the retries."""
         for sequence in sorted(waiting):
             attempts, due_ms = waiting[sequence]
             if due_ms == 0:
@@ -646,5 +651,5 @@ class Channel:
 
 
 def microseconds(now: float) -> int:
-    """Rounded up, so that nothing is ever early."""
+    """Return the time in microseconds, rounded up, so that nothing is ever early."""
     return int(now * 1_000_000) + 1

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqd.broker.snapshot import ClientSnapshot
 
-# A consumer that does not read gets no more than about this; RDY 2,500 of large messages would be gigabytes.
+# A consumer that does not read gets no more than about this. Without it, RDY 2,500 of large messages would be
+# gigabytes.
 MOST_UNSENT_BYTES: Final = 1 << 20
 
 
 class Closeness(IntEnum):
-    """Where a consumer is, as seen from this node."""
+    """How near a consumer is to this node."""
 
     ELSEWHERE = 0
     SAME_REGION = 1
@@ -22,7 +23,7 @@ class Closeness(IntEnum):
 
 
 class Consumer:
-    """What a channel must know of a client: how much it may have, and where to put it.
+    """What a channel must know of a client: how much it may have, and how to send to it.
 
     `send` takes the pieces of message frames; `close` ends the connection without a word (the channel was deleted).
     """
@@ -43,7 +44,7 @@ class Consumer:
         self.msg_timeout = msg_timeout  # seconds, for new deliveries
         self.sample_rate = sample_rate
         self.closeness = closeness
-        self.has_joined = False  # and neither left nor lost its channel
+        self.has_joined = False  # True from `Channel.join` until it leaves or the channel is deleted
         self.ready_count = 0
         self.in_flight = 0
         self.unsent_bytes = 0
@@ -53,7 +54,7 @@ class Consumer:
 
     @property
     def room(self) -> int:
-        """How many messages it may get now."""
+        """How many messages the consumer may get now."""
         if self.unsent_bytes > MOST_UNSENT_BYTES:
             return 0
         return self.ready_count - self.in_flight

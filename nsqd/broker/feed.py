@@ -9,18 +9,18 @@ if TYPE_CHECKING:
 
 
 class Feed:
-    """A log, and how much of it belongs to the channels. `Topic` is one; a channel needs no more of it than this."""
+    """A log, and how much of it belongs to the channels. A channel knows no more of its `Topic` than this."""
 
     def __init__(self, name: str, log: TopicLog, *, ephemeral: bool) -> None:
         self.name = name
         self.log = log
         self.ephemeral = ephemeral
-        self.handed_over = log.tail  # H: the channels have, or get, what lies before
+        self.handed_over = log.tail  # H: what lies before was handed to the channels
 
     def let_go(self) -> None:
         """Tell the log what no channel needs any more."""
         raise NotImplementedError
 
     def delete_channel(self, name: str) -> bool:
-        """Delete a channel; an ephemeral one asks for this when its last consumer has left. False: there is none."""
+        """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""
         raise NotImplementedError

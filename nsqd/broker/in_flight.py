@@ -1,8 +1,8 @@
-"""What is with consumers right now: positions, not bodies.
+"""The messages that consumers hold right now, as positions without bodies.
 
-A *delivery* is a chunk of neighbouring messages that one consumer got at one time; they share its deadline. One
-dictionary leads from a message's wire id to its delivery, so a chunk is entered and a run of FINs is taken out at
-the speed of `dict`, without a Python object for each message.
+A *delivery* is a chunk of neighbouring messages that one consumer got at one time; they share a deadline. One
+dictionary leads from a message's wire id to its delivery. So a chunk is entered, and a run of FINs taken out, at the
+speed of `dict`, without a Python object for each message.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Delivery:
 
 
 class InFlight:
-    """All deliveries of one channel, and which messages were finished since somebody last asked."""
+    """All deliveries of one channel, and which messages were finished since the last `take_finished`."""
 
     __slots__ = ("_entries", "_finished", "next_deadline")
 
     def __init__(self) -> None:
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
-        self.next_deadline = inf  # no delivery ends before this; it may be too early, never too late
+        self.next_deadline = inf  # no later than the first deadline; it may be too early
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -73,7 +73,7 @@ class InFlight:
         self.next_deadline = min(self.next_deadline, delivery.deadline)
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Takes out what this consumer has finished: how many that were, and (id, reason) of the others."""
+        """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others."""
         if len(ids) == 1:  # the usual case of a consumer with few messages in hand
             delivery = self._entries.pop(ids[0], None)
             if delivery is None or delivery.consumer is not consumer:
@@ -94,7 +94,7 @@ class InFlight:
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         done, failures = 0, []
         for message_id, delivery in zip(ids, deliveries, strict=True):
-            if delivery is None and message_id in self._entries:  # named twice, and put back a moment ago
+            if delivery is None and message_id in self._entries:  # named twice, and put back the first time
                 failures.append((message_id, NOT_OWNER))
             elif delivery is None:
                 failures.append((message_id, NOT_IN_FLIGHT))
@@ -108,7 +108,7 @@ class InFlight:
         return done, failures
 
     def take_out(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
-        """Removes one message of this consumer, to be queued again; or says why it cannot."""
+        """Take out one message of this consumer, to be queued again. Return its delivery, or why it cannot be taken."""
         delivery = self.find(consumer, message_id)
         if isinstance(delivery, Delivery):
             del self._entries[message_id]
@@ -116,7 +116,7 @@ class InFlight:
         return delivery
 
     def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
-        """Gives one message a deadline of its own; or says why it cannot."""
+        """Give one message a deadline of its own. Return why that is not possible, or None."""
         delivery = self.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
@@ -145,10 +145,10 @@ class InFlight:
         return delivery
 
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
-        """Takes out every message whose deadline has come, as (sequence, delivery), oldest delivery first.
+        """Take out every message whose deadline has come, as (sequence, delivery), the oldest delivery first.
 
-        All living deliveries are looked at, but only when the earliest deadline has really come: with consumers
-        that finish their work that is about once in a message timeout.
+        This looks at all deliveries, but only when the earliest deadline has really come. With consumers that finish
+        their work, that is about once in a message timeout.
         """
         if now < self.next_deadline:
             return []
@@ -165,21 +165,21 @@ class InFlight:
         return expired
 
     def lowest(self) -> int | None:
-        """No message in flight has a lower sequence."""
+        """Return a sequence that no message in flight is below; None: none is in flight."""
         return min((delivery.first for delivery in set(self._entries.values())), default=None)
 
     def positions(self) -> Iterator[tuple[int, int]]:
-        """(sequence, attempts) of everything in flight."""
+        """Yield (sequence, attempts) of everything in flight."""
         for message_id, delivery in self._entries.items():
             yield delivery.sequence_of(message_id), delivery.attempts
 
     def sequences(self) -> Iterator[list[int]]:
-        """Of everything in flight now, in pieces; the copy that is made of it takes a millisecond for 100,000."""
+        """Return the sequences of everything in flight now, in pieces. Copying 100,000 takes a millisecond."""
         entries = iter(self._entries.copy().items())
         return iter(lambda: [delivery.sequence_of(i) for i, delivery in islice(entries, _PIECE)], [])
 
     def take_finished(self) -> list[tuple[int, int]]:
-        """The sequences finished since the last call, as ascending [start, end) ranges."""
+        """Return the sequences finished since the last call, as ascending [start, end) ranges."""
         ranges: list[tuple[int, int]] = []
         for offset, ids in self._finished.items():
             ranges += _ranges(ids, offset)

@@ -1,9 +1,9 @@
-"""What an ephemeral channel, or a channel of an ephemeral topic, keeps for itself.
+"""The batches that an ephemeral channel, or a channel of an ephemeral topic, keeps for itself.
 
-Other channels read from the log, which waits for them. Nothing waits for an ephemeral channel, and the log of an
+Other channels read from the log, which waits for them. The log waits for no ephemeral channel, and the log of an
 ephemeral topic holds only what no channel has got yet. So at hand-over such a channel takes references to the batches,
-and each goes when the last of its messages does. Not a prefix: one message that is long in flight, or deferred, holds
-its own batch and nothing behind it.
+and drops each batch when the last of its messages is finished. What is kept need not be a contiguous range: a message
+that is in flight or deferred for long holds its own batch, and none behind it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.store import BatchSource
 
-_FEW: Final = 64  # so many traces of batches that have gone are not worth a clean-up
+_FEW: Final = 64  # entries of dropped batches in `_bases` that are not worth a clean-up
 
 
 class Kept:
-    """Batches in ascending order, with gaps. What is not here is read from the log, as long as that has it."""
+    """Batches in ascending order, with gaps. What is not kept here is read from the log, as long as the log has it."""
 
     __slots__ = ("_bases", "_batches", "_left", "_log", "bytes", "messages")
 
     def __init__(self, log: BatchSource) -> None:
-        self.messages = 0  # that have not been let go
-        self.bytes = 0  # of them, each with its size in front
+        self.messages = 0  # those not let go yet
+        self.bytes = 0  # size of these messages, each with its size prefix
         self._log = log
         self._batches: dict[int, Batch] = {}  # by their first sequence
-        self._left: dict[int, int] = {}  # how many messages of each have not been let go
-        self._bases: list[int] = []  # ascending; also of batches that have gone, until there are too many of those
+        self._left: dict[int, int] = {}  # how many messages of each batch have not been let go
+        self._bases: list[int] = []  # ascending, with those of dropped batches, until these are too many
 
     def add(self, batch: Batch) -> None:
         base = batch.base_sequence
@@ -40,7 +40,7 @@ class Kept:
         self.bytes += len(batch.payload)
 
     def let_go(self, start: int, end: int) -> None:
-        """The messages [start, end) are done with. Each is to be let go only once; unknown ones do not matter."""
+        """Drop the messages [start, end). Let each message go only once; messages that are not kept do not matter."""
         bases = self._bases
         index = max(0, bisect_right(bases, start) - 1)
         while index < len(bases) and bases[index] < end:
@@ -94,7 +94,7 @@ class Kept:
         readable = self._log.next_readable(sequence)
         if readable == sequence:
             return readable
-        for base in self._bases[bisect_right(self._bases, sequence) :]:  # what the log has lost may be here
+        for base in self._bases[bisect_right(self._bases, sequence) :]:  # the log may have lost what is kept here
             if base >= readable:
                 break
             if base in self._batches:

@@ -1,7 +1,7 @@
 """Which batches were published with a key, for a while: a publisher that did not hear the answer may try again.
 
-The key lies in the batch's own record, so that a batch and the memory of it are one write; after a start they are known from
-the log.
+The key lies in the batch's own record, so that the batch and its key are saved by one write. After a start, the keys
+are known from the log.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from typing import Final
 
 from nsqd.broker.batch import Receipt
 
-MOST_KEYS: Final = 1_000_000  # of one topic; beyond that the oldest are forgotten early
+MOST_KEYS: Final = 1_000_000  # of one topic; if there are more, the oldest are forgotten early
 
 _SETTLED: Final = Receipt()
 _SETTLED.settle()
 
 
 class KeyMemory:
-    """Times are of the wall clock, in nanoseconds. `known`: keys and times as the log has them, the oldest first."""
+    """The receipts of recent keys. Times are of the wall clock, in nanoseconds.
+
+    `known`: the keys that the log has, with their times, the oldest first.
+    """
 
     def __init__(self, window: int, known: Iterable[tuple[bytes, int]] = (), *, most: int = MOST_KEYS) -> None:
         self._window = window
@@ -29,12 +32,12 @@ class KeyMemory:
         return len(self._receipts)
 
     def find(self, key: bytes, timestamp: int) -> Receipt | None:
-        """The receipt of what was published with this key."""
+        """Return the receipt of the batch that was published with this key; None: the key is unknown or too old."""
         found = self._receipts.get(key)
         return found[1] if found is not None and timestamp - found[0] < self._window else None
 
     def add(self, key: bytes, timestamp: int, receipt: Receipt) -> None:
-        """From now on this is what the key stands for."""
+        """Remember the receipt of this key from now on, and forget keys that are too old or too many."""
         receipts = self._receipts
         receipts.pop(key, None)  # so that the dictionary stays in the order of times
         receipts[key] = (timestamp, receipt)

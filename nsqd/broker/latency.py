@@ -1,8 +1,8 @@
 """How long messages take from publication to FIN: percentiles over a sliding window, in bounded memory.
 
-The estimator is that of Cormode, Korn, Muthukrishnan and Srivastava ("Effective Computation of Biased Quantiles over Data
-Streams"): a sorted list of samples, each standing for `width` others, whose ranks are known the better the closer they
-are to one of the percentiles that were asked for.
+The estimator is that of Cormode, Korn, Muthukrishnan and Srivastava ("Effective Computation of Biased Quantiles over
+Data Streams"): a sorted list of samples, each standing for `width` others. The closer a sample is to one of the wanted
+percentiles, the better its rank is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LatencySettings:
 
 
 class Summary:
-    """Samples of one stretch of time."""
+    """The samples of one stretch of time."""
 
     def __init__(self, targets: tuple[float, ...]) -> None:
         self._targets = targets
@@ -109,7 +109,7 @@ class Summary:
         self._entries = kept
 
     def _slack(self, rank: float) -> float:
-        """By how much the rank of a sample may be wrong there; never by more than there are."""
+        """Return by how much the rank of a sample may be wrong at this rank; at most by the number of samples."""
         least = self._width
         for target in self._targets:
             if target * self._width <= rank:
@@ -123,7 +123,10 @@ class Summary:
 
 
 class Latency:
-    """A channel's: two summaries, each of half the window; the older one is cleared when the younger one is full."""
+    """The latency of one channel, in two summaries of half a window each.
+
+    When the younger one is full, the older one is cleared and becomes the younger one.
+    """
 
     def __init__(self, settings: LatencySettings, now: float) -> None:
         self._settings = settings
@@ -136,7 +139,7 @@ class Latency:
         self._halves[self._current].add(nanoseconds)
 
     def _move_on(self, now: float) -> None:
-        if now >= self._ends + 2 * self._settings.half_window:  # all of it is old, however long that was
+        if now >= self._ends + 2 * self._settings.half_window:  # both halves are too old
             for half in self._halves:
                 half.clear()
             self._ends = now + self._settings.half_window
@@ -150,7 +153,7 @@ class Latency:
 
 
 def merged_snapshot(settings: LatencySettings, latencies: Iterable[Latency], now: float) -> LatencySnapshot:
-    """Of a channel, or of all the channels of a topic."""
+    """Return the latency of a channel, or of all channels of a topic together."""
     whole = Summary(settings.percentiles)
     for latency in latencies:
         latency._move_on(now)

@@ -1,8 +1,8 @@
 """Message ids: one counter for the whole daemon, never going back.
 
-An id is a 64-bit number: the node id in the top 10 bits, then a counter that starts from the clock
-(microseconds) and from then on only counts. A reservation ahead of the counter is kept in the data path, so
-that neither a crash nor a clock that was set back can make an id appear twice.
+An id is a 64-bit number: the node id in the top 10 bits, then a counter that starts from the clock (in microseconds)
+and from then on only counts up. The data path keeps a reservation ahead of the counter, so that neither a crash nor a
+clock that was set back can make an id appear twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class IdSource:
         self._renew()
 
     def take(self, count: int) -> int:
-        """The first of `count` consecutive ids."""
+        """Return the first of `count` consecutive ids."""
         first = self._next
         self._next = first + count
         if self._next > self._renew_at:
@@ -31,6 +31,6 @@ class IdSource:
         return self._node | first
 
     def _renew(self) -> None:
-        """Early, so that publishing can be refused before ids are given out that could come again."""
+        """Reserve more ids, early enough to refuse publishing before any id is given out that could come again."""
         self._renew_at = self._next + RESERVATION // 2
         self._reserve(self._next + RESERVATION)

@@ -1,7 +1,7 @@
-"""What the broker tells of itself: frozen records, in the order in which `/stats` prints them.
+"""What the broker reports about itself: frozen records, in the order in which `/stats` prints them.
 
-HTTP, statsd and tests read the same ones. Nothing here computes; `None` and an empty sequence are different
-answers, because NSQ prints `null` for the one and `[]` for the other.
+HTTP, statsd and tests read the same records. Nothing here computes. `None` and an empty sequence are different answers,
+because NSQ prints `null` for the one and `[]` for the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySnapshot:
-    """From publication to FIN. Percentiles are (quantile, nanoseconds); None when none are configured."""
+    """Time from publication to FIN. Percentiles are (quantile, nanoseconds); None if none are configured."""
 
     count: int
     percentiles: tuple[tuple[float, float], ...] | None
@@ -95,7 +95,7 @@ class BrokerSnapshot:
 def only_about(topic: str, snapshot: BrokerSnapshot) -> BrokerSnapshot:
     """Remove from a snapshot of one topic what NSQ shows of others: clients that publish to them, and their counts.
 
-    For those who may know of this topic alone.
+    For callers that may see this topic only.
     """
     topics = None if snapshot.topics is None else tuple(_only_about(topic, it) for it in snapshot.topics)
     producers = tuple(it for it in snapshot.producers or () if _counts_of(topic, it))

@@ -1,7 +1,7 @@
 """What the broker asks of the disk, declared where it is used.
 
-`nsqd.log` implements this on files, `tests/support` in memory. Nothing here waits: appending fills a
-buffer, a read answers from memory or says "not now", and a shell moves bytes between buffers and files.
+`nsqd.log` implements this on files, and `tests/support` in memory. Nothing here waits: appending fills a buffer, a read
+answers from memory or says "not now", and a shell moves bytes between buffers and files.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change
 
-Entry = tuple[object, ...]  # of the journal, which keeps whatever it is told: a word, then its arguments
-Names = Callable[[], Iterable[Mapping[str, object]]]  # of all topics and their channels, in parts
+Entry = tuple[object, ...]  # of the journal, which keeps any word with its arguments
+Names = Callable[[], Iterable[Mapping[str, object]]]  # returns the names of all topics and channels, in parts
 
 
 class NotSynced(Exception):
@@ -23,22 +23,23 @@ class NotSynced(Exception):
 
 
 class BatchSource(Protocol):
-    """What a channel reads its messages from: the topic's log, or what the channel has kept."""
+    """Where a channel reads its messages: the topic's log, or the batches that the channel keeps itself."""
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """The batch that holds this sequence, or None: not in memory now.
+        """Return the batch that holds this sequence; None: it is not in memory now.
 
-        After None the log fetches it, and whoever runs the store has the broker's `loaded` called. Only
+        After None the log fetches the batch, and the store's owner then has the broker's `loaded` called. Only
         sequences in [first, tail) may be asked for.
         """
 
     def next_readable(self, sequence: int) -> int:
-        """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
+        """Return `sequence` itself, or where reading goes on if it is damaged or lies before `first`."""
 
     def end_of_refused(self, sequence: int) -> int:
-        """Return where reading can go on if the disk has refused for long to read this sequence, else the sequence itself.
+        """Return where reading can go on if the disk has refused this sequence for long, else the sequence itself.
 
-        Ask this when `batch_at` has returned None. The messages before that place still exist: ask for them again later.
+        Ask this when `batch_at` has returned None. The messages before that place still exist, so ask for them again
+        later.
         """
 
 
@@ -59,39 +60,40 @@ class TopicLog(BatchSource, Protocol):
 
     @property
     def keys(self) -> Iterable[tuple[bytes, int]]:
-        """Keys of batches that lie in it, and when they were published; the oldest first. Asked for once, at the start."""
+        """Keys of batches in the log, and when they were published, the oldest first. Read only once, at the start."""
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether so many messages of so many bytes should be appended. Only logs that live in memory ever say no."""
+        """Return whether `count` messages of `size` bytes have room. Only logs in memory ever return False."""
 
     def refusal(self) -> str | None:
-        """The error with which `append` would settle a receipt now; None: it would take the batch."""
+        """Return the error with which `append` would settle a receipt now; None: it would take the batch."""
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
+        """Put the batch into the buffer that the next write empties. Its base_sequence must be the tail.
 
         The receipt is settled when the ack policy is met, or with an error. After a failed write the batch is gone and
-        the tail is again what it was; after a failed sync it stays, because it may have been delivered already.
+        the tail is again what it was. After a failed sync the batch stays, because it may have been delivered already.
         """
 
     def release(self, sequence: int, passed: int | None = None) -> None:
-        """No channel needs anything before `sequence`, and what retention does not want may go.
+        """Note that no channel needs anything before `sequence`, so what retention does not want may be removed.
 
-        `passed`, which is not before it, is where the last cursor stands: between the two only single messages are
-        needed, that wait or are in flight. Both may be lower than last time: a channel has gone back. That is to be told
-        at once.
+        The last cursor stands at `passed`, which is never before `sequence`. Between the two, only single messages are
+        needed: those that wait or are in flight. Say all cursors are at 900 and only 17 is still in flight: then this
+        is called with 17 and 900. Both numbers may be lower than last time, because a channel has gone back; then this
+        must be called at once, before a segment is removed that is needed again.
         """
 
     def outdated(self) -> int:
-        """Up to here a retention that was set for this very topic lets go also of what no channel ever got."""
+        """Return the sequence before which a retention set for this very topic drops even what no channel ever got."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
-    """What the store tells about the disk and the clock, besides its health."""
+    """What the store reports about the disk and the clock, besides its health."""
 
     reads_refused: int = 0
-    waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: what the disk refuses to read
+    waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: reads that the disk refuses
     clock_jump: float = 0.0  # seconds, as found at the start
 
 
@@ -100,18 +102,20 @@ class Store(Protocol):
 
     @property
     def health(self) -> str:
-        """Return OK, or what is wrong."""
+        """OK, or what is wrong."""
 
     def disk(self) -> DiskSnapshot:
-        """The figures of the disk."""
+        """Return the figures of the disk."""
 
     def create_log(self, topic: str) -> TopicLog: ...
 
     def drop_log(self, topic: str) -> None: ...
 
     def record(self, change: Change, *, urgent: bool) -> None:
-        """Adds a change to the journal. Urgent ones are written in this turn, before anything that
-        results from them is sent; others within 100 ms."""
+        """Add a change to the journal.
+
+        Urgent changes are written in this turn, before anything that results from them is sent; others within 100 ms.
+        """
 
     def reserve_ids(self, until: int) -> None:
-        """Makes durable that ids below `until` may have been given out."""
+        """Make it durable that ids below `until` may have been given out."""

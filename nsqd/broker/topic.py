@@ -1,8 +1,8 @@
 """A topic: one log, and the channels that read it.
 
-`handed_over` (H in the documents) says up to where the log belongs to the channels. While there is a channel and no
-pause it follows the tail; otherwise it stands still, and what is published waits behind it. So it does while the topic
-is *learning*: until it is known which channels it has elsewhere in the cluster, so that none of them misses what is
+`handed_over` (H in the documents) tells up to where the log belongs to the channels. While the topic has a channel and
+is not paused, H follows the tail; otherwise it stands still, and what is published waits behind it. H also stands still
+while the topic is *learning* which channels it has elsewhere in the cluster, so that none of them misses what is
 published here first.
 """
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from nsqd.broker.work import TopicWork
 
 
-_MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch; a batch is read, and sent, as a whole
+_MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch, because a batch is read and sent as a whole
 
 
 class Refused(Exception):
-    """The topic takes no messages; `cause` is what the client is told."""
+    """The topic takes no messages; `cause` is the error for the client."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
         self.cause = cause
 
 
-# A batch to be, its place in the log not yet known: payload, offsets, delay in ms, receipt, key. A tuple, because every
-# single publish makes one, and an object with names would cost it half a microsecond.
+# A batch that has no place in the log yet: payload, offsets, delay in ms, receipt, key. It is a tuple, because every
+# single publish makes one, and an object with named fields would cost half a microsecond more.
 _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
 
 
@@ -50,7 +50,7 @@ class Topic(Feed):
         self._work = work
         self.paused = False
         self.closing = False
-        self.learning = True  # which channels this topic has elsewhere
+        self.learning = True  # until it is known which channels this topic has elsewhere
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
@@ -80,7 +80,7 @@ class Topic(Feed):
     # Publishing
 
     def publish_one(self, sized_body: bytes, delay_ms: int = 0) -> Receipt:
-        """One message, its four bytes of size in front. Those of one turn share a batch and a receipt."""
+        """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt."""
         if self.closing:
             raise Refused("exiting")
         if delay_ms:
@@ -96,7 +96,7 @@ class Topic(Feed):
         return receipt
 
     def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"") -> Receipt:
-        """What was published with the same key not long ago is not published again: it has the receipt of that time."""
+        """Publish messages as one batch. A key that was used not long ago returns the receipt of that time instead."""
         if self.closing:
             raise Refused("exiting")
         if key and (known := self._known(key)) is not None:
@@ -115,9 +115,9 @@ class Topic(Feed):
         receipt = self._keys.find(key, self._work.timestamp)
         if receipt is None or not receipt.settled or receipt.error is None:
             return receipt
-        if not receipt.stays:  # it never got into the log
+        if not receipt.stays:  # the batch never got into the log
             return None
-        # It is in the log, but was not durable. When the log takes messages again, that has been proven.
+        # The batch is in the log, but was not durable. If the log takes messages again, it has been proven.
         answer = Receipt()
         answer.settle(self.log.refusal())
         return answer
@@ -141,7 +141,7 @@ class Topic(Feed):
         self._drafts.append((payload, offsets, 0, self._singles_receipt, b""))
 
     def seal(self, timestamp: int) -> None:
-        """Gives this turn's publishes their place in the log's buffer."""
+        """Give this turn's publishes their places in the log, and append them to its buffer."""
         self._close_singles()
         drafts: Iterable[_Draft] = self._drafts
         self._drafts = []
@@ -156,9 +156,9 @@ class Topic(Feed):
             self._sealed.append((batch, receipt))
 
     def _fitted(self, drafts: Iterable[_Draft]) -> Iterator[_Draft]:
-        """What the log has room for; the rest counts as published, and is dropped. Message by message, as in NSQ.
+        """Yield what the log has room for. The rest is dropped message by message, but counts as published, as in NSQ.
 
-        The log must have taken the one before when the next is asked for.
+        The caller must append each draft before it asks for the next one.
         """
         for payload, offsets, delay_ms, receipt, key in drafts:
             count = fitting = len(offsets) - 1
@@ -174,10 +174,11 @@ class Topic(Feed):
                 receipt.settle()
 
     def record_deferred(self, timestamp: int) -> None:
-        """Tells the journal what of this turn will be deferred, and where `seal` is going to place it.
+        """Tell the journal which of this turn's publishes are deferred, and where `seal` is going to place them.
 
-        Before the log has it: after a crash in between there is nothing that could be early, and when the journal cannot be
-        written, nothing has to be taken back. A log that will refuse gets no place to be told about.
+        The journal is told before the log has them. So a crash in between leaves nothing that could be delivered early,
+        and if the journal cannot be written, nothing has to be taken back. A log that is going to refuse the messages
+        gives them no place, so the journal is told nothing.
         """
         if self.ephemeral or self.log.refusal() is not None:
             return
@@ -192,7 +193,7 @@ class Topic(Feed):
             sequence += count
 
     def refuse(self, cause: str) -> None:
-        """Fails this turn's publishes. What was announced of them is taken back when the journal works again."""
+        """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
         self._close_singles()
         drafts, self._drafts = self._drafts, []
         if any(delay_ms for _, _, delay_ms, _, _ in drafts):
@@ -201,7 +202,7 @@ class Topic(Feed):
             receipt.settle(cause)
 
     def hand_over(self, now: float) -> None:
-        """What the log has taken is accounted for and, if the topic flows, given to the channels."""
+        """Count what the log has taken and, if the topic flows, give it to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
         for batch, receipt in sealed:
@@ -219,7 +220,7 @@ class Topic(Feed):
             self._advance(now, sealed)
 
     def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
-        """`fresh`: what of it was written in this turn; None: ask the log."""
+        """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
         for channel in self.channels.values():
             if channel.kept is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
@@ -235,14 +236,14 @@ class Topic(Feed):
             self.log.release(self.handed_over)
 
     def _in_memory(self) -> Iterator[Batch]:
-        """What is about to be handed over, as far as it need not be read from disk."""
+        """Yield what is about to be handed over, as far as it is in memory."""
         sequence = max(self.handed_over, self.log.cached_from)
         while sequence < self._written_tail and (batch := self.log.batch_at(sequence)) is not None:
             yield batch
             sequence = batch.end_sequence
 
     def _start_flowing(self) -> None:
-        """A first channel came, or the pause ended: the clocks of parked deferrals start now."""
+        """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
         now_ms = self._work.timestamp // 1_000_000
         for start, count, delay_ms in self._parked:
             self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
@@ -252,7 +253,7 @@ class Topic(Feed):
         self._advance(self._work.now)
 
     def let_go(self) -> None:
-        """Tells the log what it need not keep any more, and the journal first why so: nothing else may outlive it."""
+        """Tell the log what it need not keep any more, after telling the journal why."""
         for channel in self.channels.values():
             channel.record_progress()
         if not self.channels and not self.learning:
@@ -260,7 +261,7 @@ class Topic(Feed):
         self.log.release(self.low_water(), self.passed())
 
     def _drop_outdated(self) -> None:
-        """What waited for a first channel for longer than this topic's own retention has it."""
+        """Drop what waited for a first channel longer than this topic's own retention allows."""
         outdated = min(self.log.outdated(), self._written_tail)
         if outdated <= self.handed_over:
             return
@@ -268,7 +269,7 @@ class Topic(Feed):
         self.outdated_count += dropped
         self.handed_over = outdated
         self._parked = [parked for parked in self._parked if parked[0] >= outdated]
-        # The log unlinks nothing before the journal that says this is synced.
+        # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, outdated))
         self._work.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
@@ -276,18 +277,21 @@ class Topic(Feed):
         )
 
     def passed(self) -> int:
-        """Before this sequence channels need single messages only; see `exceptions`."""
+        """Return the sequence before which channels need single messages only; see `exceptions`."""
         return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """The sequences of all that waits or is in flight, as of now, in pieces. The journal knows what is missing in them."""
+        """Return, in pieces, the sequences of all that waits or is in flight, as of now.
+
+        The channels' progress is recorded first, so the journal knows about everything that is not in the result.
+        """
         channels = [channel for channel in self.channels.values() if channel.kept is None]
         for channel in channels:
             channel.record_progress()
         return chain.from_iterable([channel.exceptions() for channel in channels])
 
     def low_water(self) -> int:
-        """Nothing before this sequence is needed by any channel, or would be by a new one."""
+        """Return the sequence before which no channel needs anything, and a new one would not either."""
         low = self.handed_over
         for channel in self.channels.values():
             if channel.kept is None:
@@ -296,13 +300,13 @@ class Topic(Feed):
 
     @property
     def last_place(self) -> int:
-        """The highest cursor that a channel can be given: H, or where a first channel would bring it."""
+        """The highest cursor that a channel can be given: H, or the place to which a first channel would move H."""
         return self.handed_over if self.paused or self.learning else self._written_tail
 
     # Channels
 
     def channel(self, name: str) -> Channel:
-        """The channel of this name, made if need be. The first one gets what has waited."""
+        """Return the channel of this name, and create it if need be. The first channel gets what has waited."""
         channel = self.channels.get(name)
         if channel is None:
             was_flowing = self.flowing
@@ -316,7 +320,10 @@ class Topic(Feed):
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
-        """These channels exist elsewhere; from now on messages are handed over. Once is enough: the journal knows."""
+        """Create these channels, which exist elsewhere, and hand messages over from now on.
+
+        Once is enough for each topic: the journal remembers it.
+        """
         for name in sorted(names):
             self.channel(name)
         self.learning = False
@@ -361,7 +368,7 @@ class Topic(Feed):
             self._work.shape_changed(self.name)
 
     def empty(self) -> None:
-        """Drops what no channel has got yet; channels keep theirs, and history stays readable."""
+        """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
@@ -371,12 +378,12 @@ class Topic(Feed):
         self.record(("unpark", self.name))
         self.record(("freeze", self.name, self.handed_over))
         if self.ephemeral:
-            self.log.release(self.handed_over)  # there is room again at once, and no journal
+            self.log.release(self.handed_over)  # makes room at once; a journal entry is not needed
         else:
             self._work.to_release[self] = None
 
     def close(self) -> None:
-        """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
+        """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
         self.closing = True
         self._singles.clear()
         self._singles_bytes = 0
@@ -385,7 +392,7 @@ class Topic(Feed):
             receipt.settle("exiting")
         self._drafts.clear()
         self._work.unsealed.pop(self, None)
-        # A channel refers to its topic: if the topic kept its channels, both would wait for the garbage collector.
+        # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}
         for channel in channels.values():
             channel.close()
@@ -393,17 +400,17 @@ class Topic(Feed):
     # The journal
 
     def record(self, change: Change) -> None:
-        """Tell the journal something about this topic."""
+        """Record a change of this topic in the journal."""
         if not self.ephemeral:
             self._work.record(change, urgent=True)
 
     def _record_name(self, channel: Channel, change: TopicChange) -> None:
-        """Tell the journal that a channel begins or ends."""
+        """Record in the journal that a channel begins or ends."""
         if not channel.ephemeral:
             self.record(change)
 
     def snapshot_changes(self) -> Iterator[Change]:
-        """What the journal needs to know to begin anew with this topic: as it is now, whenever it is looked at."""
+        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later."""
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
             state.append(("learned", self.name))
@@ -419,7 +426,7 @@ class Topic(Feed):
             yield "park", self.name, start, count, delay_ms
 
     def restore(self, state: TopicState) -> None:
-        """Takes up what recovery found."""
+        """Take over the state that recovery found."""
         self.paused = state.paused
         self.learning = not state.learned
         for name, channel_state in state.channels.items():
@@ -436,7 +443,7 @@ class Topic(Feed):
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
-        """Takes out, and counts, what waits and is nowhere any more: neither in the log nor beside it."""
+        """Take out, and count, waiting messages that are nowhere any more: neither in the log nor in a side file."""
         first, next_readable = self.log.first, self.log.next_readable
         lost = [sequence for sequence in state.waiting if sequence < first and next_readable(sequence) != sequence]
         if lost:
