@@ -199,7 +199,7 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
             case ["begin", name]:
                 unended[name] = [], []
             case ["part", name, part] if isinstance(part, list | tuple):
-                if name in unended:  # else its beginning is damaged
+                if name in unended:  # otherwise the beginning of the snapshot is damaged
                     unended[name][0].append(part)
             case ["end", str(name), count]:
                 parts, since = unended.pop(name, ([], []))

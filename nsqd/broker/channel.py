@@ -89,8 +89,7 @@ class Channel:
         return max(0, min(self.depth, end - self.cursor))
 
     def oldest_timestamp(self) -> int | None:
-        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or it is not in
-        memory.
+        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits in memory.
 
         A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
         """
@@ -334,7 +333,7 @@ class Channel:
         self._set_alarm()
 
     def _come_back(self, now: float) -> None:
-        """Go on later: this channel has more to do, but others have their turn first."""
+        """Ask to be called again at once: this channel has more to do, but others have their turn first."""
         if now < self.alarm:
             self.alarm = now
             self._work.alarms.add(now, self)
@@ -561,7 +560,7 @@ class Channel:
                 self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
 
     def _record_urgent(self, change: ChannelChange) -> None:
-        # If the journal's cursor lagged behind a sequence that the journal is told about, that message would come
+        # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
         # twice.
         self.record_progress()
         self._record(change)

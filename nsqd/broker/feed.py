@@ -15,7 +15,7 @@ class Feed:
         self.name = name
         self.log = log
         self.ephemeral = ephemeral
-        self.handed_over = log.tail  # H: what lies before was handed to the channels
+        self.handed_over = log.tail  # H: what lies before belongs to the channels
 
     def let_go(self) -> None:
         """Tell the log what no channel needs any more."""

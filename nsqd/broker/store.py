@@ -78,10 +78,10 @@ class TopicLog(BatchSource, Protocol):
     def release(self, sequence: int, passed: int | None = None) -> None:
         """Note that no channel needs anything before `sequence`, so what retention does not want may be removed.
 
-        The last cursor stands at `passed`, which is never before `sequence`. Between the two, only single messages are
-        needed: those that wait or are in flight. Say all cursors are at 900 and only 17 is still in flight: then this
-        is called with 17 and 900. Both numbers may be lower than last time, because a channel has gone back; then this
-        must be called at once, before a segment is removed that is needed again.
+        The hindmost cursor stands at `passed`, which is never before `sequence`. Between the two, only single messages
+        are needed: those that wait or are in flight. Say all cursors are at 900 and only 17 is still in flight: then
+        this is called with 17 and 900. Both numbers may be lower than last time, because a channel has gone back; then
+        this must be called at once, before a segment is removed that is needed again.
         """
 
     def outdated(self) -> int:

@@ -39,8 +39,7 @@ class CarryingHost(Protocol):
 
 
 class Carrying:
-    """Copies the few messages that are still needed out of a log's oldest segments and side files, so that these can
-    go.
+    """Copies the few messages still needed out of a log's oldest segments and side files, so that these can go.
 
     May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
     broken. It decides on the loop; a thread does the copying.

@@ -147,7 +147,7 @@ class Committer:
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
-        """If names have changed, collect a new topology in slices. Return the seconds spent working."""
+        """Collect a new topology in slices, if names have changed. Return the seconds spent working."""
         store = self._store
         names = store.topology.take_new_names()
         if names is None:

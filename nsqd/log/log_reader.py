@@ -59,7 +59,7 @@ class LogReader:
 
     @property
     def refused(self) -> int:
-        """How many reads the disk refuses and are being tried again."""
+        """How many reads are being tried again because the disk refuses them."""
         return len(self.cold.refusals) + len(self.carried.refusals)
 
     def loaded(self, load: AnyLoad) -> None:

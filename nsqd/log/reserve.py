@@ -17,8 +17,8 @@ AUTOMATIC: Final = -1
 MOST_BY_DEFAULT: Final = 256 * 1024 * 1024
 SHARE_BY_DEFAULT: Final = 20  # the twentieth part of a file system: 5 %
 
-LOOK_INTERVAL: Final = 1.0  # seconds, while there is room
-CLOSED_INTERVAL: Final = 0.25  # while there is none
+LOOK_INTERVAL: Final = 1.0  # seconds between two looks, while the reserve is open
+CLOSED_INTERVAL: Final = 0.25  # the same while it is closed
 LEAST_MARGIN: Final = 256 * 1024
 _MARGIN: Final = 8  # an eighth of the reserve
 

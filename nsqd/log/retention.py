@@ -34,8 +34,9 @@ NOTHING_KEPT: Final = Retention()
 class AgeClock:
     """The wall clock from which ages are counted, in nanoseconds.
 
-    It follows a step forward slowly, at twice the speed of time. A clock that is wrong for an hour so removes segments
-    at most an hour early, where believing it would empty the disk at once. A step back only keeps segments for longer.
+    It follows a step forward slowly, at twice the speed of time. A clock that is wrong for an hour thus removes
+    segments at most an hour early, where believing it would empty the disk at once. A step back only keeps segments for
+    longer.
     """
 
     def __init__(self, wall: Callable[[], int], clock: Callable[[], float]) -> None:

@@ -313,8 +313,7 @@ def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[
     first = decode_header(read(offset, HEADER_SIZE), 0)
     if first is not None and first.base_sequence >= sequence:
         yield offset, first
-        # Its payload is bad, but its length is known. Look right behind it, where no message's body can pass for a
-        # header.
+        # Its payload is bad, but its length is known. Look right behind it first: no message's body lies there.
         following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
         if following is not None and following.base_sequence >= first.end_sequence:
             yield offset + first.size, following

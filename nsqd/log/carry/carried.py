@@ -304,7 +304,7 @@ class Carried:
 
     def loaded(self, load: CarriedLoad) -> None:
         self._loading.pop((load.segment.number, load.place), None)
-        if load.segment not in self.files:  # carried on meanwhile
+        if load.segment not in self.files:  # removed meanwhile, as a job has carried its messages on
             return
         self._note_refusal(load)
         if load.holes:

@@ -11,7 +11,8 @@ the second and none of the third. The first alone is not worth it, nor are the f
 (140 of 300 MB). Side files are carried by the same rule. Small ones are joined with what is written anyway, so that
 there are few.
 
-A job that the disk refuses something it needs fails as a whole: nothing is removed, and it is done again later.
+If the disk refuses something that a job needs, the job fails as a whole. Then nothing is removed, and a later job does
+it.
 """
 
 from __future__ import annotations

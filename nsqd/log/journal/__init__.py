@@ -1,1 +1,1 @@
-"""The change journal: its files, their frames, what a start finds in them, and when they are made anew."""
+"""The change journal: its files, their frames, what a start finds in them, and their rotation."""

@@ -339,7 +339,7 @@ class Journal:
     def end_sync(self, sync: JournalSync) -> None:
         """Take back a sync.
 
-        After a failed sync nothing in the file can be relied on: everything is written anew, to another file.
+        After a failed sync nothing in the file can be relied on: everything is written again, to another file.
         """
         if sync.error is not None:
             self.error = sync.error

@@ -1,5 +1,4 @@
-"""What the store itself tells the journal, besides the broker's changes: how far its logs are synced, and the node's
-id.
+"""What the store itself tells the journal: how far its logs are synced, which of them are gone, and the node's id.
 
 The broker's changes are about sequences: a channel of `t` is at 100. They mean something only together with the log
 that has these sequences. So the store adds which log that is and up to where it is on disk, and which logs are gone:

@@ -76,8 +76,8 @@ class Survey:
     def points(self, start: int, end: int, most: int) -> list[Point]:
         """Return at most `most` points (six or more) of [start, end), the first at its start and the last at its end.
 
-        There is no point between two neighbours if a single record lies between them, or if nothing there can be read.
-        If the ends cannot be read, no points are returned at all.
+        A further survey between two neighbouring points finds no others if a single record lies between them, or
+        nothing that can be read. If the ends cannot be read, no points are returned at all.
         """
         first, last = self._holding(start), self._holding(end - 1)
         if first is None or last is None:

@@ -159,8 +159,7 @@ class StoreRecovery:
         """Restore node.json from the journal, or the other way round; if they disagree, believe neither.
 
         Each of the two files holds the node's id and how many message ids are reserved. If one is lost, the other still
-        tells. If both are sound and name different nodes, one of them does not belong here, and the node gets a new
-        id.
+        tells. If both are sound and name different nodes, one of them does not belong here: the node gets a new id.
         """
         data_path = self._data_path
         condition = data_path.node_condition

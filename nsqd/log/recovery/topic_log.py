@@ -111,8 +111,7 @@ class _Recovery:
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _doubt_names(self) -> None:
-        """Have the names of files synced: the machine may have stopped after creating a file and before syncing its
-        folder.
+        """Have the names of files synced: the machine may have stopped before the sync of a folder with a new file.
 
         Without a checkpoint, it is not even known which segments were ever synced.
         """
