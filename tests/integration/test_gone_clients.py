@@ -24,7 +24,7 @@ from nsqd.options import Options
 from nsqd.tls import tls_server
 from tests.support.certificates import make_certificates
 from tests.support.node import RULES, Node
-from tests.unit.http.conftest import LIMITS
+from tests.unit.nsqd.http.conftest import LIMITS
 
 ROUNDS = 20
 

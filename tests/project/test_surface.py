@@ -100,17 +100,17 @@ SHOWN_BY = {
         "lookupd-tls-cert": "it_registers_and_asks_over_tls",
         "lookupd-tls-key": "it_registers_and_asks_over_tls",
     },
-    "tests/unit/broker/test_closeness.py": {
+    "tests/unit/nsqd/broker/test_closeness.py": {
         "enable-experiment": "who_is_in_the_zone_comes_before_the_region_and_all_others"
     },
-    "tests/unit/broker/test_latency.py": {"e2e-processing-latency-window-time": "a_window_forgets"},
+    "tests/unit/nsqd/broker/test_latency.py": {"e2e-processing-latency-window-time": "a_window_forgets"},
     "tests/unit/common/test_logs.py": {"log-format": "json_lines_are_whole_objects"},
     "tests/unit/nsqd/test_options.py": {
         "ack": "a_publisher_hears_after_the_write_unless_told_otherwise",
         "topic-ack": "the_acknowledgement_can_differ_by_topic",
         "max-defer-timeout": "deferral_is_bounded_like_requeueing_unless_told_otherwise",
     },
-    "tests/unit/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
+    "tests/unit/nsqd/client/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
     "tests/e2e/test_traps_streams.py": {
         "https-address": "https_has_the_whole_api",
         "tls-cert": "tls_1_2_has_nsqs_names",
@@ -149,13 +149,13 @@ TRAPS = ROOT / "docs" / "reference" / "nsq-traps.md"
 TRAPS_ELSEWHERE = {
     51: {
         "tests/shell/test_lookup.py": "replies_to_commands_are_read_and_mean_nothing",
-        "tests/unit/nsqd/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
+        "tests/unit/nsqd/lookup/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
     },
     52: {
         "tests/integration/lookup/test_learning.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
-        "tests/unit/nsqd/test_registration.py": "channels_that_a_new_topic_does_not_get",
+        "tests/unit/nsqd/lookup/test_registration.py": "channels_that_a_new_topic_does_not_get",
     },
-    59: {"tests/unit/nsqd/test_statsd.py": "counters_tell_what_came_since"},
+    59: {"tests/unit/nsqd/stats/test_statsd.py": "counters_tell_what_came_since"},
     60: {"tests/unit/common/test_options.py": "values_in_the_file"},
 }
 

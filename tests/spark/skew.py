@@ -34,7 +34,7 @@ from tests.integration.log.harness import opened
 from tests.support.process import Nsqd
 from tests.support.simulated_lanes import Reading, Record, SimulatedLane
 from tests.support.spark import KEPT, address
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

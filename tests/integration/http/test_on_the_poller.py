@@ -21,7 +21,7 @@ from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.support.fake_history import no_history
-from tests.unit.http.conftest import LIMITS, FakeSettings
+from tests.unit.nsqd.http.conftest import LIMITS, FakeSettings
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 INFO = b"GET /info HTTP/1.1\r\nHost: x\r\n\r\n"

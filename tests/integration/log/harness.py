@@ -25,7 +25,7 @@ from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import Store
 from nsqd.log.topic_log import DiskLog
 from tests.support.log_settings import log_settings
-from tests.unit.log.batches import bodies_of, make_batch
+from tests.unit.nsqd.log.batches import bodies_of, make_batch
 
 START = 100.0
 WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds

@@ -11,7 +11,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.log.carrying import LONGEST_CARRY_INTERVAL
 from nsqd.log.retention import Retention
 from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
-from tests.unit.log.batches import facts, make_batch
+from tests.unit.nsqd.log.batches import facts, make_batch
 
 RECORD = 56 + 4 + 100
 SEGMENT: dict[str, Any] = {"max_bytes_per_file": 4 * RECORD, "mem_queue_size": 0}

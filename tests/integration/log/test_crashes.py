@@ -15,7 +15,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import Entry
 from nsqd.log.files import Files
 from tests.integration.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 
 class Life:

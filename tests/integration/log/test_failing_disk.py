@@ -10,7 +10,7 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.writing.sync_job import CommonFolders
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 FIRST = f"{0:020}.log"
 

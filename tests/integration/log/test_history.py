@@ -13,7 +13,7 @@ from common.wire.log_record import MAGIC
 from nsqd.broker.batch import Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 CHUNK = 1000
 

@@ -12,7 +12,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import Entry, Store, TopicLog
 from tests.integration.log.harness import OpenStore
 from tests.support.fake_store import FakeStore
-from tests.unit.log.batches import bodies_of, facts, make_batch
+from tests.unit.nsqd.log.batches import bodies_of, facts, make_batch
 
 
 class Subject(Protocol):

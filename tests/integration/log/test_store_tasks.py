@@ -20,7 +20,7 @@ from nsqd.broker.store import NotSynced
 from nsqd.log.files import Files
 from nsqd.log.journal import rotation
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from nsqd.log.files import Files
 from nsqd.log.reading.survey import Point
 from tests.integration.log.harness import OpenStore, opened
 from tests.integration.log.test_history import past
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 HEADER = 56
 

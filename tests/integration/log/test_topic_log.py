@@ -13,7 +13,7 @@ from nsqd.broker.store import TopicLog
 from nsqd.log.reading.cold import COLD_BYTES
 from nsqd.log.topic_log import DiskLog
 from tests.integration.log.harness import TroubledFiles, opened
-from tests.unit.log.batches import facts, make_batch
+from tests.unit.nsqd.log.batches import facts, make_batch
 
 RECORD = 56 + 4 + 100  # of one message of 100 bytes
 

@@ -26,7 +26,7 @@ from common.wire.history import (
 from common.wire.log_record import HEADER_SIZE, Links, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
-from tests.unit.log.batches import batch_runs, bodies_of, make_batch
+from tests.unit.nsqd.log.batches import batch_runs, bodies_of, make_batch
 
 RANGE = LogRange("node", "log", 0, 1000)
 

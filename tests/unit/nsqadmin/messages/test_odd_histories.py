@@ -18,7 +18,7 @@ from nsqadmin.pages import numbers
 from nsqadmin.upstream.client import Streamed, Upstream
 from nsqadmin.upstream.slices import Slices
 from tests.support.picture import channel, channel_node, node, snapshot, topic
-from tests.unit.nsqadmin.test_odd_answers import ODD, places, with_odd
+from tests.unit.nsqadmin.upstream.test_odd_answers import ODD, places, with_odd
 
 SAID: dict[str, Any] = {
     "log": {"first": 1, "next": 5, "first_time": 1, "last_time": 2},

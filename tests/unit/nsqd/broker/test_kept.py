@@ -6,7 +6,7 @@ from nsqd.broker.batch import Batch
 from nsqd.broker.kept import Kept
 from nsqd.log.memory_log import MemoryLog
 from tests.support.log_settings import log_settings
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 
 def kept(*counts: int) -> Kept:

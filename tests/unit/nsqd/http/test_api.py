@@ -11,7 +11,7 @@ from common.logs import LogLevel
 from nsqd.broker.store import NotSynced
 from tests.support.asgi import ask
 from tests.support.fake_broker import bodies
-from tests.unit.http.conftest import Nsqd
+from tests.unit.nsqd.http.conftest import Nsqd
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"

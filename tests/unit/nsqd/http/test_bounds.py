@@ -6,7 +6,7 @@ import pytest
 
 from common.http_api import HttpError, parse_query
 from common.wire.limits import Limits
-from tests.unit.http.conftest import Nsqd
+from tests.unit.nsqd.http.conftest import Nsqd
 
 
 def test_too_many_arguments_are_refused(nsqd: Nsqd) -> None:

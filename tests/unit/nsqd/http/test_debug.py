@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from nsqd.http import debug
-from tests.unit.http.conftest import Nsqd
+from tests.unit.nsqd.http.conftest import Nsqd
 
 
 def test_the_index_names_every_profile(nsqd: Nsqd) -> None:

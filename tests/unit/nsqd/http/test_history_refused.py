@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.http import Reading
 from tests.support.fake_history import at_once
-from tests.unit.http.conftest import Nsqd
+from tests.unit.nsqd.http.conftest import Nsqd
 
 
 @pytest.mark.parametrize(

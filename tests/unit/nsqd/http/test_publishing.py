@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.asgi import Answer, ask
 from tests.support.fake_broker import binary_mpub
-from tests.unit.http.conftest import Nsqd
+from tests.unit.nsqd.http.conftest import Nsqd
 
 
 def error(code: str) -> bytes:

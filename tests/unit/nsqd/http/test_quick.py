@@ -14,7 +14,7 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
-from tests.unit.http.conftest import LIMITS
+from tests.unit.nsqd.http.conftest import LIMITS
 
 DATE = b"Tue, 14 Nov 2023 22:13:20 GMT"
 OK = (

@@ -12,8 +12,8 @@ import pytest
 from nsqd.http import Reading
 from tests.support.asgi import Answer
 from tests.support.fake_history import at_once
-from tests.unit.http.conftest import Nsqd
-from tests.unit.http.test_metrics import parsed
+from tests.unit.nsqd.http.conftest import Nsqd
+from tests.unit.nsqd.http.test_metrics import parsed
 
 REPORT: dict[str, Any] = {"name": "land", "log": "a", "sequence": 4, "into": "/t", "format": "delta", "host": "h"}
 

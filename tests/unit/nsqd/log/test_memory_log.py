@@ -4,7 +4,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.memory_log import MemoryLog
 from tests.support.log_settings import log_settings
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 
 def log_with_room_for(messages: int, size: int = 1 << 20) -> MemoryLog:

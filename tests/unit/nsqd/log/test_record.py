@@ -21,7 +21,7 @@ from nsqd.log.record import (
     message_offsets,
     scan,
 )
-from tests.unit.log.batches import batch_runs, batches, facts, make_batch
+from tests.unit.nsqd.log.batches import batch_runs, batches, facts, make_batch
 
 
 def record_of(batch: Batch) -> bytes:

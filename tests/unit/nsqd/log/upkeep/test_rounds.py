@@ -10,7 +10,7 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.store import Store
 from tests.support.log_settings import log_settings
-from tests.unit.log.batches import make_batch
+from tests.unit.nsqd.log.batches import make_batch
 
 
 @pytest.fixture
