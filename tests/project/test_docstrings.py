@@ -19,6 +19,7 @@ PACKAGES = (
     "common",
     "nsqadmin",
     "nsqclient",
+    "nsqd",
     "nsqlookupd",
     "nsqpipe",
     "nsqtools",

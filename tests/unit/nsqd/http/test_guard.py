@@ -14,8 +14,8 @@ from nsqd.http import Guard, QuickHttp, QuickRoutes
 from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, Access, Endpoint, Scope
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
 from tests.support.asgi import ask
-from tests.unit.nsqd.http.conftest import Nsqd
 from tests.unit.nsqd.auth.test_rights import FILE, digest
+from tests.unit.nsqd.http.conftest import Nsqd
 
 PAGE = Path("docs/how-to/rights.md")
 
