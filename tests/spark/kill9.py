@@ -345,6 +345,9 @@ def run(
                 spark.start()
                 spark.wait_for_commit(commits)
                 result.recoveries.append(time.monotonic() - killed_at)
+                # That batch may have been planned before the kill. With the next one the source has asked all nodes, which
+                # must be up when a query begins.
+                spark.wait_for_commit(spark.commits())
                 while result.nsqd_kills < nsqd_kills * (turn + 1) // spark_kills:
                     node = draw.choice(nodes)
                     node.kill()
