@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import pytest
@@ -11,8 +12,14 @@ from bench.parsers import milliseconds
 
 BUSY: Final = 3  # so much slower than the machine on which the bounds were set; what had no bound was 5 to 800 times
 TRIES: Final = 3
+# Other programs on the same core make each of its cycles slower, for seconds at a time; a parser without a bound stays slow.
+PATIENCE: Final = 10.0
 
 
 @pytest.mark.parametrize("hostile", list(hostile_bodies()), ids=lambda hostile: hostile.name)
 def test_a_hostile_body_costs_no_more_than_it_may(hostile: Hostile) -> None:
-    assert min(milliseconds(hostile.work) for _ in range(TRIES)) < hostile.most * BUSY
+    most = hostile.most * BUSY
+    until = time.monotonic() + PATIENCE
+    while (taken := min(milliseconds(hostile.work) for _ in range(TRIES))) >= most and time.monotonic() < until:
+        time.sleep(0.5)
+    assert taken < most
