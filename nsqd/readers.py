@@ -9,7 +9,7 @@ room.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import expm1
 from typing import Any, Final
@@ -98,8 +98,7 @@ def _number_in(found: Mapping[str, Any], member: str) -> int:
 class Readers:
     """The readers of all topics of a node."""
 
-    def __init__(self, on_change: Callable[[], None] | None = None) -> None:
-        self.on_change = on_change or _nobody_is_told
+    def __init__(self) -> None:
         self.is_saved = True
         self._topics: dict[str, dict[Key, Reader]] = {}
 
@@ -124,20 +123,20 @@ class Readers:
             self._make_room(topic)
         # Making room may have removed the topic, if that was its last reader.
         self._topics.setdefault(topic, readers)[key] = _updated(before, report, timestamp)
-        self._changed()
+        self.is_saved = False
 
     def forget(self, topic: str, name: str, into: str) -> bool:
         """Remove a reader, and return whether it was known. A reader that still runs is back with its next report."""
         if (name, into) not in self._topics.get(topic, {}):
             return False
         self._remove(topic, (name, into))
-        self._changed()
+        self.is_saved = False
         return True
 
     def forget_topics_but(self, topics: Container[str]) -> None:
         for topic in [it for it in self._topics if it not in topics]:
             del self._topics[topic]
-            self._changed()
+            self.is_saved = False
 
     def _make_room(self, topic: str) -> None:
         if len(self._topics[topic]) >= MOST_OF_A_TOPIC:
@@ -153,10 +152,6 @@ class Readers:
         del self._topics[topic][key]
         if not self._topics[topic]:
             del self._topics[topic]
-
-    def _changed(self) -> None:
-        self.is_saved = False
-        self.on_change()
 
     def restore(self, written: object) -> None:
         """Take over what `written` has returned. Raises BadReport."""
@@ -189,10 +184,6 @@ def described(reader: Reader) -> dict[str, Any]:
         "committed": reader.committed,
         "rate": reader.rate,
     }
-
-
-def _nobody_is_told() -> None:
-    pass
 
 
 def _updated(before: Reader | None, report: Report, timestamp: int) -> Reader:

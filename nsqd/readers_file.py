@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds after a change. A kill loses the reports of that time, and the readers' next reports replace them.
+# Seconds between two writes. A kill loses the reports of that time, and the readers' next reports replace them.
 INTERVAL: Final = 5.0
 _LAST_WRITE: Final = 5.0  # seconds that the end of the process waits for the disk
 
@@ -63,13 +63,12 @@ class ReadersFile:
             )
 
     async def keep(self) -> None:
-        """Write the file whenever readers have changed. Never returns; writes a last time when it is cancelled."""
+        """Write the file at each interval in which readers have changed. Never returns.
+
+        Writes a last time when it is cancelled.
+        """
         try:
             while True:
-                changed = trio.Event()
-                self._readers.on_change = changed.set
-                if self._readers.is_saved:
-                    await changed.wait()
                 await trio.sleep(self._interval)
                 await self._save()
         finally:

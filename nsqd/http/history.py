@@ -36,6 +36,7 @@ from nsqd.http.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.http.past import History, Past, RangeReader
     from nsqd.readers import Readers
 
 log = logging.getLogger(__name__)
@@ -56,55 +57,6 @@ class InThread(Protocol):
     """Awaits a blocking function from a handler."""
 
     async def __call__(self, function: Callable[[], T], /) -> T: ...
-
-
-class RangeReader(Protocol):
-    """Reads a range of a log. Its methods block, so they run in a thread."""
-
-    next: int
-    end: int
-
-    def read(self) -> Records | Gap | None: ...
-
-    def close(self) -> None: ...
-
-
-class Past(Protocol):
-    """A log as it is at one moment. `times`, `sequence_at`, `points` and `open` block, so they run in a thread."""
-
-    log_id: str
-    first: int
-    next: int
-    retention_time: int
-    retention_bytes: int
-
-    @property
-    def segments(self) -> int: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    def still_has(self, sequence: int) -> bool: ...
-
-    def times(self) -> tuple[int, int] | None: ...
-
-    def sequence_at(self, timestamp: int) -> int: ...
-
-    def points(self, start: int, end: int, most: int) -> Sequence[tuple[int, int, int]]: ...
-
-    def open(self, start: int, end: int, chunk: int) -> RangeReader: ...
-
-
-class History(Protocol):
-    """The part of nsqd.log that reads history."""
-
-    @property
-    def node(self) -> str: ...
-
-    def find(self, topic: str, *, synced: bool = True) -> Past | None: ...
-
-    def follow(self, follower: Callable[[str], None]) -> None:
-        """Have `follower` called with the name of each topic whose log has grown or is gone."""
 
 
 class Reading:

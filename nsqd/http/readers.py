@@ -10,7 +10,7 @@ from nsqd.http.topic_argument import topic_argument
 from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
 
 if TYPE_CHECKING:
-    from nsqd.http.history import History, Past
+    from nsqd.http.past import History, Past
 
 _FEWEST_POINTS: Final = 6
 _NANOSECONDS: Final = 1e9
