@@ -11,7 +11,6 @@ NSQ. Message frames wait for no other answer:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -50,7 +49,7 @@ class Outbox:
         self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
         self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[bytes] = []  # may be sent now
-        self._held: deque[Held] = deque()
+        self._held: list[Held] = []  # a deque would be most of what an idle client costs
         self._held_messages: Held | None = None  # its last OK is one that messages must not overtake
 
     @property
@@ -112,8 +111,11 @@ class Outbox:
         If a publish has failed, forget all that is held behind it and return the error, which ends the client.
         """
         held = self._held
-        while held and held[0].receipt.settled:
-            first = held.popleft()
+        released = 0
+        for first in held:
+            if not first.receipt.settled:
+                break
+            released += 1
             if first is self._held_messages:
                 self._held_messages = None
             self.owed += first.message_pieces - len(first.frames)
@@ -123,6 +125,7 @@ class Outbox:
                 cause = first.command + b" failed " + first.receipt.error.encode()
                 return ProtocolError(Fault(f"E_{first.command.decode()}_FAILED"), cause)
             self._frames += first.frames
+        del held[:released]
         if held and not held[0].watched:
             held[0].watched = True
             held[0].receipt.when_settled(self.wake)
