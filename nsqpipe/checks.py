@@ -310,7 +310,8 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
         else:
             cluster.places(left_out=[])
 
-    _within(_PATIENCE, look)
+    with _translated():
+        _within(_PATIENCE, look)
 
 
 def _sink(job: Replay) -> None:
@@ -331,7 +332,8 @@ def _sink(job: Replay) -> None:
             with http.request("GET", address, "/ping") as response:
                 response.read()
 
-    _within(_PATIENCE, look)
+    with _translated():
+        _within(_PATIENCE, look)
 
 
 # What is there already
@@ -377,13 +379,16 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:
-    """Look, but do not wait longer than this: resolving a name has no timeout of its own, so it takes a thread."""
+    """Look, but do not wait longer than this: resolving a name has no timeout of its own, so it takes a thread.
+
+    `look` must not import anything. Where it takes too long, we go on while its thread still imports, and may see half
+    of a module.
+    """
     failed: list[Exception] = []
 
     def run() -> None:
         try:
-            with _translated():
-                look()
+            look()
         except Exception as error:
             failed.append(error)
 

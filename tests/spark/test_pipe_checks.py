@@ -257,6 +257,33 @@ def test_a_process_of_its_own_is_as_quick_and_leaves_nothing(name: str, world: W
     assert what_lies_in(tmp_path) == []
 
 
+IMPORTED_BY_THREADS: Final = """
+import sys, threading
+from nsqpipe import cli
+
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name.startswith(("nsqpipe", "pyspark")) and threading.current_thread() is not threading.main_thread():
+            late.append(name)
+
+late = []
+sys.meta_path.insert(0, Watch())
+try:
+    cli.app(sys.argv[1:])
+finally:
+    print("late:", *late)
+"""
+
+
+@pytest.mark.parametrize("flag", ["--master=spark", "--remote=sc"])
+def test_what_is_looked_at_in_a_thread_imports_nothing(flag: str, world: World) -> None:
+    """If the look takes too long, the command goes on, and would see half of a module that the thread imports."""
+    command = [sys.executable, "-c", IMPORTED_BY_THREADS, *world.land(f"{flag}://127.0.0.1:{closed_port()}")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert "cannot be reached: Connection refused" in done.stderr
+    assert done.stdout == "late:\n"
+
+
 def test_what_can_work_is_let_through(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsqpipe.session.open_session", refuse)
     before = what_lies_in(world.folder)
