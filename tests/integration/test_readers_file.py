@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import pytest
 import trio
-import trio.testing
 
 from nsqd.log.data_path import READERS_JSON, DataPath
 from nsqd.log.files import Files
@@ -18,10 +17,11 @@ from nsqd.readers import Readers, Report
 from nsqd.readers_file import ReadersFile
 
 REPORT = Report("land", "a", 5)
+INTERVAL = 0.01
 
 
 @contextmanager
-def opened(folder: Path, *topics: str, interval: float = 0.0) -> Iterator[tuple[Readers, ReadersFile]]:
+def opened(folder: Path, *topics: str, interval: float = INTERVAL) -> Iterator[tuple[Readers, ReadersFile]]:
     files, readers = Files(), Readers()
     data_path = DataPath(folder, files, new_id=lambda: "0" * 32)
     data_path.open()
@@ -40,7 +40,7 @@ def keep(file: ReadersFile, until: Callable[[], bool] = lambda: True) -> None:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(file.keep)
-                await trio.testing.wait_all_tasks_blocked()
+                await trio.sleep(3 * INTERVAL)
                 while not until():  # noqa: ASYNC110  # a file does not tell when it comes
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
