@@ -15,7 +15,7 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
-    read: int  # how many pieces of the body the application asked for
+    read: int  # number of pieces of the body that the application has read
 
 
 async def run_directly(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
@@ -30,7 +30,7 @@ def ask(
     body: bytes | list[bytes] = b"",
     headers: dict[str, str] | None = None,
 ) -> Answer:
-    """One request. A list of bodies is sent as chunks, without Content-Length."""
+    """Send one request. A list of bodies is sent as chunks, without Content-Length."""
     path, _, query = target.partition("?")
     chunks = body if isinstance(body, list) else [body]
     sent_headers = {name.lower(): value for name, value in (headers or {}).items()}
@@ -68,7 +68,7 @@ def ask(
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run an application that never waits; it may let others have their turn, which is a bare `yield` of the loop's."""
+    """Run an application that never really waits. It may yield to others, which is a bare `yield` to the loop."""
     for _ in range(_MOST_TURNS):
         try:
             waits_for = coroutine.send(None)

@@ -1,4 +1,4 @@
-"""A fake authorization server on a real socket: answers as it is told, and remembers what it was asked."""
+"""A fake authorization server on a real socket. It answers as a test tells it, and remembers the requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def granting(*authorizations: object, ttl: int = 3600, **fields: object) -> Repl
 
 
 class AuthServer(HttpServer):
-    """`answer` decides on each request, in a thread of its own; by default everybody may do everything."""
+    """`answer` decides about each request, in a thread of its own. By default everybody may do everything."""
 
     def __init__(self, answer: Callable[[Asked], Reply] | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         self.answer = answer or (lambda asked: granting(EVERYTHING))

@@ -1,4 +1,4 @@
-"""Schemas and bodies for them, for hypothesis: good ones, and ones that are a little wrong in every way we know."""
+"""Schemas, and bodies for them, for Hypothesis: good bodies, and bodies that are wrong in every way that we know."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _fields(parts: list[tuple[str, bool]]) -> str:
 
 
 def schemas(*, rich: bool = False) -> st.SearchStrategy[pa.StructType]:
-    """With `rich` there may be types that have no quick way."""
+    """Generate schemas. With `rich` they may have types for which decoding has no quick way."""
     kinds = st.recursive(_leaf_types(_LEAVES + _SLOW_LEAVES if rich else _LEAVES), _nested, max_leaves=5)
     required = st.sampled_from((False, False, False, True))
     return st.lists(st.tuples(kinds, required), min_size=1, max_size=4).map(_fields).map(parse_fields)
@@ -85,7 +85,7 @@ def schemas(*, rich: bool = False) -> st.SearchStrategy[pa.StructType]:
 
 @st.composite
 def json_bodies(draw: Any, schema: pa.StructType) -> bytes:
-    """One body that is of the schema, mostly."""
+    """Generate one body that mostly fits the schema."""
     text: str = draw(_fitting(schema))
     if draw(st.integers(0, 14)) == 0:
         text = draw(
@@ -130,7 +130,7 @@ def _fitting(kind: pa.DataType) -> st.SearchStrategy[str]:
 
 @st.composite
 def _object(draw: Any, kind: pa.StructType) -> str:
-    """With missing, extra and repeated keys, now and then."""
+    """Generate an object, sometimes with missing, extra and repeated keys."""
     pairs = [(field.name, draw(_value(field.type))) for field in kind if draw(st.integers(0, 7))]
     if draw(st.integers(0, 5)) == 0:
         pairs.append((draw(st.sampled_from(("extra", "k0"))), draw(st.sampled_from((*_STRANGE, "1", "1e400")))))

@@ -1,7 +1,7 @@
-"""Debian's chromium without a window, and what tests ask of it. Only this module knows Selenium.
+"""Debian's chromium, headless, and what tests do with it. Only this module knows Selenium.
 
-Needs the packages chromium and chromium-driver; where they are not, the tests that want a browser are skipped, but not
-in CI, which installs them.
+Needs the packages chromium and chromium-driver. Without them the tests that use a browser are skipped, except in CI,
+which installs them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-LIMIT: Final = 30.0  # seconds that anything on a page may take; a busy machine is no failure
+LIMIT: Final = 30.0  # seconds that anything on a page may take on a busy machine
 CHROMIUM: Final = shutil.which("chromium")
 CHROMEDRIVER: Final = shutil.which("chromedriver")
 MISSING: Final = "no browser: Debian's packages chromium and chromium-driver are not installed"
@@ -36,7 +36,7 @@ _FLAGS: Final = (
     "--force-color-profile=srgb",
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
-    # Nothing but this machine: a page that asks for anything else fails, and the test sees it.
+    # Only this machine can be reached: a request of a page to anything else fails, and the test sees it.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
@@ -55,15 +55,15 @@ class Browser:
         self._driver = driver
         self.base = base
 
-    # Where
+    # Navigation
 
     def open(self, path: str = "/") -> None:
-        """Loads a path of `base`, and waits until its scripts have run."""
+        """Load a path of `base`, and wait until its scripts have run."""
         self._driver.get(self.base + path)
 
     @property
     def path(self) -> str:
-        """With the query."""
+        """Return the path of the page, with the query."""
         url: str = self._driver.current_url
         return url.removeprefix(self.base)
 
@@ -75,14 +75,14 @@ class Browser:
     def source(self) -> str:
         return str(self._driver.page_source)
 
-    # What is to be seen
+    # What the page shows
 
     def run(self, script: str, *arguments: object) -> Any:
-        """The body of a function in the page; what it returns, also if that is promised."""
+        """Run the body of a function in the page, and return its result. If it returns a promise, await that."""
         return self._driver.execute_script(script, *arguments)
 
     def text(self, selector: str = "body") -> str:
-        """What one can read there; empty where there is no such element."""
+        """Return the element's text, or "" if there is no such element."""
         found: str = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
         return found
 
@@ -91,7 +91,7 @@ class Browser:
         return found
 
     def wait(self, script: str, *arguments: object) -> Any:
-        """Until the expression is true; its value. Fails with what the page shows."""
+        """Wait until the expression is true, and return its value. If it never is, fail with what the page shows."""
         deadline = time.monotonic() + LIMIT
         while True:
             if value := self.run(f"return {script}", *arguments):
@@ -103,13 +103,13 @@ class Browser:
     def wait_for_text(self, text: str, selector: str = "body") -> None:
         self.wait("document.querySelector(arguments[0])?.innerText.includes(arguments[1])", selector, text)
 
-    # What one does
+    # What a user does
 
     def click(self, selector: str) -> None:
         self._element(selector).click()
 
     def click_text(self, text: str, selector: str = "a, button, summary") -> None:
-        """The first element that is visible and has this text."""
+        """Click the first visible element that has this text."""
         found = self.wait(
             "[...document.querySelectorAll(arguments[0])].find("
             "(it) => it.innerText.trim().startsWith(arguments[1]) && it.getClientRects().length)",
@@ -124,7 +124,7 @@ class Browser:
         element.send_keys(text)
 
     def press(self, *keys: str) -> None:
-        """Keys as Selenium names them, or letters; with Control held where the first one is "ctrl"."""
+        """Press keys as Selenium names them, or letters. Control is held if the first key is "ctrl"."""
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.keys import Keys
 
@@ -139,14 +139,14 @@ class Browser:
     def _element(self, selector: str) -> Any:
         return self.wait("document.querySelector(arguments[0])", selector)
 
-    # How it looks
+    # Appearance
 
     def command(self, name: str, arguments: Mapping[str, object]) -> Any:
-        """A command of the DevTools protocol."""
+        """Send a command of the DevTools protocol."""
         return self._driver.execute_cdp_cmd(name, dict(arguments))
 
     def look(self, *, width: int = 1400, height: int = 900, scheme: str = "light", still: bool = True) -> None:
-        """Of what size the window is, which colours the system wants, and whether things may move."""
+        """Set the size of the window, the system's colour scheme, and whether it reduces motion."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.command("Emulation.setDeviceMetricsOverride", metrics)
         features = [
@@ -156,11 +156,11 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", {"features": features})
 
     def allow_scripts(self, allowed: bool) -> None:
-        """For the pages that are loaded from now on. What tests run in the page themselves still runs."""
+        """Allow or forbid scripts in pages loaded from now on. Scripts that a test runs in the page still work."""
         self.command("Emulation.setScriptExecutionDisabled", {"value": not allowed})
 
     def screenshot(self, path: Path) -> None:
-        """The whole page."""
+        """Save a screenshot of the whole page."""
         import base64
 
         size = self.command("Page.getLayoutMetrics", {})["cssContentSize"]
@@ -172,18 +172,18 @@ class Browser:
     # What went wrong
 
     def complaints(self) -> list[str]:
-        """What the console has said since the last time: errors of scripts, refused requests, the security policy."""
+        """Return new messages of the console: errors of scripts, refused requests, the security policy."""
         return [f"{entry['level']}: {entry['message']}" for entry in self._driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """All URLs that were asked for since the last time."""
+        """Return all URLs that were requested since the last call."""
         events = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
         return [it["params"]["request"]["url"] for it in events if it["method"] == "Network.requestWillBeSent"]
 
 
 @contextmanager
 def open_browser(profile: Path) -> Iterator[Browser]:
-    """`profile` is an empty folder for whatever the browser keeps."""
+    """Start a browser. `profile` is an empty folder for its files."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

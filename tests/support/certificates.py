@@ -1,4 +1,4 @@
-"""Certificates for tests, made anew by openssl: an authority, and what it vouches for."""
+"""Certificates for tests, made by openssl: an authority, and certificates that it has signed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 @dataclass(frozen=True, slots=True)
 class Certificates:
     authority: Path
-    certificate: Path  # of localhost and 127.0.0.1; serves as a client's, too
+    certificate: Path  # for localhost and 127.0.0.1; also valid for a client
     key: Path
 
 

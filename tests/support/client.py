@@ -17,14 +17,14 @@ from common.wire import commands
 from common.wire.frames import Frame, FrameReader, FrameType
 from common.wire.message import Message, decode_message
 
-TIMEOUT: Final = 10.0  # seconds; only a broken broker takes so long
+TIMEOUT: Final = 10.0  # seconds; only a broken broker takes longer
 HEARTBEAT: Final = b"_heartbeat_"
-NOBODY: Final = b"f" * 16  # the id of no message
+NOBODY: Final = b"f" * 16  # an id that no message has
 _MOST: Final = 16 << 20
 
 
 def open_socket(address: tuple[str, int]) -> socket.socket:
-    """To a host and port, or to the path of a unix socket, whose port is -1."""
+    """Connect to a host and port, or to the path of a unix socket, whose port is -1."""
     host, port = address
     if port >= 0:
         return socket.create_connection(address, timeout=TIMEOUT)
@@ -50,7 +50,7 @@ class Client:
     def __init__(self, address: tuple[str, int], *, magic: bytes = commands.MAGIC) -> None:
         self.sock = open_socket(address)
         self._frames = FrameReader(_MOST)
-        self._messages: deque[Message] = deque()  # came while something else was waited for
+        self._messages: deque[Message] = deque()  # messages that came while the test waited for something else
         try:
             if self.sock.family != socket.AF_UNIX:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,13 +77,13 @@ class Client:
         self.sock.sendall(b"".join(pieces))
 
     def no_more(self) -> None:
-        """Half-closes: the broker sees the end, and we still see its answer."""
+        """Close our direction of the connection: the broker sees the end, and we can still read its answers."""
         self.sock.shutdown(socket.SHUT_WR)
 
     # What comes
 
     def frame(self, timeout: float = TIMEOUT) -> Frame:
-        """The next frame of whatever kind. Raises TimeoutError or Disconnected."""
+        """Return the next frame of any kind. Raise TimeoutError or Disconnected."""
         deadline = time.monotonic() + timeout
         while (frame := self._frames.next_frame()) is None:
             self._frames.receive(self._receive(deadline))
@@ -103,14 +103,14 @@ class Client:
         return data
 
     def response(self, timeout: float = TIMEOUT) -> bytes:
-        """The next response that is no heartbeat; messages that come before it are kept. Raises Refused."""
+        """Return the next response that is not a heartbeat. Messages that come before it are kept. Raise Refused."""
         frame = self._next_answer(timeout)
         if frame.type is FrameType.ERROR:
             raise Refused(frame.data.decode("utf-8", "backslashreplace"))
         return frame.data
 
     def error(self, timeout: float = TIMEOUT) -> bytes:
-        """The text of the next answer, which must be an error."""
+        """Return the text of the next answer, which must be an error."""
         frame = self._next_answer(timeout)
         assert frame.type is FrameType.ERROR, frame
         return frame.data
@@ -125,7 +125,7 @@ class Client:
                 return frame
 
     def message(self, timeout: float = TIMEOUT) -> Message:
-        """The next message, heartbeats aside."""
+        """Return the next message, skipping heartbeats."""
         if self._messages:
             return self._messages.popleft()
         deadline = time.monotonic() + timeout
@@ -143,7 +143,7 @@ class Client:
         return [message.body for message in self.messages(count, timeout)]
 
     def stays_silent(self, seconds: float) -> bool:
-        """Whether nothing but heartbeats comes for so long."""
+        """Return whether nothing but heartbeats comes for this long."""
         deadline = time.monotonic() + seconds
         try:
             while not self._messages and self.frame(deadline - time.monotonic()).data == HEARTBEAT:
@@ -153,7 +153,7 @@ class Client:
         return False
 
     def closes(self, timeout: float = TIMEOUT) -> bool:
-        """Whether the broker closes the connection now, without another word."""
+        """Return whether the broker closes the connection now, without sending anything else."""
         try:
             frame = self.frame(timeout)
         except Disconnected:
@@ -163,7 +163,7 @@ class Client:
         raise AssertionError(f"not closed, but {frame}")
 
     def raw(self, count: int, timeout: float = TIMEOUT) -> bytes:
-        """So many bytes as they come, before anything was read as a frame."""
+        """Return this many bytes as they come. Nothing may have been read as a frame before."""
         deadline = time.monotonic() + timeout
         data = b""
         while len(data) < count:
@@ -175,7 +175,7 @@ class Client:
         return data
 
     def rest(self, timeout: float = TIMEOUT) -> bytes:
-        """All bytes until the broker closes, as they come."""
+        """Return all bytes that come until the broker closes the connection."""
         deadline = time.monotonic() + timeout
         data = bytearray()
         try:
@@ -184,16 +184,16 @@ class Client:
         except Disconnected:
             return bytes(data)
 
-    # What is said often
+    # Frequent commands
 
     def identify(self, **fields: object) -> Any:
-        """IDENTIFY with these fields; the answer decoded, or OK as bytes."""
+        """Send IDENTIFY with these fields, and return the answer: decoded, or OK as bytes."""
         self.send(commands.identify(json.dumps(fields).encode()))
         answer = self.response()
         return json.loads(answer) if answer.startswith(b"{") else answer
 
     def ask(self, *pieces: bytes) -> bytes:
-        """Sends, and returns the response."""
+        """Send the command, and return the response."""
         self.send(*pieces)
         return self.response()
 
@@ -203,7 +203,7 @@ class Client:
             self.send(commands.rdy(ready))
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """One PUB for one body, one MPUB for more."""
+        """Publish one body with PUB, several with MPUB."""
         command = commands.pub(topic, bodies[0]) if len(bodies) == 1 else commands.mpub(topic, bodies)
         assert self.ask(command) == b"OK"
 
@@ -217,9 +217,9 @@ class Client:
         self.send(commands.req(message.id, milliseconds))
 
     def in_step(self) -> None:
-        """Returns when the broker has heeded all that was sent before: its answer to a bad FIN comes in order.
+        """Return when the broker has carried out everything that was sent before.
 
-        Only for a connection that consumes.
+        Its answer to a bad FIN comes in order. Only for a connection that consumes.
         """
         self.send(commands.fin(NOBODY))
         assert self.error() == b"E_FIN_FAILED FIN " + NOBODY + b" failed ID not in flight"

@@ -1,4 +1,4 @@
-"""Commits to Delta tables whose outcome their writer does not learn."""
+"""Commits to Delta tables whose writers do not learn the outcome."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def lose_an_answer(monkeypatch: pytest.MonkeyPatch, *, refused: bool = False) ->
 
 
 def delay_a_commit(monkeypatch: pytest.MonkeyPatch, folder: str = "") -> Callable[[], None]:
-    """The next commit (to the table in this folder) times out; the store gets it when the function that is returned is called."""
+    """Let the next commit time out; the store gets it when the returned function is called.
+
+    With `folder`, only commits to the table in this folder count.
+    """
     late: list[Callable[[], None]] = []
 
     def put(table: DeltaTable, *arguments: Any, **more: Any) -> None:

@@ -50,7 +50,7 @@ STEPS = {Span.MINUTES: (5.0, 144), Span.HOURS: (60.0, 360), Span.DAYS: (600.0, 1
 
 
 def demo() -> Recording:
-    """Healthy, slow, failing, paused and unattended channels, a dead node, an inactive name."""
+    """Return healthy, slow, failing, paused and unattended channels, a dead node and an inactive name."""
     snapshot = Snapshot(
         index=41,
         taken_at=NOW,
@@ -205,7 +205,7 @@ def _clients(
 
 
 def _readers() -> tuple[Reader, ...]:
-    """One that keeps up, one that was stopped, one from which retention has taken messages."""
+    """Return three readers: one that keeps up, one that was stopped, one from which retention has taken messages."""
 
     def on(node: str = N1, **fields: object) -> ReaderNode:
         known = {"as_of": NOW - 1, "heard": NOW - 4, "committed": NOW - 4, "retention_time": 86_400.0}
@@ -541,7 +541,7 @@ def _activity() -> tuple[Activity, ...]:
     )
 
 
-# How it went: waves, with a gap where nobody was asked
+# History: waves, with a gap in which no node was asked
 
 
 def _wave(

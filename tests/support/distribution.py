@@ -25,18 +25,21 @@ _COMPUTING_LONGEST: Final = (
 _BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
 _WAITING_LONGEST_LAST: Final = ("tests/browser/", "tests/docs/", "tests/e2e/", "tests/faults/", "tests/soak/")
 ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
-# No test in these shares anything dear with the others of its file.
+# In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py", "tests/spark/test_kill9.py")
 
 
 def scope_of(test: str) -> str:
-    """Return what stays together: a file, as its tests share fixtures, or a test that would keep a process for minutes."""
+    """Return the name of the group that one process runs.
+
+    Usually that is a file, as its tests share fixtures, but a test that takes minutes is a group of its own.
+    """
     file = test.partition("::")[0]
     return test if file in _APART else file
 
 
 def place_of(scope: str) -> tuple[int, str]:
-    """Return where in the row it stands."""
+    """Return the group's place in the row."""
     place = next((place for place, begin in enumerate(ROW) if scope.startswith(begin)), len(_COMPUTING_LONGEST))
     return place, scope
 

@@ -1,4 +1,4 @@
-"""A real broker on a store that keeps everything in memory, and a turn that tells how often it was finished.
+"""A real broker on a store in memory, and a turn that counts how often it was finished.
 
 For tests of what stands in front of the broker. `hold` keeps receipts open, as a disk that is slow to sync would.
 """
@@ -95,7 +95,7 @@ def _do_nothing() -> None: ...
 
 
 class FakeTurn:
-    """Also the disk that a turn asks, which has nothing to write."""
+    """A turn that is also the disk for itself, on which there is nothing to write."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -139,7 +139,7 @@ def make_broker(store: FakeStore) -> Broker:
 
 
 def bodies(store: FakeStore, topic: str) -> list[bytes]:
-    """All that has been published to the topic."""
+    """Return the bodies of all messages that have been published to the topic."""
     return [
         batch.body(sequence)
         for batch in store.logs[topic].batches

@@ -1,4 +1,4 @@
-"""No history: for tests of what stands beside it."""
+"""A history that has nothing, for tests of other parts of HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An nsqlookupd that does as a test tells it, and keeps what nsqd said to it.
+"""An nsqlookupd that does what a test tells it, and keeps what nsqd has sent to it.
 
 It speaks over any stream: over memory where the clock jumps, over sockets through `listen`.
 """
@@ -22,7 +22,7 @@ class Visit:
     stream: trio.abc.Stream
     magic: bytes = b""
     identity: bytes = b""
-    commands: list[str] = field(default_factory=list)  # IDENTIFY aside
+    commands: list[str] = field(default_factory=list)  # without IDENTIFY
     ended: bool = False
 
     @property
@@ -47,7 +47,7 @@ class FakeLookupd:
         self.visits: list[Visit] = []
         self.answer: Callable[[str], bytes | None] = ok  # None: silence
         self.identify_answer: bytes | None = identify_reply(PeerAddress(broadcast_address, "fake", 4161, 4160, "1.3.0"))
-        self.asked: list[str] = []  # over HTTP: request line and Accept
+        self.asked: list[str] = []  # requests over HTTP: request line and Accept
         self.http_answer = json_answer(b'{"channels":[]}')
         self.before_http_answer: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
 
@@ -57,7 +57,7 @@ class FakeLookupd:
 
     @property
     def registered(self) -> set[str]:
-        """What it would show now: `topic` and `topic channel`."""
+        """Return what a real one would show now: `topic` and `topic channel`."""
         shown: set[str] = set()
         for command in () if self.last.ended else self.last.told:
             word, _, what = command.partition(" ")
@@ -96,7 +96,7 @@ class FakeLookupd:
                 await visit.stream.send_all(encode_reply(reply))
 
     async def serve_http(self, stream: trio.abc.Stream) -> None:
-        """One question: who keeps the connection finds it closed, and asks again on another one."""
+        """Answer one request, then close. A client that keeps its connection has to make a new one."""
         async with stream:
             head = b""
             while b"\r\n\r\n" not in head:
@@ -112,7 +112,7 @@ class FakeLookupd:
     async def listen(
         self, *, tls: SSLContext | None = None, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """On real ports, until cancelled; says its TCP address when it is there, and names its HTTP port to nsqd."""
+        """Listen on real ports until cancelled. Report the TCP address when ready, and tell nsqd the HTTP port."""
 
         def wrapped(
             handler: Callable[[trio.abc.Stream], Awaitable[None]],

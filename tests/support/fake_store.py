@@ -1,6 +1,6 @@
-"""A store in memory that can crash: what was written survives, what only lay in a buffer does not.
+"""A store in memory that can crash: it keeps what was written, and loses what was only in a buffer.
 
-Journal changes go through msgpack, as on disk. `crash()` gives the store that recovery would find.
+Journal changes go through msgpack, as on disk. `crash()` returns the store that recovery would find.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class FakeLog:
         self.first = 0
         self.released = 0
         self.outdated_before = 0
-        self.cold_before = 0  # what lies before must be loaded first
-        self.refused = (0, 0)  # first, end: the disk does not read it
+        self.cold_before = 0  # messages before this sequence have to be loaded first
+        self.refused = (0, 0)  # [first, end): the disk refuses to read these
         self._store = store
         self._written: list[Batch] = []
         self._buffered: list[tuple[Batch, Receipt]] = []
@@ -82,19 +82,19 @@ class FakeLog:
         return self.outdated_before
 
     def evict(self) -> None:
-        """Nothing is in memory any more."""
+        """Evict all batches from memory."""
         self.cold_before = self.tail
         self._warm.clear()
 
     def unlink(self) -> None:
-        """What has been released is not on disk any more."""
+        """Delete what has been released."""
         self.first = max(self.first, self.released)
 
     def warm(self, base_sequences: set[int]) -> None:
         self._warm |= base_sequences
 
     def write(self, error: str | None, *, settle: bool) -> list[Receipt]:
-        """Returns the receipts that are still open."""
+        """Write the buffer, and return the receipts that are still open."""
         buffered, self._buffered = self._buffered, []
         if is_ephemeral(self.topic):
             error = None
@@ -118,11 +118,11 @@ class FakeLog:
 class FakeStore:
     def __init__(self) -> None:
         self.logs: dict[str, FakeLog] = {}
-        self.journal: list[Change] = []  # written
+        self.journal: list[Change] = []  # changes that were written
         self.unwritten: list[Change] = []
         self.urgent = False
-        self.error: str | None = None  # writes of logs fail with it
-        self.journal_error: str | None = None  # and those of the journal with this
+        self.error: str | None = None  # writes of logs fail with this error
+        self.journal_error: str | None = None  # writes of the journal fail with this error
         self.memory_capacity: int | None = None  # messages, of logs that live in memory only
         self.ack_synced = False  # receipts wait for `sync`
         self.unsynced: list[Receipt] = []
@@ -151,7 +151,7 @@ class FakeStore:
     def reserve_ids(self, until: int) -> None:
         self.reserved_ids = until
 
-    # What a shell does
+    # The shell's part
 
     def write_logs(self) -> None:
         dirty, self.dirty = self.dirty, {}
@@ -174,14 +174,14 @@ class FakeStore:
             receipt.settle()
 
     def load(self, broker: Broker) -> None:
-        """Fetches what was asked for."""
+        """Load the batches that were asked for."""
         wanted, self.wanted = self.wanted, {}
         for topic, batches in wanted.items():
             self.logs[topic].warm(batches)
             broker.loaded(topic)
 
     def crash(self) -> FakeStore:
-        """What is found after the process died here."""
+        """Return the store that a start finds after the process has died here."""
         found = FakeStore()
         found.journal = list(self.journal)
         found.reserved_ids = self.reserved_ids
@@ -191,7 +191,7 @@ class FakeStore:
 
 
 def tell_nobody(topics: Collection[str]) -> None:
-    """No nsqlookupd hears of topics."""
+    """Ignore the topics: there is no nsqlookupd."""
 
 
 def finish_turn(broker: Broker, store: FakeStore, announce: turn.Announce = tell_nobody) -> None:

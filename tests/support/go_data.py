@@ -1,4 +1,4 @@
-"""Data paths as a Go nsqd leaves them, written byte for byte from what is known of its files; and what becomes of them.
+"""Data paths as a Go nsqd leaves them, written byte for byte from what is known of its files.
 
     go = GoData(tmp_path)
     go.queue("t", messages)
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _record: Final = Struct(">iqH16s").pack
 _EPOCH: Final = 1288834974288
-START: Final = 1_775_097_402_976_800_768  # some nanosecond
+START: Final = 1_775_097_402_976_800_768  # an arbitrary time, in nanoseconds
 
 
 class Message(NamedTuple):
@@ -47,7 +47,7 @@ def message_id(timestamp: int, sequence: int = 0, *, node: int = 617) -> bytes:
 
 
 def messages(count: int, *, seed: int = 0, first: int = 0, attempts: Sequence[int] = (0,)) -> Iterator[Message]:
-    """Messages with ids and times that ascend; bodies of many sizes, also empty ones."""
+    """Return messages with ascending ids and times. Bodies have many sizes, and some are empty."""
     chosen = random.Random(seed)
     stock = chosen.randbytes(4096)
     for number in range(first, first + count):
@@ -70,7 +70,7 @@ class GoData:
         return self.folder / f"{queue}.diskqueue.meta.dat"
 
     def queue(self, queue: str, written: Iterable[Message] = (), *, consumed: int = 0, first_file: int = 0) -> None:
-        """A queue to which all this was written, and from which the first ones were read."""
+        """Write the files of a queue that got all these messages, and from which the first ones have been read."""
         number, offset, count = first_file, 0, 0
         read_file, read_offset = first_file, 0
         pieces: list[bytes] = []
@@ -95,7 +95,7 @@ class GoData:
         self.meta(queue).write_bytes(b"%d\n%d,%d\n%d,%d\n" % (depth, *read, *write))
 
     def metadata(self, topics: Mapping[str, Mapping[str, bool]], *, paused: Iterable[str] = ()) -> None:
-        """Topics, and of each the channels and whether they are paused."""
+        """Write the metadata: topics, and for each of their channels whether it is paused."""
         described = [
             {
                 "name": topic,
@@ -108,17 +108,20 @@ class GoData:
         (self.folder / "nsqd.dat").write_text(text)
 
 
-# What a channel is given: (id, timestamp, attempts before, body). And of a topic, under "", what waits behind H.
+# What a channel has to deliver: (id, timestamp, attempts before, body). Under "" what waits in the topic behind H.
 Given = tuple[int, int, int, bytes]
 
 
 class Outcome(NamedTuple):
     state: dict[str, TopicState]
-    given: dict[str, dict[str, str]]  # topic, channel: count and hash
+    given: dict[str, dict[str, str]]  # topic -> channel -> count and hash
 
 
 def expected(queues: Mapping[str, Mapping[str, Iterable[Message]]]) -> dict[str, dict[str, str]]:
-    """By topic, then by channel ("": the topic's own queue): what `deliverable` should say, if all ids are good."""
+    """Return what `deliverable` should return, by topic and channel ("": the topic's own queue).
+
+    All ids have to be good.
+    """
     found = {}
     for topic, by_channel in queues.items():
         own = list(by_channel.get("", ()))
@@ -141,7 +144,7 @@ def summary(given: Iterable[Given]) -> str:
 
 
 def deliverable(folder: Path) -> Outcome:
-    """Opens a data path that no nsqd has open."""
+    """Read a data path that no nsqd has open, and return what each channel has to deliver."""
     store = Store.open(folder, log_settings())
     try:
         recovered = store.recover()

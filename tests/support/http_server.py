@@ -1,4 +1,4 @@
-"""What the HTTP servers of tests have in common: a free port on loopback, and a thread for as long as the block lasts."""
+"""What the HTTP servers of tests share: a free port on loopback, and a thread that lives as long as the block."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has gone is no event."""
+        """Ignore errors: a client may disconnect at any time."""
 
 
 class HttpServer:
-    """`backlog` is how many connections may wait to be accepted; Python's own servers have 5."""
+    """`backlog` is the number of connections that may wait to be accepted; Python's own servers have 5."""
 
     def __init__(
         self, handler: type[BaseHTTPRequestHandler], *, tls: ssl.SSLContext | None = None, backlog: int = 256

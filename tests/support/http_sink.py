@@ -1,4 +1,4 @@
-"""An HTTP server that keeps what it was asked, and answers as a test tells it."""
+"""An HTTP server that keeps the requests, and answers as a test tells it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Request:
 
 
 class HttpSink(HttpServer):
-    """`answer` gives the status of each request, from the thread that serves it; `content` comes with it."""
+    """`answer` returns the status for each request, in the thread that serves it; `content` is the answer's body."""
 
     def __init__(
         self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok", backlog: int = 256
@@ -57,11 +57,11 @@ class HttpSink(HttpServer):
                     self.end_headers()
                     if status != 204:
                         self.wfile.write(sink.content)
-                except OSError:  # whoever asked did not wait
+                except OSError:  # the client has not waited for the answer
                     self.close_connection = True
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         super().__init__(Handler, backlog=backlog)
 

@@ -1,4 +1,4 @@
-"""Iceberg tables of tests: a catalog in a SQLite file, and tables in a folder beside it."""
+"""Iceberg tables for tests: a catalog in a SQLite file, and tables in a folder beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def table_at(folder: Path, name: str = "raw.table", checkpoint: str = "") -> Tab
 
 
 def flags(folder: Path, name: str = "raw.table") -> list[str]:
-    """By which `nsqpipe land` finds the table."""
+    """Return the flags by which `nsqpipe land` finds the table."""
     properties = dict(catalog_at(folder).properties)
     uri = properties.pop("uri")
     options = [f"--catalog-option={key}={text}" for key, text in properties.items()]
@@ -35,10 +35,10 @@ def opened(folder: Path, name: str = "raw.table") -> Opened:
 
 
 def rows_in(folder: Path, name: str = "raw.table") -> pa.Table:
-    """As pyiceberg reads them."""
+    """Return the table's rows, read by pyiceberg."""
     return opened(folder, name).scan().to_arrow()
 
 
 def landed(folder: Path, name: str = "raw.table") -> list[int]:
-    """Of numbered bodies, each as often as it is there."""
+    """Return the numbers of the bodies in the table, each as often as it is there."""
     return sorted(int(body) for body in rows_in(folder, name)["body"].to_pylist())

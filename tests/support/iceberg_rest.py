@@ -1,4 +1,4 @@
-"""As much of Iceberg's REST catalog as landing asks for, in front of a catalog in a SQLite file."""
+"""The part of Iceberg's REST catalog that landing needs, in front of a catalog in a SQLite file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RestCatalog:
 
 @contextmanager
 def rest_catalog(folder: Path) -> Iterator[str]:
-    """Its address."""
+    """Serve the catalog, and yield its address."""
     rest = RestCatalog(folder)
 
     class Handler(BaseHTTPRequestHandler):
@@ -99,7 +99,7 @@ def rest_catalog(folder: Path) -> Iterator[str]:
             self.wfile.write(said)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

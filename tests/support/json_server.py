@@ -1,4 +1,4 @@
-"""An HTTP server that says whatever JSON a test wants: nsqds and nsqlookupds that are not what they should be."""
+"""An HTTP server that answers with any JSON: for nsqds and nsqlookupds that misbehave."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.http_server import HttpServer
 
-# What is asked, by path and arguments; a document, or a status and the text with it.
+# Path and arguments -> a document, or a status with a text.
 Answer = Callable[[str, dict[str, str]], Any]
 
 
@@ -33,10 +33,10 @@ class JsonServer(HttpServer):
                     self.send_header("Content-Length", str(len(content)))
                     self.end_headers()
                     self.wfile.write(content)
-                except OSError:  # whoever asked did not wait
+                except OSError:  # the client has not waited for the answer
                     self.close_connection = True
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         super().__init__(Handler)

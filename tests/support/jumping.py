@@ -1,4 +1,4 @@
-"""Tests under trio, with a clock that jumps to whatever is waited for."""
+"""Run tests under trio with a clock that jumps to the next deadline."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import trio.testing
 
 P = ParamSpec("P")
 
-_LONGEST = 36_000.0  # seconds on the clock that jumps: a test that waits for ever ends
+_LONGEST = 36_000.0  # seconds on the jumping clock, after which a test that waits for ever ends
 
 
 def jumping(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Nothing may wait for the outside: the clock would run on."""
+    """Run the test with a clock that jumps.
+
+    It must not wait for anything outside the process, because the clock would run on meanwhile.
+    """
 
     @wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:

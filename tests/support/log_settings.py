@@ -1,4 +1,4 @@
-"""Settings of the log as nsqd has them by default, but for what a test is about."""
+"""Settings of the log with nsqd's defaults, except for those that a test is about."""
 
 from __future__ import annotations
 

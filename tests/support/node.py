@@ -1,4 +1,4 @@
-"""A broker without sockets: clients are protocols, a turn is a call, and the clock is moved by hand."""
+"""A broker without sockets: clients are protocol cores, a turn is a call, and a test moves the clock."""
 
 from __future__ import annotations
 
@@ -78,17 +78,17 @@ class Node:
         self.rules = replace(RULES, **rules)
         self.tls_server: TlsServer | None = None
         self.unfinished = UnfinishedBodies(1 << 20)
-        self.questions: list[Question] | None = None  # a list: clients have to AUTH, and ask here
+        self.questions: list[Question] | None = None  # None: clients need no AUTH; a list collects their questions
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
-        self.percents: list[int] = []  # what the broker will draw
+        self.percents: list[int] = []  # the random percents that the broker draws next
         self.latency = latency
         self.prefers_near_consumers = prefers_near_consumers
         self.idempotence_window = idempotence_window
         self.now = 1000.0
         self.broker = self._new_broker()
         self.clients: list[Client] = []
-        self.announce: Announce = tell_nobody  # for tests of nsqlookupd, who hears of new topics
+        self.announce: Announce = tell_nobody  # with the names of changed topics
 
     def _new_broker(self) -> Broker:
         timestamp = self._timestamp()
@@ -113,14 +113,14 @@ class Node:
         return START + int((self.now - 1000.0) * 1_000_000_000)
 
     def crash(self) -> None:
-        """The process dies and starts again; nobody is connected."""
+        """Let the process die and start again. No client is connected then."""
         self.store = self.store.crash()
         self.broker = self._new_broker()
         self.broker.restore(replay(self.store.journal), dict(self.store.logs))
         self.clients = []
 
     def load(self) -> None:
-        """The log fetches what was asked for until nothing more is."""
+        """Load what the log was asked for, until nothing is left."""
         while self.store.wanted:
             self.store.load(self.broker)
             self.turn()
@@ -141,7 +141,7 @@ class Node:
         finish_turn(self.broker, self.store, self.announce)
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes without anybody looking; then everybody looks."""
+        """Let time pass, and run whatever is due at its end."""
         self.now += seconds
         self.broker.now = self.now
         self.broker.timestamp = self._timestamp()
@@ -152,7 +152,7 @@ class Node:
         self.turn()
 
     def answer(self, grant: bytes | None) -> None:
-        """The oldest question is answered: by a server's document, or not at all."""
+        """Answer the oldest question, with a server's document or not at all."""
         assert self.questions is not None
         question = self.questions.pop(0)
         decoded: Grant | None = None if grant is None else decode_grant(grant)
@@ -169,7 +169,7 @@ class Node:
 
 
 class NodeTurn:
-    """For shells, whose turns these are. Time does not pass by itself."""
+    """A turn of the node, for shells. Time passes only when a test moves it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -181,7 +181,7 @@ class NodeTurn:
         self._node.turn()
 
 
-_BREATH = 0.001  # seconds: a client that wants to go on sooner than that has given way
+_BREATH = 0.001  # seconds; a client that wants to go on sooner has given way to others
 
 
 class Client:
@@ -224,18 +224,18 @@ class Client:
         return self.protocol.state is State.CLOSED
 
     def say(self, data: bytes) -> None:
-        """The bytes arrive in one piece, in a turn of their own."""
+        """Receive these bytes in one piece, in a turn of their own."""
         self.handler.receive(data, self.node.now)
         self.node.turn()
 
     def go_on(self) -> None:
-        """Whenever the client gives way to others, who want nothing here, call it again as the poller would."""
+        """Call the client again, as the poller would, whenever it gives way to others."""
         while not self.handler.reading and self.handler.next_deadline <= self.node.now + _BREATH:
             self.handler.tick(self.handler.next_deadline)
             self.node.turn()
 
     def hear(self) -> bytes:
-        """All that the socket takes now."""
+        """Return everything that the client has to send now."""
         pieces = self.handler.bytes_to_send()
         self.handler.sent(0)
         self.node.turn()
@@ -246,7 +246,7 @@ class Client:
         return self.hear()
 
     def answers(self, data: bytes = b"") -> list[bytes]:
-        """What responses and errors say; messages are `<attempts> body`."""
+        """Return the texts of responses and errors; a message is `<attempts> body`."""
         if data:
             self.say(data)
         said = []

@@ -1,4 +1,4 @@
-"""A topic that the tests of a module have, each its own, on a node that they share."""
+"""A topic for each test of a module, on a node that the tests share."""
 
 from __future__ import annotations
 

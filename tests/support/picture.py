@@ -1,4 +1,4 @@
-"""Pictures of clusters for tests, in few words."""
+"""Short functions that make pictures of clusters for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of nsqpipe share: jobs run to their end, and what is in a table."""
+"""What tests of nsqpipe share: running jobs to their end, and reading tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-IN_FOLDERS: Final = (Format.DELTA, Format.PARQUET)  # an Iceberg table is a catalog's
+IN_FOLDERS: Final = (Format.DELTA, Format.PARQUET)  # the formats whose tables are folders; Iceberg's are in a catalog
 
 
 def source_of(nsqd: Nsqd, topic: str, **options: Any) -> From:
@@ -48,7 +48,7 @@ class Pipeline:
         )
 
     def move(self, table: Table, quarantine: Table) -> None:
-        """The tables lie there instead."""
+        """Move the tables to this place."""
         self.job = replace(self.job, table=table, quarantine=quarantine)
 
     @property
@@ -64,7 +64,7 @@ class Pipeline:
         return Path(self.table.checkpoint)
 
     def land(self, *observers: Observer) -> None:
-        """What is there now."""
+        """Land all messages that are there now."""
         job = prepare_landing(self.job)
         run_queries(self.spark, lambda: start_landing(self.spark, job), observers=observers)
 
@@ -73,11 +73,11 @@ class Pipeline:
         return self.table.read(self.spark)
 
     def numbers(self) -> list[int]:
-        """Of numbered bodies, each as often as it is there."""
+        """Return the numbers of the bodies in the table, each as often as it is there."""
         return sorted(int(bytes(row.body)) for row in self.rows.select("body").collect())
 
     def forget_commit(self, batch: int) -> None:
-        """As if the driver had died between the table's commit and Spark's own."""
+        """Remove Spark's own commit, as if the driver had died after the table's commit."""
         for name in (str(batch), f".{batch}.crc"):
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 

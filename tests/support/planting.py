@@ -1,4 +1,4 @@
-"""How a broker gets a bug that a checker has to find: see `planted/sitecustomize.py`."""
+"""Starts a broker with a bug that a checker has to find: see `planted/sitecustomize.py`."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ _FOLDER: Final = Path(__file__).with_name("planted")
 
 
 def with_bug(name: str) -> Mapping[str, str]:
-    """The environment of a broker that has it."""
+    """Return the environment for a broker that has this bug."""
     return {"PYTHONPATH": os.pathsep.join((str(_FOLDER), PYTHONPATH)), "NSQ_PLANTED": name}

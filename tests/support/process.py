@@ -1,4 +1,4 @@
-"""Real nsqd and nsqlookupd processes for tests: started, found out about, stopped or killed, and their logs kept.
+"""Real nsqd, nsqlookupd and nsqadmin processes for tests. A test can query, stop and kill them, and read their logs.
 
 with Nsqd(tmp_path / "data") as nsqd:
     nsqd.connect().publish("topic", b"body")
@@ -30,10 +30,10 @@ import pytest
 from tests.support.client import TIMEOUT, Client, open_socket
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-# scripts/test-compiled names the interpreter of another installation; what is installed there is run, not this tree.
+# scripts/test-compiled names the interpreter of another installation. Then that installation runs, not this tree.
 PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
-START_TIMEOUT: Final = 30.0  # also recovery, on a slow machine
+START_TIMEOUT: Final = 30.0  # of seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:([\d.]+):(\d+)|(/.*))$")
@@ -41,7 +41,7 @@ _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:([\d.]+):(\d+)|(/
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What HTTP answered. Names of headers are in lower case."""
+    """An HTTP answer. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,17 +53,17 @@ class Answer:
 
 
 class Daemon:
-    """One process, `python -m program`. It may be stopped and started again; the log goes on."""
+    """One process, `python -m program`. It may be stopped and started again; the log continues."""
 
     program: ClassVar[str]
     speaks_tcp: ClassVar[bool] = True  # besides HTTP
 
     def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
         self.options = options
-        self.tcp: tuple[str, int] = ("", 0)  # as it said itself
+        self.tcp: tuple[str, int] = ("", 0)  # the address that its log names
         self.http_address: tuple[str, int] = ("", 0)
-        self.https_address: tuple[str, int] = ("", 0)  # where it was asked for it
-        self.under: Sequence[str] = ()  # a command that runs another
+        self.https_address: tuple[str, int] = ("", 0)  # only with --https-address
+        self.under: Sequence[str] = ()  # a command that runs the daemon, such as prlimit
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
@@ -71,7 +71,7 @@ class Daemon:
         self._spoke = threading.Condition()
 
     def _arguments(self) -> Sequence[str]:
-        """What it always needs, before the options."""
+        """Return the arguments that the daemon always needs, before the options."""
         raise NotImplementedError
 
     # From start to end
@@ -89,7 +89,7 @@ class Daemon:
         self.kill()
 
     def start(self) -> Self:
-        """Returns when it can be reached. Raises AssertionError with the log when it cannot."""
+        """Start the daemon, and return when it can be reached. Raise AssertionError with the log if it cannot."""
         seen = len(self._lines)
         self._process = launch(
             *self._arguments(),
@@ -108,23 +108,23 @@ class Daemon:
         return self
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Asks it to stop; returns its exit status."""
+        """Stop the daemon with SIGTERM, and return its exit status."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._ended()
 
     def wait(self) -> int:
-        """For one that ends by itself: its exit status."""
+        """Wait for a daemon that ends by itself, and return its exit status."""
         return self._ended()
 
     def kill(self) -> None:
-        """kill -9, when it runs."""
+        """Kill the daemon with SIGKILL, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._ended()
 
     def restart(self) -> Self:
-        """Stops it and starts it again at the same place."""
+        """Stop the daemon, and start it again with the same options."""
         status = self.stop()
         assert status == 0, f"exit status {status}\n{self.log}"
         return self.start()
@@ -190,7 +190,7 @@ class Daemon:
         timeout: float = TIMEOUT,
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """One request on a connection of its own; over HTTPS with `tls`."""
+        """Send one request on a connection of its own, over HTTPS with `tls`."""
         host, port = self.http_address if tls is None else self.https_address
         connection = http.client.HTTPConnection(host if port >= 0 else "localhost", max(port, 0), timeout=timeout)
         try:
@@ -204,7 +204,7 @@ class Daemon:
             connection.close()
 
     def post(self, path: str, body: bytes = b"") -> None:
-        """For what a test takes for granted: fails when the answer is not 200."""
+        """Send a POST that the test takes for granted: fail unless the answer is 200."""
         answer = self.http("POST", path, body)
         assert answer.status == 200, (path, answer)
 
@@ -219,7 +219,7 @@ class Daemon:
 
     @property
     def cpu_seconds(self) -> float:
-        """Of all its threads, also of those that have ended; in steps of 10 ms."""
+        """Return the processor time of all its threads, including those that have ended, in steps of 10 ms."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
 
@@ -228,7 +228,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def limit_file_size(self, size: int | None) -> None:
-        """From now on no write reaches beyond `size` in any file: EFBIG, as Python ignores SIGXFSZ. None: heals it."""
+        """Let every write beyond `size` in any file fail with EFBIG, as Python ignores SIGXFSZ. None: no limit."""
         soft = resource.RLIM_INFINITY if size is None else size
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
 
@@ -257,24 +257,24 @@ class Nsqd(Daemon):
         super().__exit__(kind, error, trace)
 
     def connect(self, *, magic: bytes = b"  V2") -> Client:
-        """A new client, closed at the latest with us."""
+        """Connect a new client. It is closed together with this object, if not before."""
         return self._clients.enter_context(Client(self.tcp, magic=magic))
 
     def stats(self, topic: str = "") -> Any:
         return self.http("GET", f"/stats?format=json&topic={quote(topic)}").json
 
     def topic(self, topic: str) -> Any:
-        """The topic's part of /stats, or None."""
+        """Return the topic's part of /stats, or None."""
         return next(iter(self.stats(topic)["topics"] or ()), None)
 
     def channel(self, topic: str, channel: str = "c") -> Any:
-        """The channel's part of /stats, or None."""
+        """Return the channel's part of /stats, or None."""
         found = self.topic(topic)
         return next((it for it in found["channels"] if it["channel_name"] == channel), None) if found else None
 
 
 class Nsqlookupd(Daemon):
-    """One nsqlookupd; when it is started again it is at the same ports."""
+    """One nsqlookupd. When it is started again, it has the same ports."""
 
     program = "nsqlookupd"
 
@@ -286,18 +286,18 @@ class Nsqlookupd(Daemon):
         )
 
     def get(self, path: str) -> Any:
-        """The document of an answer that is 200, or None."""
+        """Return the document of an answer whose status is 200, or None."""
         answer = self.http("GET", path)
         return answer.json if answer.status == 200 else None
 
     def producers(self, topic: str) -> set[int]:
-        """The TCP ports of those that `/lookup` names."""
+        """Return the TCP ports of the producers that `/lookup` returns."""
         found = self.get(f"/lookup?topic={quote(topic)}")
         return {producer["tcp_port"] for producer in found["producers"]} if found else set()
 
 
 class Nsqadmin(Daemon):
-    """One nsqadmin; when it is started again it is at the same port."""
+    """One nsqadmin. When it is started again, it has the same port."""
 
     program = "nsqadmin"
     speaks_tcp = False
@@ -306,7 +306,7 @@ class Nsqadmin(Daemon):
         return (f"--http-address=127.0.0.1:{self.http_address[1]}",)
 
     def json(self, method: str, path: str, document: object = None, **headers: str) -> Answer:
-        """A request as scripts make it."""
+        """Send a request as scripts do, and return the decoded answer."""
         body = None if document is None else json.dumps(document).encode()
         return self.http(method, path, body, headers={name.replace("_", "-"): it for name, it in headers.items()})
 
@@ -318,7 +318,7 @@ def launch(
     folder: Path | None = None,
     under: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """`python -m program` with its stderr in a pipe."""
+    """Start `python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
         [*under, PYTHON, "-P", "-m", program, *arguments],
         cwd=folder,
@@ -334,7 +334,7 @@ def launch(
 def run_to_end(
     *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd"
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m program` where it is expected to end by itself."""
+    """Run `python -m program`, which is expected to end by itself."""
     return subprocess.run(
         [PYTHON, "-P", "-m", program, *arguments],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})},
@@ -347,15 +347,18 @@ def run_to_end(
 
 
 def needs_module(name: str) -> None:
-    """Skips the test, or the whole file, where the daemons' installation lacks it; that of scripts/compile has no extras."""
+    """Skip the test, or the whole file, if the daemons' installation lacks the module.
+
+    The installation of scripts/compile has no extras.
+    """
     if subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip(f"the installation that is tested has no {name}", allow_module_level=True)
 
 
 def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:
-    """The first true value of `condition()`; AssertionError when there is none in time."""
+    """Return the first true value of `condition()`. Raise AssertionError if there is none in time."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.01)  # what another process does gives no event to wait for
+        time.sleep(0.01)  # another process gives no event to wait for
     return value

@@ -1,4 +1,4 @@
-"""An S3 server of our own: moto's, in a process, with a bucket. It does conditional puts, and takes any keys."""
+"""An S3 server for tests: moto's, in a process, with a bucket. It supports conditional puts, and accepts any keys."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class S3Server:
 
     @property
     def storage(self) -> dict[str, str]:
-        """The options by which jobs and tables reach it."""
+        """Return the options with which jobs and tables reach the server."""
         return {"storage.endpoint": self.endpoint, "storage.accessKey": "tests", "storage.secretKey": SECRET}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same, for a process."""
+        """Return the same as environment variables for a process."""
         keys = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
         return {"AWS_ENDPOINT_URL": self.endpoint, **keys}
 
@@ -79,7 +79,7 @@ class S3Server:
         return f"s3://{BUCKET}/{name}-{uuid4().hex[:8]}"
 
     def files(self, uri: str) -> list[str]:
-        """Paths under a place, within it."""
+        """Return the paths below a prefix, relative to it."""
         root = uri.partition("://")[2]
         found = self.filesystem.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
         return sorted(it.path.removeprefix(f"{root}/") for it in found if it.type is FileType.File)

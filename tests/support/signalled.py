@@ -29,7 +29,7 @@ def send_at(moment: int, number: int) -> None:
             return
         seen += 1
         if seen == moment:
-            seen += 1  # what follows are events, too
+            seen += 1  # importing and calling cause further events
             os.write(2, SENT)
             os.kill(os.getpid(), number)
 

@@ -1,4 +1,4 @@
-"""Lanes that exist only as the times and sizes of their records, with the answers that nsqd would give about them."""
+"""Lanes that exist only as times and sizes of records, with the answers that nsqd would give about them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class SimulatedLane:
         return self.records[self._record_of(sequence)].time
 
     def up_to(self, time: int) -> int:
-        """Where the messages end that were published by then."""
+        """Return where the messages end that were published by then."""
         return self._firsts[bisect_right(self.records, time, key=lambda record: record.time)]
 
     def bytes_between(self, begin: int, end: int) -> int:
         return self._position_of(end) - self._position_of(begin)
 
     def points(self, begin: int, end: int, most: int) -> list[tuple[int, int, int]]:
-        """As `/topic/log?points=` tells them."""
+        """Return the points that `/topic/log?points=` would return."""
         first, last = self._record_of(begin), self._record_of(end - 1)
         inner = range(first + 1, last)
         count = min((most - 4) // 2, len(inner))
@@ -72,7 +72,7 @@ class SimulatedLane:
 
 
 class Reading:
-    """Batch after batch of lanes, with nsqd's answers made up."""
+    """Takes batch after batch from lanes, with simulated answers of nsqd."""
 
     def __init__(self, lanes: dict[Lane, SimulatedLane], *, points: int = 100) -> None:
         self.lanes = lanes

@@ -1,7 +1,7 @@
 """A real file system of a few megabytes, mounted for a test.
 
-Who may mount does so. Who may not gets a user namespace with a mount namespace of its own; a process that sleeps keeps it,
-daemons are started in it, and we look into it through `/proc`.
+A process with the right to mount mounts it directly. Any other gets a user namespace with a mount namespace of its own:
+a process that sleeps keeps the namespace open, daemons are started in it, and the test looks into it through `/proc`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CAP_SYS_ADMIN: Final = 1 << 21
 
 
 class NotPossible(Exception):
-    """Nothing can be mounted here; the text says why."""
+    """Nothing can be mounted here. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallDisk:
     folder: Path  # as the daemons see it
     seen: Path  # as we see it
-    under: Sequence[str] = ()  # what daemons have to be started with
+    under: Sequence[str] = ()  # the command under which daemons have to be started
 
     @property
     def free(self) -> int:
@@ -37,7 +37,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self, *, leave: int = 0) -> Path:
-        """Somebody else's file that takes all space but so much."""
+        """Write a file, as another program would, that leaves only this much space."""
         path = self.seen / "somebody-elses"
         with path.open("wb", buffering=0) as file:
             size = refused = 0
@@ -45,7 +45,7 @@ class SmallDisk:
                 try:
                     os.posix_fallocate(file.fileno(), size, step)
                     size += step
-                except OSError as error:  # a daemon took some of it since we looked
+                except OSError as error:  # a daemon has used some of the space since we looked
                     refused += 1
                     if error.errno != errno.ENOSPC or refused == _REFUSALS:
                         raise
@@ -53,7 +53,7 @@ class SmallDisk:
 
 
 def may_mount() -> bool:
-    """Whether the kernel lets this process mount something: then it is no excuse that it did not work."""
+    """Return whether this process may mount: then a failure to mount is an error, and no reason to skip a test."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     return bool(int(effective.split()[1], 16) & _CAP_SYS_ADMIN)
@@ -61,7 +61,7 @@ def may_mount() -> bool:
 
 @contextmanager
 def mounted(folder: Path, size: int) -> Iterator[SmallDisk]:
-    """A tmpfs at a folder that is made for it. Raises NotPossible."""
+    """Mount a tmpfs on a folder that is created for it. Raise NotPossible."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     try:

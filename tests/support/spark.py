@@ -1,4 +1,4 @@
-"""What tests of the Spark package share: topics full of messages, and how Spark is told where they are."""
+"""What tests of the Spark package share: filling topics, and the options that tell Spark where they are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 from tests.support.process import Nsqd, eventually
 
 KEPT: Final = "retention-bytes=10GB"
-PATIENCE: Final = 90  # seconds; what takes two takes many on a busy machine
+PATIENCE: Final = 90  # seconds; a busy machine needs many where a quiet one needs two
 _pack: Final = Struct(">I").pack
-_MOST: Final = 5000  # in one MPUB
+_MOST: Final = 5000  # messages in one MPUB
 
 
 def patiently(condition: Any) -> Any:
-    """`eventually`, where Spark has to do something for it."""
+    """Wait like `eventually`, but with the patience that Spark needs."""
     return eventually(condition, timeout=PATIENCE)
 
 
@@ -24,12 +24,12 @@ def address(nsqd: Nsqd) -> str:
 
 
 def numbered(count: int, *, start: int = 0, size: int = 0) -> list[bytes]:
-    """Bodies that say which they are."""
+    """Return bodies that contain their number."""
     return [b"%d" % number + b" " * max(0, size - len(b"%d" % number)) for number in range(start, start + count)]
 
 
 def publish(nsqd: Nsqd, topic: str, bodies: Iterable[bytes]) -> None:
-    """Returns when readers of history see them."""
+    """Publish, and return when readers of history can see the messages."""
     todo = list(bodies)
     before = next_of(nsqd, topic)
     for at in range(0, len(todo), _MOST):

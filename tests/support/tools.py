@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from tests.support.process import PYTHON, PYTHONPATH
 
-LIMIT: Final = 30.0  # seconds that any tool may take for what a test asks of it
+LIMIT: Final = 30.0  # seconds that a tool may take for anything that a test demands
 
 
 def _command(tool: str, arguments: tuple[str, ...]) -> list[str]:
@@ -26,7 +26,7 @@ def _environ(environ: Mapping[str, str] | None) -> dict[str, str]:
 def run_tool(
     tool: str, *arguments: str, input: bytes = b"", environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """One that ends by itself."""
+    """Run a tool that ends by itself."""
     return subprocess.run(
         _command(tool, arguments),
         env=_environ(environ),
@@ -38,7 +38,7 @@ def run_tool(
 
 
 class Tool:
-    """One that runs until it is told to stop; what it writes is collected meanwhile."""
+    """A tool that runs until it is told to stop. Its output is collected meanwhile."""
 
     def __init__(
         self, tool: str, *arguments: str, environ: Mapping[str, str] | None = None, stdin: bool = False
@@ -85,7 +85,7 @@ class Tool:
         self.process.send_signal(number)
 
     def wait(self) -> int:
-        """Its exit status, when it has ended."""
+        """Wait for the end, and return the exit status."""
         try:
             status = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Tool:
         return self.wait()
 
     def wait_for_log(self, text: str) -> str:
-        """Returns the log when the text is in it."""
+        """Wait until the text is in the log, and return the log."""
         deadline = time.monotonic() + LIMIT
         while text not in self.log:
             assert time.monotonic() < deadline, self.log
@@ -118,5 +118,5 @@ def address(place: tuple[str, int]) -> str:
 
 
 def last_line(said: bytes) -> str:
-    """The last line on stderr, without its time."""
+    """Return the last line of stderr, without its time."""
     return said.decode().rstrip("\n").rpartition("\n")[2][20:]

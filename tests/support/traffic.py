@@ -1,4 +1,4 @@
-"""What clients do to a real nsqd, all at once, and what they then know: everything goes into the ledger (`promises.py`).
+"""A load on a real nsqd that does everything at once, and records in the ledger (`promises.py`) what clients know.
 
 The load goes on until its connections break, so a kill comes in the middle of everything.
 """
@@ -24,11 +24,14 @@ PASSING_TOPICS: Final = ("passing-0", "passing-1", "passing-2")
 PASSING_CHANNELS: Final = ("x", "y")
 DRAIN_TIMEOUT: Final = 60.0
 
-BROKEN: Final = (Disconnected, OSError, TimeoutError, http.client.HTTPException)  # what a kill looks like from outside
+BROKEN: Final = (Disconnected, OSError, TimeoutError, http.client.HTTPException)  # what a kill looks like
 
 
 class Undecided(Exception):
-    """A change was refused, as the disk has failed: it is made all the same, and only an end of nsqd may take it back."""
+    """A change was refused because the disk has failed.
+
+    It takes effect all the same, and only an end of nsqd may undo it.
+    """
 
 
 class Pace(NamedTuple):
@@ -42,7 +45,7 @@ FAST: Final = Pace()
 
 
 class Consumer(Client):
-    """One who does not mind that the channel was emptied of what it has in flight."""
+    """A consumer that ignores errors about messages in flight that were emptied meanwhile."""
 
     def frame(self, timeout: float = TIMEOUT) -> Frame:
         deadline = time.monotonic() + timeout
@@ -90,7 +93,7 @@ class Load:
             self.violations.append(error)
 
     def ended(self) -> None:
-        """Waits for all threads; they end when nsqd is gone. Raises what went wrong in one of them."""
+        """Wait for all threads, which end when nsqd is gone. Raise what went wrong in one of them."""
         self.stopping.set()
         for thread in self._threads:
             thread.join(30)
@@ -138,7 +141,7 @@ class Load:
             return
         topic, channel = found
         with Consumer(self.nsqd.tcp) as client:
-            with topic.busy:  # SUB would make again what has just been deleted
+            with topic.busy:  # SUB would create a topic again that has just been deleted
                 if topic.channels.get(channel.name) is not channel:
                     return
                 self._subscribe(client, topic, channel.name)
@@ -147,7 +150,7 @@ class Load:
             consume(client, channel, self.ledger, chance, until=until, longest_delay=self.pace.longest_delay)
 
     def _subscribe(self, client: Client, topic: Topic, channel: str) -> None:
-        """With OK the channel is there, and there to stay."""
+        """Subscribe. After the OK the channel exists, and has to survive."""
         sent_at = time.monotonic()
         try:
             answer = client.ask(sub(topic.name, channel))
@@ -175,7 +178,7 @@ class Load:
             self.stopping.wait(chance.uniform(0, 0.02))
 
     def _post(self, path: str) -> None:
-        """Returns when nsqd has promised that it is so."""
+        """Send a POST, and return when nsqd has promised the change."""
         sent_at = time.monotonic()
         answer = self.nsqd.http("POST", path)
         if answer.status == 500 and self.ledger.was_sick(sent_at):
@@ -189,7 +192,7 @@ class Load:
         self.ledger.topic_changed(topic, there=verb == "create")
 
     def _empty_topic(self, topic: Topic) -> None:
-        """Takes what waits for a first channel; what channels have stays theirs.
+        """Empty a topic of what waits for a first channel; messages that channels have got stay.
 
         Only where nobody publishes and no pause holds messages back, or nobody could tell which ones are meant.
         """
@@ -260,7 +263,10 @@ def _pick_channel(ledger: Ledger, chance: random.Random) -> tuple[Topic, Channel
 def consume(
     client: Client, channel: Channel, ledger: Ledger, chance: random.Random, *, until: float, longest_delay: int
 ) -> None:
-    """Takes messages and does with them what consumers do; now and then it makes sure that all this was heeded."""
+    """Consume until the connection breaks, and answer in random ways.
+
+    Now and then it makes sure that nsqd has carried out all its answers.
+    """
     requeues: list[Requeue] = []
     while (left := until - time.monotonic()) > 0:
         try:
@@ -289,7 +295,7 @@ def consume(
 
 
 def check_shape(nsqd: Nsqd, ledger: Ledger) -> None:
-    """Everything that was answered is so; what was open is settled as it is found."""
+    """Check that every answered change holds, and settle open ones by what is found."""
     found = {it["topic_name"]: it for it in nsqd.stats()["topics"]}
     if unknown := found.keys() - ledger.topics.keys():
         raise Violation(f"topics from nowhere: {unknown}")
@@ -307,7 +313,7 @@ def check_shape(nsqd: Nsqd, ledger: Ledger) -> None:
 
 
 def _check_forgotten_topic(ledger: Ledger, topic: Topic, *, there: bool) -> None:
-    """Only a creation may be forgotten, and only with nothing in it that has to be there."""
+    """Only a creation may be forgotten, and only if the topic held nothing that has to be there."""
     if there or ledger.change_is_kept(topic.there_at):
         raise Violation(f"topic {topic.name} is {'there' if there else 'missing'}")
     if topic.backlog or any(channel.required for channel in topic.channels.values()):
@@ -345,7 +351,7 @@ def _check_forgotten_channel(ledger: Ledger, topic: Topic, channel: Channel) -> 
 
 
 def _agreed(known: bool | None, found: bool, kept: bool, what: str) -> bool:
-    if known is not None and known != found and (kept or known):  # the end of a pause alone may be forgotten
+    if known is not None and known != found and (kept or known):  # of pauses, only an end may be forgotten
         raise Violation(f"{what} is {found}, not {known}")
     return found
 
@@ -363,7 +369,10 @@ def set_up(nsqd: Nsqd, ledger: Ledger) -> None:
 
 
 def drain(nsqd: Nsqd, ledger: Ledger) -> None:
-    """Consumes and finishes all that is left, and misses nothing. What was excused and does not come is counted as lost."""
+    """Consume and finish everything that is left, and check that nothing is missing.
+
+    Messages that are excused and do not come count as lost.
+    """
     missing: list[str] = []
     for topic in ledger.topics.values():
         if not topic.there:
@@ -406,7 +415,7 @@ def _drain_channel(nsqd: Nsqd, ledger: Ledger, topic: Topic, channel: Channel, c
 
 
 def check_nothing_is_left(nsqd: Nsqd) -> None:
-    """After a drain and a clean stop."""
+    """Check that nothing is left after a drain and a clean stop."""
     if left := [channel for channel in _channels(nsqd) if channel["depth"] or channel["deferred_count"]]:
         raise Violation(f"finished messages came back: {left}")
 
@@ -417,5 +426,5 @@ def _channels(nsqd: Nsqd) -> Iterator[dict[str, int]]:
 
 
 def log_of(nsqd: Nsqd) -> str:
-    """The end of its log, without the answers that make sure of being heeded."""
+    """Return the end of nsqd's log, without the answers that make sure that commands were carried out."""
     return "\n".join([line for line in nsqd.log.splitlines() if "f" * 16 not in line][-100:])

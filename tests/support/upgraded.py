@@ -17,7 +17,7 @@ from tests.support.client import TIMEOUT, Client, Disconnected, Refused
 
 
 def trusting(certificates: Certificates, *, shows: bool = False) -> ssl.SSLContext:
-    """A client's context; with `shows` it has a certificate of its own."""
+    """Return a client's TLS context; `shows` is the client's own certificate, if any."""
     context = ssl.create_default_context(cafile=str(certificates.authority))
     if shows:
         context.load_cert_chain(certificates.certificate, certificates.key)
@@ -25,11 +25,11 @@ def trusting(certificates: Certificates, *, shows: bool = False) -> ssl.SSLConte
 
 
 class UpgradedClient(Client):
-    """`Client`, and what `upgrade` has agreed on lies between it and the socket."""
+    """A `Client` with the layers that `upgrade` has negotiated between it and the socket."""
 
     def __init__(self, address: tuple[str, int], *, magic: bytes = b"  V2") -> None:
         self._layers: list[Layer] = []  # from the socket inwards
-        self._left = b""  # was received, decoded as far as there are layers, and not looked at yet
+        self._left = b""  # received bytes, decoded by all layers, that nobody has read yet
         super().__init__(address, magic=magic)
 
     def send(self, *pieces: bytes) -> None:
@@ -58,7 +58,7 @@ class UpgradedClient(Client):
         return data
 
     def upgrade(self, *, tls: ssl.SSLContext | None = None, snappy: bool = False, deflate: bool = False) -> Any:
-        """IDENTIFY, and all that follows from it; the reply decoded."""
+        """Send IDENTIFY, perform every upgrade that the reply demands, and return the decoded reply."""
         wishes = {"feature_negotiation": True, "tls_v1": tls is not None, "snappy": snappy, "deflate": deflate}
         self.send(identify(json.dumps(wishes).encode()))
         reply = json.loads(self._answer())
@@ -74,7 +74,7 @@ class UpgradedClient(Client):
         return reply
 
     def _answer(self) -> bytes:
-        """The next frame's content. What came behind it may be of another kind, so it is left alone."""
+        """Return the next frame's content. Bytes behind it may belong to another layer, so they are left alone."""
         data = b""
         while len(data) < 8 or len(data) < 4 + int.from_bytes(data[:4], "big"):
             data += self._receive(time.monotonic() + TIMEOUT)
@@ -85,7 +85,7 @@ class UpgradedClient(Client):
         return data[8:end]
 
     def _shake_hands(self, context: ssl.SSLContext) -> None:
-        """Raises StreamError when the other side will have none of us."""
+        """Perform the TLS handshake. Raise StreamError if the other side refuses us."""
         layer = TlsLayer(context, server_side=False, server_hostname="localhost")
         data, self._left = self._left, b""
         while not layer.handshake(data):

@@ -1,6 +1,6 @@
-"""Bugs for a broker that is to be caught: Python runs this at its start where this folder is in PYTHONPATH.
+"""Bugs for a broker that a checker has to find. Python runs this at its start if PYTHONPATH has this folder.
 
-NSQ_PLANTED names the bug. Nothing in the product knows of this; it works on the pure Python core alone.
+NSQ_PLANTED names the bug. Nothing in the product knows of this; it works only with the pure Python core.
 """
 
 from __future__ import annotations
