@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=20)  # for scripts/test-quick
 settings.load_profile("suite")
 
-# A JVM of a test lives for seconds, which is too short for what its best compiler gains later. Half of the rest is classes.
+# A JVM of a test lives for seconds, too briefly for its best compiler to pay off. Half of the rest is loading classes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 os.environ.update(shared_classes.environment())
 
@@ -42,13 +42,13 @@ for number, action in (
 
 @pytest.fixture(autouse=True)
 def blocked_signals_stay_as_they_are() -> Iterator[None]:
-    """Fail a test that leaves a signal blocked: all programs of later tests would be deaf to it."""
+    """Fail a test that leaves a signal blocked: the programs of later tests would not receive it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects tests
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the name of its top folder; a folder without its marker in pyproject.toml is an error."""
     for item in items:
@@ -62,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """What a test has logged may hold half a character; on its way from one process to another it is spelled out."""
+    """Escape half characters in what a test has logged, as they cannot be sent to another process."""
     return _spelled_out((yield))
 
 

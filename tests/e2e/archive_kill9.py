@@ -35,7 +35,7 @@ _MOST_WAITING = 500
 
 
 def archived(folder: Path) -> Iterator[bytes]:
-    """Every line of every file, as far as it can be read; of gzip files every whole member."""
+    """Return every line of every file, as far as it can be read; of gzip files every whole member."""
     for path in folder.rglob("*"):
         if path.is_file():
             data = path.read_bytes()
@@ -55,7 +55,7 @@ def members(data: bytes) -> bytes:
 
 
 class Load:
-    """Publishes numbers, and knows which ones nsqd has."""
+    """Publishes numbers, and records which ones nsqd has."""
 
     def __init__(self, nsqd: Nsqd, topic: str, chance: random.Random) -> None:
         self.confirmed: set[bytes] = set()
@@ -85,15 +85,18 @@ class Load:
                     pass
 
     def _is_ahead(self) -> bool:
-        """One in flight, and a sync for each, is slow: what is published should still come through."""
+        """Return whether the tool is so far behind that publishing has to wait.
+
+        With one message in flight and a sync for each, the tool is slow, and everything has to come through.
+        """
         return bool(self._nsqd.channel(self._topic)["depth"] > _MOST_WAITING)
 
 
 def run(folder: Path, *, kills: int, seed: int) -> int:
-    """How many messages came through. Raises AssertionError, with the seed, when one is missing."""
+    """Return how many messages came through. Raise AssertionError, with the seed, if one is missing."""
     chance = random.Random(seed)
     total = 0
-    # In flight when the tool was killed: nsqd gives these out again after the timeout.
+    # nsqd delivers messages that were in flight at the kill again after the timeout.
     with Nsqd(folder / "nsqd", "msg-timeout=2s") as nsqd:
         for number, settings in enumerate(SETTINGS):
             share = kills // len(SETTINGS) + (number < kills % len(SETTINGS))

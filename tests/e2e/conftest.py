@@ -14,13 +14,13 @@ from tests.support.process import Daemon, Nsqd
 
 StartNsqd = Callable[..., Nsqd]
 
-_LONGEST_LOG: Final = 20_000  # characters of its end
+_LONGEST_LOG: Final = 20_000  # characters from the end of a log
 started = pytest.StashKey[list[Daemon]]()
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """One broker with NSQ's defaults for all tests of a module: use a topic of your own."""
+    """Run one broker with NSQ's defaults for all tests of a module. Each test uses topics of its own."""
     with Nsqd(tmp_path_factory.mktemp("nsqd")) as broker:
         yield broker
         assert "Traceback" not in broker.log
@@ -28,7 +28,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNsqd]:
-    """Starts a broker with these options (flags without dashes), at an empty data path of its own."""
+    """Return a function that starts a broker with these options (flags without dashes) on an empty data path."""
     brokers: list[Daemon] = []
     request.node.stash[started] = brokers
     with ExitStack() as running:
@@ -43,7 +43,7 @@ def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic that no other test uses."""
+    """Return a topic name that no other test uses."""
     name: str = request.node.name
     return re.sub(r"[^.a-zA-Z0-9_-]", "-", name)[-64:]
 

@@ -1,6 +1,6 @@
-"""kill -9 at random moments, under every kind of load, and a ledger of what may not be lost: `python -m tests.e2e.kill9`.
+"""kill -9 at random moments, under every kind of load, with a ledger of promises: `python -m tests.e2e.kill9`.
 
-The load is `tests/support/traffic.py`, and what is promised `tests/support/promises.py`.
+The load is `tests/support/traffic.py`, and the promises are in `tests/support/promises.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run(
     options: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> Ledger:
-    """Raises AssertionError, with the seed and the log, when a promise was broken."""
+    """Run the cycles. Raise AssertionError, with the seed and the log, if a promise was broken."""
     chance = random.Random(seed)
     ledger = new_ledger()
     with Nsqd(data_path, *options, environ=environ) as nsqd:

@@ -1,4 +1,4 @@
-"""nsqadmin's old API before two nsqd and two nsqlookupd: shapes, warnings, actions, notifications, rights."""
+"""NSQ's API on nsqadmin, with two nsqd and two nsqlookupd: shapes, warnings, actions, notifications, rights."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 @pytest.fixture
 def a_topic(cluster: Cluster, topic: str) -> str:
-    """On both nodes, with a channel c: two messages on the first, one on the second."""
+    """Make a topic on both nodes, with a channel c: two messages on the first node, one on the second."""
     for node in cluster.nodes:
         node.post(f"/topic/create?topic={topic}")
         node.post(f"/channel/create?topic={topic}&channel=c")
@@ -117,7 +117,7 @@ def a_topic(cluster: Cluster, topic: str) -> str:
     return topic
 
 
-# Questions
+# Reading
 
 
 def test_topics(admin: Nsqadmin, a_topic: str) -> None:
@@ -387,7 +387,7 @@ def test_a_static_list_of_nodes(cluster: Cluster, a_topic: str) -> None:
         assert admin.json("POST", "/api/topics/nosuch", {"action": "pause"}).json == {"message": ""}
 
 
-# Who may do what
+# Rights
 
 
 def test_only_admin_users_may_change_anything(cluster: Cluster, a_topic: str) -> None:
@@ -419,7 +419,7 @@ def test_roles_hold_on_the_old_api_too(cluster: Cluster, a_topic: str, tmp_path:
         assert admin.json("GET", f"/api/topics/{a_topic}").status == 403
         assert admin.json("POST", f"/api/topics/{a_topic}", {"action": "pause"}, **ana).status == 200
         assert admin.json("DELETE", f"/api/topics/{a_topic}", **ana).status == 403
-        assert admin.http("PUT", "/config/log_level", b"debug").status == 403  # the address alone is not enough
+        assert admin.http("PUT", "/config/log_level", b"debug").status == 403  # the address is not enough
         lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(it["what"], it["user"], it["result"]) for it in lines] == [
         ("pause_topic", "ana", "ok"),
@@ -523,7 +523,7 @@ def test_everything_is_under_the_base_path(cluster: Cluster) -> None:
 
 @contextmanager
 def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An HTTP server that keeps what is posted to it."""
+    """Serve HTTP, and keep what is posted."""
     received: list[dict[str, Any]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -535,7 +535,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             self.end_headers()
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -553,7 +553,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @contextmanager
 def graphite() -> Iterator[tuple[int, list[tuple[str, dict[str, str]]]]]:
-    """Answers a rate, or the query as a picture; keeps what it was asked, and with which headers."""
+    """Answer the query of a rate, or of a picture, and keep requests and their headers."""
     asked: list[tuple[str, dict[str, str]]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

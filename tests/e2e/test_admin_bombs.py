@@ -1,4 +1,4 @@
-"""nsqadmin before nodes that anybody has registered: their answers take neither its memory, nor its time, nor its token."""
+"""nsqadmin with hostile registered nodes: their answers take neither its memory, nor its time, nor its token."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LIMIT = 30.0  # seconds
 BOMBS = 6
 MEGABYTE = 1 << 20
 MOST_MEMORY = 300 * MEGABYTE
-SECONDS = 8.0  # of attack
+SECONDS = 8.0  # seconds of attack
 
 
 class Answering(HttpServer):
-    """A node that answers the same to everything, and keeps what it was asked and by whom."""
+    """A node that answers everything in the same way, and keeps the requests and their tokens."""
 
     def __init__(self, body: bytes, *, headers: dict[str, str] | None = None, pause: float = 0.0) -> None:
-        self.asked: list[tuple[str, str]] = []  # target, and the token that came with it
+        self.asked: list[tuple[str, str]] = []  # (target, token) of each request
         outer, given = self, headers or {}
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ class Answering(HttpServer):
             def do_GET(self) -> None:
                 outer.asked.append((self.path, self.headers.get("Authorization", "")))
                 if self.path == "/topic/log":
-                    self.send_error(400)  # it keeps history
+                    self.send_error(400)  # a 400 says that this nsqd keeps history
                     return
                 self.send_response(200)
                 for name, value in {"Content-Length": str(len(body)), **given}.items():
@@ -53,7 +53,7 @@ class Answering(HttpServer):
                 self.end_headers()
                 try:
                     self._send()
-                except OSError:  # nobody reads any more
+                except OSError:  # the client has gone
                     self.close_connection = True
 
             def _send(self) -> None:
@@ -66,7 +66,7 @@ class Answering(HttpServer):
                         return
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         self.stopped = threading.Event()
         super().__init__(Handler)
@@ -78,7 +78,7 @@ class Answering(HttpServer):
 
 @cache
 def bomb() -> bytes:
-    """600 kB that are 180 MB of JSON, which is one that nsqd could have said."""
+    """Return 600 kB that unpack to 180 MB of JSON that an nsqd could have sent."""
     topic = json.dumps({"topic_name": "evil", "channels": [{"channel_name": "c", "clients": []}]}) + ","
     return gzip.compress(b'{"topics":[' + topic.encode() * (180_000_000 // len(topic)) + b"{}]}", 9)
 
@@ -88,7 +88,7 @@ def packed() -> Answering:
 
 
 def lookupd_of(*nodes: HttpServer, topics: int = 1) -> JsonServer:
-    """Lists each node, as if it had registered."""
+    """List each node, as if it had registered."""
     names = ["evil", *(f"topic-{it}" for it in range(1, topics))]
 
     def answer(path: str, arguments: dict[str, str]) -> Any:
@@ -124,13 +124,13 @@ def watched(*nodes: HttpServer, options: tuple[str, ...] = ()) -> Iterator[Nsqad
 
 
 def pings(admin: Nsqadmin, seconds: float) -> list[float]:
-    """How long each took, in order of size."""
+    """Return how long each ping took, sorted."""
     took, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()
         assert admin.http("GET", "/ping", timeout=LIMIT).status == 200
         took.append(time.monotonic() - began)
-        time.sleep(0.02)  # a modest pace
+        time.sleep(0.02)  # a moderate rate
     return sorted(took)
 
 
@@ -146,7 +146,7 @@ def processor_seconds(admin: Nsqadmin) -> float:
 
 
 def nodes_of(admin: Nsqadmin) -> dict[int, dict[str, Any]]:
-    """By HTTP port, as the API has them."""
+    """Return the API's nodes by HTTP port."""
     answer = admin.http("GET", "/api/v2/nodes", timeout=LIMIT)
     return {it["http_port"]: it for it in answer.json["nodes"]}
 
@@ -167,7 +167,7 @@ def test_six_bombs_that_nobody_looks_at() -> None:
         print(f"/ping p50 {took[len(took) // 2]:.3f} s, p99 {p99:.3f} s, most {took[-1]:.3f} s, {len(took)} times")
         print(f"peak {memory / MEGABYTE:.0f} MB, {used:.1f} s of the processor in {SECONDS:.0f} s with the start")
         assert took[-1] < LIMIT
-        assert used < SECONDS / 2  # reading 180 MB six times takes more, each second anew
+        assert used < SECONDS / 2  # reading 180 MB six times would take more, each second again
         assert memory < MOST_MEMORY
 
         found = nodes_of(admin)
@@ -182,7 +182,7 @@ def test_six_bombs_that_nobody_looks_at() -> None:
             page = admin.http("GET", f"/nodes/{quote(shown['address'], safe='')}", timeout=LIMIT)
             assert b"This node is not read: its answer" in page.body
         asked = [sum(target.startswith("/stats") for target, _ in node.asked) for node in hostile]
-        assert all(1 <= it <= 2 for it in asked), asked  # it would be each second, were they not left alone
+        assert all(1 <= it <= 2 for it in asked), asked  # without a pause it would be once each second
 
 
 def findings(admin: Nsqadmin) -> str:
@@ -226,7 +226,7 @@ def test_answers_that_come_byte_by_byte_hold_nobody_up() -> None:
 
 @pytest.mark.parametrize("element", [b"{},", b"[],", b"0,", b'"\\ud800",', b'{"topic_name":"t"},'])
 def test_answers_just_below_the_bounds_hold_nobody_up(element: bytes) -> None:
-    """Small enough to be read, and made to take as long as can be: 1,000 kB of nothing but values."""
+    """Each answer is small enough to be read, and takes as long as possible: 1,000 kB of nothing but values."""
     body = b'{"topics":[' + element * (MEGABYTE // len(element)) + b"0]}"
     with watched(*(Answering(body) for _ in range(BOMBS)), honest()) as admin:
         took = pings(admin, 3.0)

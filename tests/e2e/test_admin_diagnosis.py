@@ -1,4 +1,4 @@
-"""Faults that are really there, with a real nsqd: nsqadmin names each of them."""
+"""Faults of a real nsqd: nsqadmin names each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ needs_module("starlette")
 
 pytestmark = pytest.mark.e2e
 
-LIMIT = 25.0  # seconds until a rule must have spoken: some look at a trend
+LIMIT = 25.0  # seconds until a finding has to appear; some rules look at a trend
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def a_topic(node: Nsqd, topic: str) -> str:
 
 
 def wait_for(admin: Nsqadmin, rule: str, path: str) -> str:
-    """The verdict, when the rule has spoken."""
+    """Wait until the rule finds something, and return the verdict."""
 
     def verdict() -> str | None:
         answer = admin.json("GET", f"/api/v2/diagnose/{path}")
@@ -59,7 +59,7 @@ def wait_for(admin: Nsqadmin, rule: str, path: str) -> str:
 
 @contextmanager
 def meanwhile(work: Callable[[], object]) -> Iterator[None]:
-    """`work` again and again, beside the test."""
+    """Repeat `work` in a thread beside the test."""
     stop = threading.Event()
 
     def repeat() -> None:

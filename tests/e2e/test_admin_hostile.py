@@ -1,6 +1,6 @@
-"""nsqadmin before nodes that say whatever they like: their texts are text on every page, and no name breaks a link.
+"""nsqadmin with nodes that send anything: their texts appear as text on every page, and no name breaks a link.
 
-And before one that takes connections and never answers: every page comes, and says so.
+Also with a node that accepts connections and never answers: every page is served, and names the node.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def nsqd(path: str, arguments: dict[str, str]) -> Any:
 
 @contextmanager
 def hostile_nodes() -> Iterator[str]:
-    """The address of an nsqlookupd that lists one that answers, one that refuses, and one that cannot be."""
+    """Return the address of an nsqlookupd that lists a node that answers, one that refuses, and an impossible one."""
 
     def lookupd(path: str, arguments: dict[str, str]) -> Any:
         told = {"hostname": EVIL, "version": EVIL, "remote_address": EVIL, "tcp_port": 1, "topology_zone": EVIL}
@@ -101,7 +101,7 @@ def admin() -> Iterator[Nsqadmin]:
 
 
 class Page(HTMLParser):
-    """What a browser makes of it."""
+    """A page as a browser reads it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -137,7 +137,10 @@ def check_harmless(page: Page, path: str) -> None:
 
 
 def leads_nowhere(path: str) -> bool:
-    """Browsers take `/topics/..` for `/`, and there is no other way to say it; nor is there one to say nothing."""
+    """Return whether a link cannot work.
+
+    Browsers read `/topics/..` as `/`, and there is no other way to write it; an empty name cannot be written at all.
+    """
     return bool({"", "..", "."}.intersection(path.partition("?")[0].split("/")[1:]))
 
 
@@ -159,7 +162,7 @@ def test_on_every_page_that_is_linked_texts_are_text_and_links_work(admin: Nsqad
         check_harmless(page, path)
         shown += EVIL in page.text
         for link in page.links:
-            # One sort and one filter will do for all; JSON has its own test, and what never ends none.
+            # One sort and one filter are enough; JSON has its own test, and endless streams have none.
             if link not in seen and not link.startswith("/api/") and not re.search(r"[?&](sort|filter|span)=", link):
                 seen.add(link)
                 waiting.append(link)

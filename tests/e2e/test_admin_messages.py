@@ -1,4 +1,4 @@
-"""What is in messages: history, peeking, tailing, publishing and replaying, on two real nsqd."""
+"""Messages in nsqadmin: history, peeking, tailing, publishing and replaying, on two real nsqd."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 @pytest.fixture
 def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
-    """m0 to m4 as JSON on the first node, m5 on the second; a channel c on both."""
+    """Make a topic: m0 to m4 as JSON on the first node, m5 on the second; a channel c on both."""
     for node, numbers in zip(cluster.nodes, (range(5), range(5, 6)), strict=True):
         node.post(f"/topic/create?topic={topic}")
         node.post(f"/channel/create?topic={topic}&channel=c")
@@ -183,7 +183,7 @@ def test_who_has_no_right_to_bodies_sees_masks(cluster: Cluster, admin: Nsqadmin
         (message,) = masking.json("GET", path, X_Forwarded_User="viewer").json["messages"]
         assert (json.loads(message["body"]), message["is_masked"]) == ({"n": 0, "secret": "***"}, True)
         found = masking.json("GET", f"{path}&filter=s0", X_Forwarded_User="viewer").json["messages"]
-        assert found == []  # what is masked cannot be found out by searching either
+        assert found == []  # searching does not reveal masked values either
         (message,) = masking.json("GET", path, X_Forwarded_User="reader").json["messages"]
         assert json.loads(message["body"])["secret"] == "s0"
         assert masking.json("GET", path).status == 403

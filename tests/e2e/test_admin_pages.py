@@ -1,6 +1,6 @@
-"""nsqadmin's pages over HTTP: how soon the first byte of a very long list is there, and what the answer's headers say.
+"""nsqadmin's pages over HTTP: how soon the first byte of a very long list arrives, and the headers.
 
-The figures are shown with `pytest -rP`.
+Run with `pytest -rP` to see the figures.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ needs_module("jinja2")
 pytestmark = pytest.mark.e2e
 
 TOPICS, CHANNELS = 2000, 5
-PROMISED = 0.3  # seconds to the first byte, on a machine that has nothing else to do
-PATIENCE = 5  # as many times longer where it has
+PROMISED = 0.3  # seconds to the first byte, on an idle machine
+PATIENCE = 5  # times as long on a busy machine
 
 
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
-    """10,000 channels."""
+    """Run nsqadmin with an nsqd that has 10,000 channels."""
     from nsqadmin.cluster.model import Recording
     from nsqadmin.cluster.recording import encode
 
@@ -115,7 +115,7 @@ def test_bad_arguments_are_refused(admin: Nsqadmin, path: str, body: bytes) -> N
     assert 400 <= admin.http("POST", path, body).status < 500
 
 
-# For all who look into the folder
+# Shared by all tests of the folder
 def test_the_style_sheet_and_scripts_are_as_small_as_promised() -> None:
     import gzip
 

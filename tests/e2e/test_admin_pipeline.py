@@ -1,4 +1,4 @@
-"""What `nsqpipe aggregate` has counted is on the topic's page of nsqadmin, where that is asked for."""
+"""The topic's page of nsqadmin shows the counts of `nsqpipe aggregate`, if that is configured."""
 
 from __future__ import annotations
 

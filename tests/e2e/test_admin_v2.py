@@ -1,4 +1,4 @@
-"""nsqadmin's own API: the picture, plans and receipts, live numbers, metrics, login, the snapshot file."""
+"""nsqadmin's own API: the snapshot, plans and receipts, live numbers, metrics, login, the snapshot file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 @pytest.fixture
 def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
-    """On both nodes, with a channel c and no consumer: two messages on each."""
+    """Make a topic on both nodes, with a channel c and no consumer: two messages on each node."""
     for node in cluster.nodes:
         node.post(f"/topic/create?topic={topic}")
         node.post(f"/channel/create?topic={topic}&channel=c")
@@ -161,14 +161,14 @@ def test_a_node_that_dies_meanwhile_is_in_the_receipt(tmp_path: Path) -> None:
             node.post("/topic/create?topic=t")
         cluster.wait_for("t")
         victim = name_of(cluster.nodes[1])
-        # It hangs: still registered, takes connections, and answers nothing.
+        # The node hangs: it is registered and accepts connections, but answers nothing.
         cluster.nodes[1].send_signal(signal.SIGSTOP)
         try:
             receipt = admin.json("POST", "/api/v2/actions", {"kind": "pause_topic", "topic": "t"}).json
             assert receipt["result"] == "partly"
             assert [it["address"] for it in receipt["steps"] if it["error"]] == [victim]
             assert receipt["took"] < 15
-            # The others' numbers go on meanwhile, and who is silent is named.
+            # Meanwhile the numbers of the other node are updated, and the silent node is named.
             eventually(lambda: victim in admin.json("GET", "/api/v2/health").json["verdict"] or rules(admin) & {"D16"})
             before = admin.json("GET", "/api/v2/health").json["index"]
             eventually(lambda: admin.json("GET", "/api/v2/health").json["index"] > before + 1)
@@ -200,7 +200,7 @@ def test_who_was_killed_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 @contextmanager
 def stream(admin: Nsqadmin, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
-    """The events of a stream, as they come."""
+    """Yield the events of a stream, as they come."""
     connection = http.client.HTTPConnection(*admin.http_address, timeout=TIMEOUT)
     connection.request("GET", path)
     response = connection.getresponse()

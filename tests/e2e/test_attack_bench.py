@@ -1,6 +1,6 @@
-"""A few of the hostile loads of `python -m bench attack`, for two seconds each: everybody is answered, and memory is bounded.
+"""Some hostile loads of `python -m bench attack`, two seconds each: honest requests are answered, memory is bounded.
 
-How long the honest client waits is what the benchmark tells; a machine that runs tests is too busy to ask it of.
+How long the honest client waits is measured by the benchmark; a machine that runs tests is too busy for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AUTH between real processes: nsqd, its clients, and authorization servers of all tempers."""
+"""AUTH between real processes: nsqd, its clients, and authorization servers that work, fail and hang."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
     nsqd = guarded(start_nsqd, server)
     client = log_in(nsqd)
     client.subscribe("t", ready=1)
-    time.sleep(1.1)  # the server's answer expires, which nsqd shows nowhere until it matters
+    time.sleep(1.1)  # until the grant expires, which nsqd does not show
     client.send(b"NOP\nRDY 2\n")
     client.in_step()
     assert len(server.asked) == 1
     client.publish("t", b"x")
     assert [it.secret for it in server.asked] == ["secret", "secret"]
     client.message()
-    time.sleep(1.1)  # it expires again
+    time.sleep(1.1)  # until the new grant expires
     server.answer = lambda asked: Reply(500)
     assert refusal(client, b"PUB t\n\0\0\0\1x") == "E_AUTH_FAILED AUTH failed"
 
@@ -179,7 +179,7 @@ def test_a_server_that_hangs_holds_up_nobody_else(start_nsqd: StartNsqd, server:
 
 def test_many_at_once(start_nsqd: StartNsqd, server: AuthServer) -> None:
     nsqd = guarded(start_nsqd, server)
-    log_in(nsqd).subscribe("t")  # what the topic itself needs
+    log_in(nsqd).subscribe("t")  # this is what the topic itself demands
     before = nsqd.descriptors
     clients = [nsqd.connect() for _ in range(300)]
     for client in clients:

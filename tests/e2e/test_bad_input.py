@@ -1,4 +1,4 @@
-"""Whatever peers send, nsqd answers or closes, its memory stays bounded, and a client beside them does not notice."""
+"""Whatever peers send, nsqd answers or closes, its memory stays bounded, and other clients do not notice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.process import Nsqd, eventually
 pytestmark = pytest.mark.e2e
 
 MEGABYTE = 1 << 20
-GROWTH = 60 * MEGABYTE  # what an attack may cost for good: buffers that the allocator keeps
+GROWTH = 60 * MEGABYTE  # what may remain after an attack: buffers that the allocator keeps
 
 
 @contextmanager
 def undisturbed(nsqd: Nsqd) -> Iterator[None]:
-    """A well-behaved pair of clients goes on meanwhile; afterwards memory and descriptors are what they were."""
+    """Run a well-behaved pair of clients beside the block. Afterwards memory and descriptors have to be as before."""
     eventually(lambda: nsqd.topic("bystander") is None or nsqd.channel("bystander")["client_count"] == 0)
     before, descriptors = nsqd.resident_bytes, nsqd.descriptors
     stop, slowest, failures = threading.Event(), [0.0], list[BaseException]()
@@ -50,20 +50,20 @@ def undisturbed(nsqd: Nsqd) -> Iterator[None]:
         bystander.join(30)
     assert not failures, failures
     assert slowest[0] < 2.0
-    eventually(lambda: nsqd.descriptors <= descriptors + 8)  # logs and journal of topics that are new
+    eventually(lambda: nsqd.descriptors <= descriptors + 8)  # logs and journal of new topics
     assert nsqd.resident_bytes < before + GROWTH
 
 
 @pytest.fixture(autouse=True)
 def _bystander_s_topic(nsqd: Nsqd) -> None:
-    """Its files are open before anybody counts."""
+    """Make the bystander's topic, so that its files are open before descriptors are counted."""
     nsqd.connect().publish("bystander", b"x")
     nsqd.post("/channel/create?topic=bystander&channel=c")
     nsqd.post("/channel/empty?topic=bystander&channel=c")
 
 
 def is_cut_off(client: Client, data: bytes, *, pause: float = 0.0) -> bool:
-    """Sends the same over and over until the broker closes the connection, or takes no more for a while."""
+    """Send the same bytes again and again, and return whether the broker closes the connection or stops reading."""
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline:
         try:
@@ -189,7 +189,7 @@ def garbage(chance: random.Random) -> bytes:
 
 
 def almost_nsq(chance: random.Random) -> bytes:
-    """Commands that begin well."""
+    """Return commands that begin well."""
     words = [
         b"IDENTIFY",
         b"SUB t c",
@@ -217,7 +217,7 @@ def almost_http(chance: random.Random) -> bytes:
 
 
 def attack(address: tuple[str, int], count: int, make: Callable[[random.Random], bytes], seed: int) -> None:
-    """So many connections at once, each with its garbage; then all of them end."""
+    """Open this many connections at once, each with its garbage, and close all of them."""
     chance = random.Random(seed)
     with ExitStack() as open_sockets:
         for _ in range(count):
@@ -225,7 +225,7 @@ def attack(address: tuple[str, int], count: int, make: Callable[[random.Random],
             sock.setblocking(False)
             try:
                 sock.send(make(chance))
-            except OSError:  # it has been closed already, or takes no more
+            except OSError:  # nsqd has closed the connection, or does not read any more
                 continue
 
 

@@ -1,6 +1,6 @@
-"""The clients that people have, unmodified: each publishes to nsqd and consumes from it, in a process of its own.
+"""Popular clients, unmodified: each publishes to nsqd and consumes from it, in a process of its own.
 
-What a peer is to do comes on its stdin, what arrived goes to its stdout: (body, attempts, seconds since its start).
+A peer reads its task from stdin, and reports on stdout what arrived: (body, attempts, seconds since its start).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT: Final = 60  # seconds for a peer
 
 
 def plan() -> dict[str, Any]:
-    """Several thousand messages; what a body begins with says what its consumer does with it."""
+    """Return several thousand messages; the beginning of a body tells its consumer what to do with it."""
     pub = [f"plain-{number}" for number in range(2000)]
     pub += [f"requeue-{number}" for number in range(100)] + [f"touch-{number}" for number in range(20)]
     mpub = [[f"many-{number}-{place}" for place in range(100)] for number in range(20)]

@@ -1,7 +1,7 @@
-"""The clients that people have, unmodified, over TLS, snappy and deflate, and with AUTH: as test_clients.py, in short.
+"""Popular clients, unmodified, over TLS, snappy and deflate, and with AUTH: like test_clients.py, but shorter.
 
-ansq is not among them: of version 0.3 the upgrades are not implemented, and where AUTH is required it sends nothing
-but that, even when it was answered.
+ansq is not among them: version 0.3 does not implement upgrades, and where AUTH is required it sends nothing but AUTH,
+even after the answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[dict[bool, Nsqd]]:
-    """One that lets everybody in, and one that asks."""
+    """Run a broker that accepts everybody, and one that requires AUTH."""
     pair = f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}"
     with ExitStack() as running:
         server = AuthServer(lambda asked: granting(*[EVERYTHING][: asked.secret == SECRET]))

@@ -1,4 +1,4 @@
-"""A clock that was set while nsqd was down, and a data path that goes away while it runs."""
+"""A clock that is set while nsqd is down, and a data path that disappears while nsqd runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Several nsqd and several nsqlookupd as real processes: what the cluster knows, how soon, and what it survives.
+"""Several nsqd and several nsqlookupd as real processes: what nsqlookupd knows, how soon, and after which failures.
 
-The figures that a test prints are shown with `pytest -rP`.
+Run with `pytest -rP` to see the figures that a test prints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
 pytestmark = pytest.mark.e2e
 
-LIMIT: Final = 30.0  # seconds; what is promised is in the tests, but a busy machine is no failure
+LIMIT: Final = 30.0  # seconds on a busy machine; the tests have the promised times
 PING_INTERVAL: Final = 15.0
 PEERS: Final = Path(__file__).parent / "peers"
 
@@ -39,7 +39,7 @@ class Cluster:
         self._running = running
 
     def start(self, *, lookupds: int = 3, nodes: int = 3, options: tuple[str, ...] = ()) -> None:
-        """`options` are those of nsqlookupd."""
+        """Start the cluster. `options` are those of nsqlookupd."""
         self.lookupds = [Nsqlookupd(*options) for _ in range(lookupds)]
         self.daemons += self.lookupds
         for lookupd in self.lookupds:
@@ -59,7 +59,7 @@ class Cluster:
         return {node.tcp[1] for node in self.nodes}
 
     def sees(self, topic: str, ports: set[int]) -> bool:
-        """Whether every nsqlookupd names just these."""
+        """Return whether every nsqlookupd lists exactly these nodes."""
         return all(lookupd.producers(topic) == ports for lookupd in self.lookupds)
 
 
@@ -85,7 +85,7 @@ def took(condition: Callable[[], object], what: str) -> float:
 
 
 def test_who_was_told_ok_finds_the_new_topic_by_nsqlookupd(cluster: Cluster) -> None:
-    """REGISTER leaves before the OK; nsqlookupd still has to read it, so on a busy machine it may come second.
+    """nsqd sends REGISTER before the OK, but nsqlookupd still has to read it, so on a busy machine it may be late.
 
     The original, asked in the same way, was too late 37 times of 200.
     """
@@ -196,7 +196,7 @@ def test_a_silent_node_is_gone_after_the_inactivity_time_and_comes_back(cluster:
     finally:
         silent.send_signal(signal.SIGCONT)
     took(lambda: cluster.sees("t", cluster.ports), "and back after")
-    assert "UNREGISTER category:topic key:t" not in cluster.lookupds[0].log  # nobody hung up
+    assert "UNREGISTER category:topic key:t" not in cluster.lookupds[0].log  # the connection is still open
 
 
 @pytest.mark.parametrize("away", [0.0, pytest.param(20.0, marks=pytest.mark.slow)])
@@ -237,7 +237,7 @@ def test_with_every_nsqlookupd_dead_the_nodes_go_on(cluster: Cluster) -> None:
     publisher.publish("new", b"x")
     assert newcomer.bodies(1) == [b"x"]
     line = "failed to query nsqlookupd for channels to pre-create for topic new"
-    eventually(lambda: line in node.log, LIMIT)  # it is another thread that reads what nsqd says
+    eventually(lambda: line in node.log, LIMIT)  # another thread reads nsqd's log
 
 
 def test_a_node_starts_without_any_nsqlookupd(cluster: Cluster) -> None:
@@ -268,7 +268,7 @@ def test_a_tombstone_hides_a_producer_for_its_lifetime(cluster: Cluster) -> None
     began = time.monotonic()
     lookupd.http("POST", f"/topic/tombstone?topic=t&node=127.0.0.1:{hidden.http_address[1]}")
     assert lookupd.producers("t") == {node.tcp[1] for node in others}
-    hidden.post("/channel/create?topic=t&channel=c")  # registering again does not lift it
+    hidden.post("/channel/create?topic=t&channel=c")  # registering again does not end the tombstone
     eventually(lambda: lookupd.get("/channels?topic=t")["channels"] == ["c"], LIMIT)
     if time.monotonic() - began < 2.5:
         assert lookupd.producers("t") == {node.tcp[1] for node in others}
@@ -284,7 +284,7 @@ def test_a_topic_deleted_across_the_cluster_does_not_come_back(cluster: Cluster)
         client.publish("other", b"x")
         node.post("/channel/create?topic=t&channel=c")
     eventually(lambda: cluster.sees("t", cluster.ports) and cluster.sees("other", cluster.ports), LIMIT)
-    for lookupd in cluster.lookupds:  # in nsqadmin's order
+    for lookupd in cluster.lookupds:  # in the order in which nsqadmin asks
         assert lookupd.http("POST", "/topic/delete?topic=t").status == 200
     for node in cluster.nodes:
         node.post("/topic/delete?topic=t")
@@ -300,7 +300,7 @@ def test_a_topic_deleted_across_the_cluster_does_not_come_back(cluster: Cluster)
 
 
 def test_a_topic_made_again_at_once_is_registered_again(cluster: Cluster) -> None:
-    """nsqlookupd was told to forget it, so that the name alone would not have to be said again."""
+    """nsqlookupd was told to forget the topic, so nsqd has to register it again although the name is the same."""
     cluster.start(lookupds=1, nodes=1)
     (node,), (lookupd,) = cluster.nodes, cluster.lookupds
     client = node.connect()

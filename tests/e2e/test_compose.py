@@ -1,7 +1,7 @@
-"""compose.yaml with a real engine, where there is one: the cluster that a newcomer gets.
+"""compose.yaml with a real engine, if there is one: the cluster that a newcomer gets.
 
-It is brought up with Compose v2 and with docker-compose 1.29, whichever are there. The images are built on what `PYTHON_IMAGE`
-in deploy/docker/Dockerfile names, so that image must be there or be had.
+Compose v2 and docker-compose 1.29 are tried, if installed. The images are built on the image that `PYTHON_IMAGE` in
+deploy/docker/Dockerfile names, so that has to be present or available.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ print(len(rows), len(set(zip(*rows.to_pydict().values()))))
 COLLECT = ROOT / "tests" / "e2e" / "peers" / "collect.py"
 BUILD_TIMEOUT = 1800.0
 TIMEOUT = 120.0
-SPARK_TIMEOUT = 600.0  # Spark takes half a minute to begin, alone on a machine, and minutes on a busy one
+SPARK_TIMEOUT = 600.0  # seconds; Spark starts in half a minute on an idle machine, and in minutes on a busy one
 GRACE = 30.0  # stop_grace_period
 
 
@@ -74,7 +74,7 @@ class Compose:
         return run(*self._command, *arguments, timeout=timeout)
 
     def container(self, service: str) -> Any:
-        """What the engine knows of a service's container, running or not."""
+        """Return what the engine knows about a service's container, running or not."""
         label = ["--filter", f"label=com.docker.compose.project={PROJECT}"]
         found = run(
             "docker", "ps", "--all", "--quiet", *label, "--filter", f"label=com.docker.compose.service={service}"
@@ -138,7 +138,7 @@ def publish(node: str, bodies: Sequence[str]) -> None:
 
 
 class Collector:
-    """A consumer that tells what it has finished."""
+    """A consumer that reports what it has finished."""
 
     def __init__(self, command: Sequence[str | Path]) -> None:
         self.bodies: list[str] = []
@@ -178,7 +178,7 @@ def collecting(command: Sequence[str | Path]) -> Iterator[Collector]:
 
 
 def inside(channel: str) -> list[str]:
-    """In a container of the network, which asks both nsqlookupd by the names that they have there."""
+    """Run a consumer in a container of the network, which asks both nsqlookupd by their names there."""
     script = COLLECT.read_text(encoding="utf-8")
     addresses = ("nsqlookupd1:4161", "nsqlookupd2:4261")
     return [
@@ -198,7 +198,7 @@ def inside(channel: str) -> list[str]:
 
 
 def on_host(channel: str, folder: Path) -> list[str | Path]:
-    """On the host, with the line in /etc/hosts that the README asks for."""
+    """Run a consumer on the host, with the line in /etc/hosts that the README asks for."""
     command: list[str | Path] = [sys.executable, COLLECT, TOPIC, channel, *(f"127.0.0.1:{it}" for it in LOOKUPDS)]
     try:
         if all(socket.gethostbyname(name) == "127.0.0.1" for name in NODES):
@@ -211,7 +211,7 @@ def on_host(channel: str, folder: Path) -> list[str | Path]:
     hosts.write_text(
         Path("/etc/hosts").read_text(encoding="utf-8") + f"\n127.0.0.1 {' '.join(NODES)}\n", encoding="utf-8"
     )
-    # For this one process only.
+    # The name has to resolve in this process only.
     return ["unshare", "--mount", "sh", "-c", f'mount --bind "{hosts}" /etc/hosts && exec "$@"', "sh", *command]
 
 
@@ -224,7 +224,7 @@ def test_the_cluster_of_a_newcomer(compose: Compose, tmp_path: Path) -> None:
     for service in SERVICES:
         eventually(lambda name=service: compose.container(name)["State"]["Health"]["Status"] == "healthy", TIMEOUT)
 
-    # So that each channel gets what is published before its consumers come.
+    # The channels have to exist before messages are published, and before their consumers come.
     for port in NODES.values():
         post(port, f"/topic/create?topic={TOPIC}")
         for channel in ("inside", "outside"):
@@ -257,7 +257,7 @@ def test_the_cluster_of_a_newcomer(compose: Compose, tmp_path: Path) -> None:
         for collector in both:
             collector.has(numbered("before the kill"))
 
-    # Nobody consumes what comes now, and everything is stopped.
+    # Messages published now are not consumed, and everything is stopped.
     for node in NODES:
         eventually(lambda port=NODES[node]: is_up(port), TIMEOUT)
         publish(node, numbered(f"over the stop, {node}"))
@@ -318,7 +318,7 @@ def test_the_profile_with_a_demo(compose: Compose) -> None:
 
 
 def test_the_profile_with_a_pipeline(compose: Compose) -> None:
-    """Spark has each order once, also when it is killed in between."""
+    """Spark lands each order once, also when it is killed in between."""
     compose("--profile", "pipeline", "build", timeout=BUILD_TIMEOUT)
     compose("--profile", "demo", "--profile", "pipeline", "up", "--detach")
     eventually(lambda: landed(compose)[0] > 0, SPARK_TIMEOUT)
@@ -331,7 +331,7 @@ def test_the_profile_with_a_pipeline(compose: Compose) -> None:
 
 
 def landed(compose: Compose) -> tuple[int, int]:
-    """How many rows the table has, and of how many different messages; none while nobody can be asked."""
+    """Return the number of rows in the table, and of different messages; none while the table cannot be read."""
     ask = ("docker", "exec", compose.container("pipeline")["Id"], "python", "-c", COUNT)
     rows, _, messages = run(*ask, check=False).partition(" ")
     return int(rows or 0), int(messages or 0)

@@ -1,4 +1,4 @@
-"""What many connections, topics and deferred messages cost: generous bounds, but bounds. Exact figures are in `bench`."""
+"""What many connections, topics and deferred messages cost, with generous bounds. `bench` has exact figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OK_FRAME_SIZE = 10
 
 @pytest.fixture
 def _many_files() -> Iterator[None]:
-    """Leave to have as many sockets open as the system allows."""
+    """Raise the limit of open files as far as the system allows."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     yield
@@ -32,7 +32,7 @@ def _many_files() -> Iterator[None]:
 def cpu_while_idle(nsqd: Nsqd, seconds: float) -> float:
     before = nsqd.cpu_seconds
     assert before > 0, "the system does not tell"
-    time.sleep(seconds)  # idleness is what is measured
+    time.sleep(seconds)  # the test measures an idle process
     return nsqd.cpu_seconds - before
 
 
@@ -62,7 +62,7 @@ def test_2000_idle_topics(start_nsqd: StartNsqd) -> None:
             consumer.raw(OK_FRAME_SIZE)
     assert len(nsqd.stats()["topics"]) == 2000
     assert nsqd.resident_bytes < 300 * MEGABYTE
-    eventually(lambda: cpu_while_idle(nsqd, 2.5) == 0, timeout=30)  # all is synced, however busy the disk is
+    eventually(lambda: cpu_while_idle(nsqd, 2.5) == 0, timeout=30)  # until everything is synced
     assert cpu_while_idle(nsqd, 3) <= 0.03
 
 

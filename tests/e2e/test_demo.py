@@ -51,7 +51,7 @@ class Demo:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str) -> str:
-        """The line that was said last and has it."""
+        """Wait for the text, and return the last line that has it."""
 
         def found() -> str | None:
             assert self.process.poll() is None or self._reader.is_alive(), self.said
@@ -75,7 +75,7 @@ class Demo:
             return json.load(answer)
 
     def pid_of(self, port: int) -> int:
-        """The process that was told to listen there."""
+        """Return the id of the process that listens at this address."""
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
@@ -153,13 +153,13 @@ def test_the_demo_from_start_to_end(tmp_path: Path) -> None:
         demo.process.send_signal(signal.SIGINT)
         assert demo.ended() == 0, demo.said
         last = sums(demo.lines[-1])
-        # What a killed node had not confirmed was sent again, so more may have been finished than published.
+        # Unconfirmed publishes to the killed node were repeated, so more may be finished than published.
         assert 0 < last["published"] <= min(last["billing"], last["shipping"]), demo.said
         assert all(is_free(port) for port in demo.cluster.ports), "something still listens"
 
 
 def is_back(demo: Demo, http_port: int) -> bool:
-    """With a consumer on each channel, which it is given by discovery."""
+    """Return whether the node has a consumer on each channel again, which finds it through discovery."""
     try:
         (topic,) = [it for it in demo.ask(http_port, "/stats?format=json")["topics"] if it["topic_name"] == "orders"]
     except OSError:

@@ -1,4 +1,4 @@
-"""Only the journal cannot be written: what was promised is kept, nothing else is promised, and it heals by itself."""
+"""The journal alone cannot be written: old promises are kept, no new ones are given, and nsqd recovers by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = 4096  # bytes of any file
 
 @pytest.fixture
 def nsqd(start_nsqd: StartNsqd) -> Nsqd:
-    """Its journal is so long that it cannot grow when `full`; logs are shorter."""
+    """Run an nsqd whose journal is so long that it cannot grow once `full` limits files; its logs are shorter."""
     broker = start_nsqd()
     broker.connect().publish("t", b"before")
     broker.post("/channel/create?topic=t&channel=c")
@@ -82,11 +82,11 @@ def test_sub_that_makes_a_channel_fails_and_others_go_on(nsqd: Nsqd) -> None:
     nsqd.kill()
     nsqd.start()
     assert nsqd.channel("t", "c")["deferred_count"] == 1
-    assert nsqd.channel("t", "new") is not None  # it was there all the time, and is in the journal since it healed
+    assert nsqd.channel("t", "new") is not None  # it existed all the time; now the journal has it
 
 
 def test_attempts_after_a_crash_are_those_that_the_journal_knew(nsqd: Nsqd) -> None:
-    """They can be fewer than consumers have seen, as delivery goes on, but not fewer than before the journal failed."""
+    """They can be fewer than consumers have seen, as delivery goes on, but not fewer than before the failure."""
 
     def deliver_and_requeue(times: int) -> int:
         client = nsqd.connect()

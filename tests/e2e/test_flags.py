@@ -1,4 +1,4 @@
-"""Flags of NSQ whose effect no other test shows: each does what it says. Which test shows which flag is in tests/project."""
+"""Flags of NSQ whose effect no other test shows. tests/project lists which test shows which flag."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def asking(**fields: object) -> bytes:
     return identify(json.dumps(fields).encode())
 
 
-# What clients are told and allowed
+# Limits of clients
 
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    """Every limit of clients is another than NSQ's."""
+    """Run an nsqd on which every limit of clients differs from NSQ's default."""
     options = (
         "max-rdy-count=7",
         "max-msg-timeout=2s",
@@ -200,7 +200,7 @@ def test_what_has_no_effect_is_accepted(start_nsqd: StartNsqd) -> None:
     assert nsqd.http("GET", "/config/queue_scan_selection_count").body == b"1"
 
 
-# What others are told
+# nsqlookupd, statsd and others
 
 
 def test_the_broadcast_address_and_ports_are_what_is_registered(start_nsqd: StartNsqd) -> None:
@@ -240,7 +240,7 @@ def test_an_authorization_server_that_is_silent_is_waited_for_so_long_only(start
 
 def test_an_authorization_server_that_does_not_accept_is_waited_for_so_long_only(start_nsqd: StartNsqd) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
-        for _ in range(2):  # so many fit into a backlog of 0, and the next one waits
+        for _ in range(2):  # two connections fit into a backlog of 0, and the next one waits
             caller = waiting.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex(full.getsockname())
@@ -338,7 +338,7 @@ def test_unfinished_bodies_share_a_bound(start_nsqd: StartNsqd) -> None:
     first, second = nsqd.connect(), nsqd.connect()
     half = b"PUB t\n\0\0\4\0" + b"x" * 600
     first.send(pub("t", b"whole"), half)
-    assert first.response() == b"OK"  # so the half behind it has come as well
+    assert first.response() == b"OK"  # so the second half has come, too
     second.send(half)
     assert first.error() == b"E_BAD_MESSAGE PUB failed to read message body"
     assert first.closes()
@@ -356,7 +356,7 @@ def test_unfinished_bodies_of_http_count_as_well(start_nsqd: StartNsqd, head: by
             sock.settimeout(TIMEOUT)
             sock.sendall(half)
         readable, _, _ = select.select((first, second), (), (), TIMEOUT)
-        # Which of the two nsqd has seen first is its affair.
+        # Either may be first.
         (given_up,) = readable
         (other,) = {first, second} - {given_up}
         try:
@@ -404,7 +404,7 @@ def test_trap_62_the_hundredth_percentile_works(start_nsqd: StartNsqd) -> None:
 
 
 def test_percentiles_stand_in_the_order_of_nsq(start_nsqd: StartNsqd) -> None:
-    """The greatest first where flags ask for them, whatever their order; readers of the text go by position."""
+    """If flags set them, the greatest comes first, whatever their order; readers of the text go by position."""
     nsqd = start_nsqd("e2e-processing-latency-percentile=0.5,0.95", "e2e-processing-latency-percentile=0.99")
     with nsqd.connect() as consumer:
         consumer.subscribe("t", ready=1)

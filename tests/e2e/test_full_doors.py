@@ -1,4 +1,4 @@
-"""A daemon one door of which is full: the others are open, and the full one opens again when somebody goes."""
+"""One listener of a daemon has no descriptors left: the others work, and it works again when a client disconnects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 pytestmark = pytest.mark.e2e
 
 FEW: Final = ("prlimit", "--nofile=100:100")  # descriptors
-MANY: Final = 200  # connections, more than there are descriptors
+MANY: Final = 200  # more connections than descriptors
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def nsqlookupd() -> Iterator[Nsqlookupd]:
 
 @contextmanager
 def full(daemon: Daemon, address: tuple[str, int], door: str, *, said: bytes = b"") -> Iterator[None]:
-    """Idle connections take all that the door has."""
+    """Open idle connections until the listener takes no more."""
     with ExitStack() as idle:
         for _ in range(MANY):
             connection = idle.enter_context(open_socket(address))

@@ -1,4 +1,4 @@
-"""Memory of a request is given back with its connection, and does not wait for the garbage collector.
+"""Memory of a request is freed with its connection, and does not wait for the garbage collector.
 
 The collector comes once a minute, and to objects that have become old every ten minutes. What piles up until then is
 spread over the heap, which therefore stays larger than what is in use (`python -m tests.soak`).
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.e2e
 
 WARM_UP = 20
 REQUESTS = 100
-ARENA = 64 << 20  # glibc reserves so much for a thread's heap, at a multiple of it
+ARENA = 64 << 20  # glibc reserves this much for a thread's heap, at a multiple of it
 BATCH = "nsqd.broker.batch.Batch"
 
 
 def living_objects(nsqd: Nsqd) -> Counter[str]:
-    """Count what the garbage collector watches by type, garbage included."""
+    """Count the objects that the garbage collector watches by type, garbage included."""
     page = nsqd.http("GET", "/debug/pprof/heap").body.decode()
     return Counter({name: int(count) for count, name in re.findall(r"^ *(\d+) (\S+)$", page, re.MULTILINE)})
 
 
 def publish(nsqd: Nsqd, number: int) -> None:
-    """Each has a head that was not seen before."""
+    """Publish over HTTP; each request has a head that nsqd has not seen before."""
     nsqd.post("/pub?topic=t", b"x" * (number + 1))
 
 
@@ -54,11 +54,11 @@ def get(path: str) -> Callable[[Nsqd, int], None]:
 @pytest.mark.parametrize(
     ("ask", "kept"),
     [
-        pytest.param(publish, 4, id="publish"),  # the message, in two objects, and what its head asks for
+        pytest.param(publish, 4, id="publish"),  # the message, in two objects, and the parsed head
         pytest.param(come_and_go, 0, id="topics"),
         *(pytest.param(get(path), 0, id=path) for path in ("/stats?format=json", "/info", "/metrics")),
         pytest.param(get("/topic/log?topic=t"), 0, id="bounds"),
-        pytest.param(get("/topic/read?topic=t&from=0"), 10, id="history"),  # timers, until they would have been due
+        pytest.param(get("/topic/read?topic=t&from=0"), 10, id="history"),  # timers live until they are due
     ],
 )
 def test_requests_leave_nothing_to_the_garbage_collector(
@@ -79,14 +79,14 @@ def test_threads_share_one_heap(start_nsqd: StartNsqd) -> None:
     nsqd = start_nsqd()
     nsqd.post("/pub?topic=t", b"x" * 100_000)
     for _ in range(WARM_UP):
-        nsqd.http("GET", "/topic/read?topic=t&from=0&wait=1s")  # in a thread
+        nsqd.http("GET", "/topic/read?topic=t&from=0&wait=1s")  # its reads run in a thread
     maps = Path(f"/proc/{nsqd.pid}/maps").read_text()
     assert "[heap]" in maps
     assert heaps_of_threads(maps) == []
 
 
 def heaps_of_threads(maps: str) -> list[str]:
-    """Return where a thread has a heap of its own: a used part, and behind it what is reserved for it to grow."""
+    """Return the places where a thread has a heap of its own: a used part, and behind it space reserved for growth."""
     mappings = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) 0+ 00:00 0 *$", maps, re.MULTILINE)
     return [
         start
@@ -97,7 +97,7 @@ def heaps_of_threads(maps: str) -> list[str]:
 
 
 def test_heaps_of_threads_are_recognized() -> None:
-    """A thread of this process gets one, unlike those of nsqd."""
+    """A thread of this process gets a heap of its own, unlike those of nsqd."""
     allocate = "import threading; threading.Thread(target=lambda: print(open('/proc/self/maps').read())).start()"
     maps = subprocess.run(
         [sys.executable, "-c", allocate], capture_output=True, text=True, check=True, timeout=30
@@ -109,7 +109,7 @@ def test_a_deleted_topic_leaves_no_message_in_memory(start_nsqd: StartNsqd) -> N
     nsqd = start_nsqd()
     nsqd.post("/topic/create?topic=t")
     nsqd.post("/channel/create?topic=t&channel=c")
-    nsqd.post("/pub?topic=t&defer=3600000", b"x")  # the channel has an alarm in an hour
+    nsqd.post("/pub?topic=t&defer=3600000", b"x")  # sets a timer of the channel for an hour from now
     for _ in range(REQUESTS):
         nsqd.post("/pub?topic=t", b"x")
     assert living_objects(nsqd)[BATCH] > REQUESTS

@@ -1,4 +1,4 @@
-"""A real nsqd on the data path of a Go nsqd: what consumers get, and what a kill meanwhile changes."""
+"""A real nsqd on the data path of a Go nsqd: what consumers get, and what a kill in between changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def given(*written: Message) -> list[tuple[bytes, int, int, bytes]]:
 
 def test_each_consumer_gets_what_it_would_have_got(tmp_path: Path) -> None:
     a = list(messages(500, seed=1, attempts=(0, 0, 4)))
-    b = list(messages(40, seed=1))  # copies of what is in a have the same ids
+    b = list(messages(40, seed=1))  # channel a has copies with the same ids
     own = list(messages(60, seed=2, first=1000))
     go = GoData(tmp_path, max_bytes_per_file=10_000)
     go.queue("t:a", a, consumed=123)
@@ -65,7 +65,7 @@ def test_while_the_go_nsqd_runs_nothing_is_imported(tmp_path: Path) -> None:
     go = GoData(tmp_path)
     go.queue("t:c", messages(3))
     go.metadata({"t": {"c": False}})
-    with Nsqd(tmp_path, "import-go=false"):  # its lock is the one that a Go nsqd takes
+    with Nsqd(tmp_path, "import-go=false"):  # it takes the same lock as a Go nsqd
         second = run_to_end(f"--data-path={tmp_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     assert second.returncode == 1
     assert f"failed to lock data-path: cannot flock directory {tmp_path} - " in second.stderr

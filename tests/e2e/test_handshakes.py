@@ -1,7 +1,7 @@
-"""A crowd of TLS handshakes, half of them garbage: others go on as if nothing was, and nothing is left behind.
+"""A crowd of TLS handshakes, half of them garbage: other clients do not notice, and nothing is left behind.
 
-`HANDSHAKES=1000 HANDSHAKE_ROUNDS=12 HANDSHAKE_WAIT=60 scripts/test tests/e2e/test_handshakes.py -rP` is the long form, which
-looks again a minute after the last crowd, and prints its figures.
+`HANDSHAKES=1000 HANDSHAKE_ROUNDS=12 HANDSHAKE_WAIT=60 scripts/test tests/e2e/test_handshakes.py -rP` is the long form.
+It looks again a minute after the last crowd, and prints its figures.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.e2e
 CROWD: Final = Path(__file__).parent / "peers" / "handshake_crowd.py"
 COUNT: Final = int(os.environ.get("HANDSHAKES", "200"))
 ROUNDS: Final = int(os.environ.get("HANDSHAKE_ROUNDS", "3"))
-WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: memory is asked for instead
-LIMIT: Final = 1.0  # seconds for a message meanwhile, on a machine that may be busy; measured: 120 ms with 1,000
+WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: /debug/freememory is called instead
+LIMIT: Final = 1.0  # seconds for a message on a busy machine; measured with 1,000: 120 ms
 
 
 class Bystander:
-    """Publishes and consumes in clear, one message at a time."""
+    """Publishes and consumes without TLS, one message at a time."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._producer, self._consumer = nsqd.connect(), nsqd.connect()
@@ -45,7 +45,7 @@ class Bystander:
         return time.monotonic() - began
 
     def watch(self, crowd: subprocess.Popen[str]) -> list[float]:
-        """How long each message took, until the crowd has gone."""
+        """Return how long each message took until the crowd has gone."""
         times = [self._pass_one()]
         while crowd.poll() is None:
             times.append(self._pass_one())
@@ -74,7 +74,7 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
         assert (welcome, ended) == (COUNT // 2, COUNT // 2)
         assert times[-1] < LIMIT
         assert eventually(lambda: nsqd.descriptors <= before)
-        if number == 0 or not WAIT:  # the first crowd makes room that stays
+        if number == 0 or not WAIT:  # the memory that the first crowd needs is kept
             nsqd.http("POST", "/debug/freememory")
         resident.append(nsqd.resident_bytes)
         middle, most = times[len(times) // 2] * 1000, times[-1] * 1000
@@ -89,7 +89,7 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
 
 
 def waiting_for_the_collector(nsqd: Nsqd) -> int:
-    """Clients that are still there; two are connected."""
+    """Return how many clients still exist; two are connected."""
     heap = nsqd.http("GET", "/debug/pprof/heap?debug=1").body.decode()
     found = re.search(r"(\d+) nsqd\.client\.protocol\.ClientProtocol", heap)
     assert found is not None

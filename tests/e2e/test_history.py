@@ -1,4 +1,4 @@
-"""The past over HTTP and for channels, on a real nsqd: every argument, every error, and what a kill -9 must not change."""
+"""History over HTTP and for channels, on a real nsqd: arguments, errors, and what a kill -9 must not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def publish(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:
 
 
 def synced(nsqd: Nsqd, topic: str) -> Any:
-    """What /topic/log says when everything that was published can be read."""
+    """Return what /topic/log says when everything that was published can be read."""
     count = nsqd.topic(topic)["message_count"]
     return eventually(lambda: (found := log_of(nsqd, topic))["next"] - found["first"] >= count and found)
 
@@ -48,7 +48,7 @@ def lines(answer: Answer) -> list[Any]:
 
 @dataclass
 class Read:
-    """What a whole packed answer said."""
+    """A whole msgpack answer, decoded."""
 
     log_range: LogRange | None = None
     messages: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ def read(nsqd: Nsqd, topic: str, more: str = "") -> Read:
 
 
 def until_waiting(nsqd: Nsqd, requests: int) -> None:
-    """Wait until so many requests to /topic/log wait for more."""
+    """Wait until this many requests to /topic/log wait for more."""
     figure = b"\nnsqd_log_requests_waiting %d\n" % requests
     eventually(lambda: figure in nsqd.http("GET", "/metrics").body)
 
@@ -138,7 +138,7 @@ def test_wait_holds_the_answer_until_more_is_synced(nsqd: Nsqd) -> None:
 def test_who_leaves_as_soon_as_it_has_asked_is_not_waited_for(nsqd: Nsqd) -> None:
     publish(nsqd, "left", b"a")
     before = nsqd.descriptors
-    for _ in range(50):  # some end is seen before the waiting begins, some after it
+    for _ in range(50):  # some requests see the end before they wait, some while they wait
         with socket.create_connection(nsqd.http_address) as sock:
             sock.sendall(b"GET /topic/log?topic=left&wait=60s HTTP/1.1\r\nHost: x\r\n\r\n")
     eventually(lambda: nsqd.descriptors <= before)
@@ -150,7 +150,7 @@ def test_wait_does_not_wait_for_what_is_there_already(nsqd: Nsqd) -> None:
     publish(nsqd, "there", b"a", b"b")
     began = time.monotonic()
     assert log_of(nsqd, "there", "&wait=60s&next=1")["next"] == 2
-    assert log_of(nsqd, "there", "&wait=60s&next=99")["next"] == 2  # of another life of this topic
+    assert log_of(nsqd, "there", "&wait=60s&next=99")["next"] == 2  # of an earlier topic of this name
     assert log_of(nsqd, "there", "&wait=0")["next"] == 2
     assert time.monotonic() - began < 20
 
@@ -237,7 +237,7 @@ def test_who_waits_and_leaves_costs_nothing(nsqd: Nsqd) -> None:
 
 @pytest.fixture(scope="module")
 def filled(nsqd: Nsqd) -> Nsqd:
-    """Topic `filled`: 0 to 9 in batches of one, then 10 to 19 in one batch."""
+    """Fill topic `filled`: 0 to 9 in batches of one, then 10 to 19 in one batch."""
     client = nsqd.connect()
     for n in range(10):
         client.publish("filled", b"m%d" % n)
@@ -444,7 +444,7 @@ def test_what_retention_keeps_is_delivered_again(start_nsqd: StartNsqd) -> None:
     assert client.bodies(10) == bodies
 
 
-# What is gone, and what must never change
+# Removed messages, and what must never change
 
 
 def test_what_was_removed_is_gone(start_nsqd: StartNsqd) -> None:
@@ -500,7 +500,7 @@ def test_damage_is_told(start_nsqd: StartNsqd) -> None:
 
 
 class Follower:
-    """Reads all that is synced as it comes, and never forgets what it saw."""
+    """Reads all synced messages as they come, and keeps everything that it saw."""
 
     def __init__(self, nsqd: Nsqd, topic: str) -> None:
         self.nsqd = nsqd
@@ -527,7 +527,7 @@ class Follower:
                 if found["log"] != log:
                     log, following = found["log"], 0
                 following = self._take(log, following)
-            except (OSError, http.client.HTTPException):  # it is being killed, or starts
+            except (OSError, http.client.HTTPException):  # nsqd is being killed, or is starting
                 time.sleep(0.01)
             except AssertionError as error:
                 self.errors.append(str(error))
@@ -582,7 +582,7 @@ def test_what_was_seen_never_changes_whatever_dies(start_nsqd: StartNsqd, ack: s
             publisher.join(20)
         log = synced_log(nsqd)
         eventually(lambda: len(follower.logs[log["log"]]) == log["next"] or follower.errors, timeout=30)
-        # From the beginning, in long pieces: the same as what was seen bit by bit.
+        # Reading from the beginning in long pieces returns what the follower saw piece by piece.
         everything: dict[int, tuple[int, bytes]] = {}
         while len(everything) < log["next"]:
             everything |= read(nsqd, "t", f"&from={len(everything)}").messages
@@ -593,7 +593,7 @@ def test_what_was_seen_never_changes_whatever_dies(start_nsqd: StartNsqd, ack: s
 
 
 def synced_log(nsqd: Nsqd) -> Any:
-    """When nobody publishes any more."""
+    """Return the whole log when nobody publishes any more."""
     before = log_of(nsqd, "t")
     while (now := log_of(nsqd, "t", "&wait=500ms"))["next"] != before["next"]:
         before = now

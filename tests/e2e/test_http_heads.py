@@ -1,4 +1,4 @@
-"""Heads of requests that Go's server refuses are refused at every door of every daemon; old tools go on working."""
+"""Every daemon refuses the request heads that Go's server refuses; old tools still work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSED = {
     + b"\r\n\r\n": b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
 }
 TAKEN = (
-    b"%s HTTP/1.0\r\n\r\n",  # as ab and HAProxy's checks ask
+    b"%s HTTP/1.0\r\n\r\n",  # as ab and HAProxy's checks send it
     b"%s HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n",
     b"%s HTTP/1.1\r\nHost:\r\nConnection: close\r\n\r\n",
 )
@@ -37,7 +37,7 @@ class Door:
     tls: ssl.SSLContext | None = None
 
     def ask(self, request: bytes) -> bytes:
-        """The beginning of what is answered to a request that ends its connection, or of the only answer."""
+        """Return the beginning of the answer to a request that ends its connection, or of the only answer."""
         plain = socket.create_connection(self.address, timeout=30)
         with self.tls.wrap_socket(plain, server_hostname="localhost") if self.tls is not None else plain as sock:
             sock.sendall(request % self.target)
@@ -74,7 +74,7 @@ def test_a_head_that_breaks_a_rule_is_refused_at_every_door(doors: dict[str, Doo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_old_tools_that_name_no_host_are_answered(doors: dict[str, Door], name: str) -> None:
-    # Nothing to publish is an answer of the endpoint itself.
+    # MSG_EMPTY shows that the head was accepted.
     expected = b" 400 Bad Request\r\nContent-Type: application/json" if name == "publishing" else b" 200 OK\r\n"
     for head in TAKEN:
         assert expected in doors[name].ask(head), head

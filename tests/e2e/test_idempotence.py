@@ -1,4 +1,4 @@
-"""What is published with a key is published once, whatever happens between the try and the answer."""
+"""A batch with a key is published once, whatever happens between the request and the answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_kill_9_between_the_try_and_the_answer_makes_no_duplicate(tmp_path: Path
     done = 0
 
     def publish() -> None:
-        """Tries each batch until there is an OK, as someone does who knows nothing but that."""
+        """Repeat each batch until there is an OK, like a publisher that knows nothing else."""
         nonlocal done
         for number in range(count):
             while True:

@@ -1,4 +1,4 @@
-"""Nothing that was promised is lost by kill -9. The long version: `python -m tests.e2e.kill9 --cycles 1000`."""
+"""kill -9 loses nothing that was promised. The long version: `python -m tests.e2e.kill9 --cycles 1000`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_kill_9_breaks_no_promise(tmp_path: Path, options: tuple[str, ...]) -> N
 
 
 def ledger_with(*sent: float) -> tuple[Ledger, Channel]:
-    """A ledger in which messages with these delays were acknowledged, on a channel that was there before."""
+    """Return a ledger with acknowledged messages of these delays, on a channel that existed before."""
     ledger, channel = Ledger(steady=("t",)), Channel("c", there_since=0.0, owed_since=0.0)
     topic = ledger.topics["t"]
     topic.channels["c"] = channel

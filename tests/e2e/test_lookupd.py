@@ -1,4 +1,4 @@
-"""nsqlookupd as a process: how it starts, refuses to, logs, and stops."""
+"""nsqlookupd as a process: how it starts, refuses to start, logs and stops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lookupd:
         return int(self.wait_for(rf"{kind}: listening on 127\.0\.0\.1:(\d+)$")[1])
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """The first line from here on with this in it."""
+        """Wait for the next line that has this text."""
         for line in self._stderr:
             self.lines.append(line.rstrip("\n"))
             if found := re.search(pattern, self.lines[-1]):

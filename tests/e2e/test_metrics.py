@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md is what the daemons export: names, kinds, labels and words."""
+"""docs/reference/metrics.md lists what the daemons export: names, kinds, labels and descriptions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def documented(program: str) -> dict[str, tuple[str, set[str], str]]:
 
 
 def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tuple[str, set[str], str]]:
-    """`sometimes` are those that have samples only when there is something to say."""
+    """Return what the daemon exports. `sometimes` are metrics that have samples only in some states."""
     text = daemon.http("GET", "/metrics").body.decode()
     found = {}
     for name, words, kind in re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)\n", text):

@@ -29,7 +29,7 @@ from tests.support.process import Nsqd, Nsqlookupd, eventually
 pytestmark = pytest.mark.e2e
 
 LIMIT = 60.0  # seconds for a test
-BIG = 1 << 20  # as large as nsqd takes
+BIG = 1 << 20  # the largest message that nsqd accepts
 
 
 def in_trio(test: Callable[[], Awaitable[None]]) -> None:
@@ -46,7 +46,7 @@ def in_asyncio(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def in_asyncio_run(test: Callable[[], Awaitable[None]]) -> None:
-    """Which trio-asyncio gives a loop of its own, once it is imported."""
+    """Run the test in asyncio.run, whose loop trio-asyncio provides once it is imported."""
     asyncio.run(asyncio.wait_for(test(), LIMIT))
 
 
@@ -154,7 +154,7 @@ def test_a_task_that_is_cancelled_gives_everything_back(nsqd: Nsqd, topic: str, 
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert len(asyncio.all_tasks()) <= 2  # this one and the limit's
+            assert len(asyncio.all_tasks()) <= 2  # this task and the one of the limit
 
     busy: list[Message] = []
     run(test)
@@ -223,7 +223,7 @@ def test_the_http_port_by_mistake(nsqd: Nsqd, library: Any, run: Run) -> None:
 
 @on_each_loop
 def test_nsqds_are_found_as_soon_as_they_are_there(tmp_path: Path, library: Any, run: Run) -> None:
-    """By the question that waits; beside an nsqlookupd that is down."""
+    """The consumer uses /lookup with wait=; another nsqlookupd is down."""
     with Nsqlookupd() as lookupd, Nsqlookupd() as dead:
         flags = f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1"
         lookupds = [f"127.0.0.1:{it.http_address[1]}" for it in (dead, lookupd)]
@@ -257,10 +257,10 @@ def test_an_nsqd_that_comes_back_is_found_again(tmp_path: Path, library: Any, ru
                 async with library.open_consumer("found", "c", lookupd=lookupds, startup="require") as consumer:
                     (await anext(consumer)).finish()
                     nsqd.kill()
-                    nsqd.start()  # at another port
+                    nsqd.start()  # on another port
                     nsqd.connect().publish("found", b"two")
                     message = await anext(consumer)
-                    while message.body == b"one":  # its FIN may not have been saved
+                    while message.body == b"one":  # a kill may lose its FIN
                         message.finish()
                         message = await anext(consumer)
                     assert message.body == b"two"
@@ -326,7 +326,7 @@ def test_an_nsqd_that_reads_nothing_more_is_given_up(library: Any, run: Run) -> 
     async def test() -> None:
         config = Config(write_timeout=0.5)
         async with library.open_producer(f"127.0.0.1:{listener.getsockname()[1]}", config=config) as producer:
-            receipts = [await producer.submit("t", bytes(BIG)) for _ in range(8)]  # more than the kernel keeps
+            receipts = [await producer.submit("t", bytes(BIG)) for _ in range(8)]  # more than the kernel buffers
             for receipt in receipts:
                 await receipt.wait()
                 assert str(receipt.error) == "not connected: IO error - write: i/o timeout"
@@ -382,7 +382,7 @@ def test_a_plain_function_may_leave_the_answer_to_others(nsqd: Nsqd, topic: str,
 
     def handle(message: Message) -> None:
         message.disable_auto_response()
-        if message.body == b"two":  # what follows upon the first has been done
+        if message.body == b"two":  # the first has been handled completely
             second.set()
 
     async def test() -> None:
@@ -528,7 +528,10 @@ def test_a_secret_is_shown_to_who_asks_for_it(tmp_path: Path, topic: str, librar
 @on_each_loop
 @pytest.mark.slow
 def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, library: Any, run: Run) -> None:
-    """10,000 messages, a tenth of the handlers fails, two nsqds are restarted (one killed), the consumer is renewed."""
+    """10,000 messages: a tenth of the handlers fail, two nsqds restart, one of them after a kill.
+
+    The consumer is replaced in between.
+    """
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     count = 10_000
@@ -544,7 +547,7 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
 
     for nsqd in nsqds:
         nsqd.start()
-        port = nsqd.tcp[1]  # the same after each start
+        port = nsqd.tcp[1]  # the same port after each start
         nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
     try:
         addresses = [address_of(nsqd) for nsqd in nsqds]

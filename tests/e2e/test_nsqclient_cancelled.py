@@ -1,6 +1,6 @@
-"""On asyncio, cancelled at every turn of the loop, with a real nsqd: nothing is lost, and no task goes on.
+"""Cancellation on asyncio at every turn of the loop, with a real nsqd: nothing is lost, and no task goes on.
 
-The same for trio, at every step of every task, is in tests/shell/client/test_cancellation.py.
+tests/shell/client/test_cancellation.py does this for trio, at every step of every task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_TURNS = 400
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Cancels `task` after so many turns."""
+    """An event loop that cancels `task` after this many turns."""
 
     turns_left = 0
     task: asyncio.Task[None] | None = None
@@ -55,7 +55,7 @@ async def consume(address: str, topic: str, handled: list[bytes]) -> None:
 
 
 def cancelled_after(turns: int, address: str, topic: str) -> tuple[bool, list[bytes]]:
-    """Whether it came to its end before, and what was handled."""
+    """Return whether the task ended before that, and which messages it handled."""
     handled: list[bytes] = []
     loop = CountingLoop()
 
@@ -94,7 +94,7 @@ def test_a_consumer(tmp_path: Path) -> None:
 
             channel = eventually(nobody_has_any)
             finished = MESSAGES - channel["depth"] - channel["deferred_count"]
-            # Whoever is cancelled between the end of its handler and its answer has handled, and not finished.
+            # If it is cancelled between the end of a handler and the answer, the message is handled, but not finished.
             assert finished <= len(handled), json.dumps(channel)
             assert len(set(handled)) == len(handled)
             if is_done:

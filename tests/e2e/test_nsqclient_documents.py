@@ -1,4 +1,4 @@
-"""The programs in docs/how-to/python-client.md run as they stand, but for the address."""
+"""The programs in docs/how-to/python-client.md run unchanged, except for addresses."""
 
 from __future__ import annotations
 

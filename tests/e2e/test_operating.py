@@ -1,4 +1,4 @@
-"""What operators do with a running nsqd: drain it, look inside it, read its figures."""
+"""What operators do with a running nsqd: drain it, look inside, read its figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATSD = {
 
 
 class Publisher(threading.Thread):
-    """Publishes until it is refused: each time a few more than consumers manage meanwhile, so that there is a backlog."""
+    """Publishes until it is refused, and always more than consumers handle meanwhile, so that a backlog grows."""
 
     def __init__(self, nsqd: Nsqd, number: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Publisher(threading.Thread):
 
 
 class Consumer(threading.Thread):
-    """Finishes what it gets until the broker goes."""
+    """Finishes what it gets until the broker closes the connection."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_statsd_gets_every_figure(start_nsqd: StartNsqd) -> None:
 
 
 def _spelled(nsqd: Nsqd) -> str:
-    """The node as its prefix has it: name and HTTP port."""
+    """Return the node's name and HTTP port as statsd's prefix has them."""
     address = nsqd.http("GET", "/info").json["broadcast_address"]
     return f"{address}:{nsqd.http_address[1]}".replace(".", "_").replace(":", "_")
 
@@ -211,7 +211,7 @@ def test_a_client_is_not_lost_between_refusal_and_end(start_nsqd: StartNsqd) -> 
         publisher.publish("topic", b"slow")
         assert slow.message().body == b"slow"
         nsqd.post("/drain")
-        assert nsqd.wait() == 0  # the deadline has come
+        assert nsqd.wait() == 0  # the drain's deadline has come
     assert "messages stay for the next start" in nsqd.log
     nsqd.start()
     with nsqd.connect() as client:

@@ -1,4 +1,4 @@
-"""Readers of a topic's log on a real nsqd: what a kill -9, a restart and a deletion leave of them."""
+"""Readers of a topic's log on a real nsqd: what is left of them after kill -9, a restart and a deletion."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 
 def allow(name: str, *roles: str, topics: tuple[str, ...] = (), common_name: str = "") -> str:
-    """The token is the name, unless it is the name of a certificate."""
+    """Return an entry of the file. The name is also the token, unless it is the name of a certificate."""
     who = (
         f'common_name = "{common_name}"'
         if common_name
@@ -85,10 +85,10 @@ def test_each_role_may_do_its_own_and_nothing_else(start_nsqd: StartNsqd, file: 
                 assert answer.body == b'{"message":"FORBIDDEN"}'
     stats = ask(nsqd, "reader", "GET", "/stats?format=json").json
     counts = {topic["topic_name"]: topic["message_count"] for topic in stats["topics"]}
-    assert counts == {"t": 2, "logs.a": 2, "other": 1, "new": 0}  # nothing of what was refused
+    assert counts == {"t": 2, "logs.a": 2, "other": 1, "new": 0}  # nothing that was refused was published
 
 
-# What concerns the whole node stays so, whatever topic is named beside it.
+# A request about the whole node remains one, whatever topic it names.
 OF_THE_NODE = [
     ("GET", "/info"),
     ("GET", "/metrics"),
@@ -226,7 +226,7 @@ def test_a_certificate_has_the_same_rights_over_tcp(start_nsqd: StartNsqd, file:
         client.ask(auth(b"any secret will do"))
         assert refusal(client, sub("t", "c")) == 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'
     with with_certificate(nsqd, made) as client:
-        # A secret that is known counts before the certificate.
+        # A known token takes precedence over the certificate.
         assert json.loads(client.ask(auth(b"reader")))["identity"] == "reader"
         client.subscribe("t", ready=1)
         assert client.message().body == b"x"

@@ -1,6 +1,6 @@
-"""An authorization server that is sick: whatever it answers, and however many ask, nsqd keeps its memory and its pace.
+"""A hostile authorization server: whatever it answers, and however many clients ask, nsqd keeps its memory and pace.
 
-`SICK_AUTH_SECONDS=60` attacks for so long; by default it is a few seconds for each sickness.
+`SICK_AUTH_SECONDS=60` attacks for that long; the default is a few seconds for each kind of answer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.support.process import Nsqd
 
 SECONDS: Final = float(os.environ.get("SICK_AUTH_SECONDS", "3"))
 ATTACKERS: Final = 6
-MOST_GROWTH: Final = 100 << 20  # bytes; before there was a bound, two of these answers took more
-SLOWEST: Final = 0.25  # seconds for 95 of 100 publishes of somebody else, on a busy machine
+MOST_GROWTH: Final = 100 << 20  # bytes; without a bound two of these answers took more
+SLOWEST: Final = 0.25  # seconds for 95 of 100 publishes of another client, on a busy machine
 
 HONEST: Final = {"ttl": 3600, "authorizations": [{"topic": ".*", "channels": [".*"], "permissions": ["publish"]}]}
 
@@ -34,14 +34,14 @@ def answer(body: bytes) -> bytes:
 
 
 def announced(sock: socket.socket) -> None:
-    """300 MB, as announced."""
+    """Send a body of 300 MB, with its length."""
     sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 300000000\r\n\r\n")
     for _ in range(300):
         sock.sendall(b" " * 1_000_000)
 
 
 def endless(sock: socket.socket) -> None:
-    """Chunks of two bytes that never end: each is an object of its own for a careless reader."""
+    """Send chunks of two bytes that never end: a careless reader makes an object of each."""
     sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     for _ in range(1000):
         sock.sendall(b"2\r\n[[\r\n" * 10_000)
@@ -71,7 +71,7 @@ def many_names(sock: socket.socket) -> None:
 
 @contextmanager
 def sick_server(sickness: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Answers whose secret is `honest`; all others learn about its sickness."""
+    """Serve correct answers for the secret `honest`, and hostile ones for all others."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
 
         def serve(sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Whenever a signal comes while a program starts, the program ends in good order."""
+"""Programs end properly whenever a signal comes during their start."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.support.tools import LIMIT, address
 
 pytestmark = pytest.mark.e2e
 
-# In audit events. The last ones come when most programs have started, and wait.
+# Counts of audit events. At the last ones most programs have started, and wait.
 MOMENTS: Final = (0, 30, 200, 600, 1000, 1600)
-HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come so far gets its signal from outside
+HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come that far gets its signal from outside
 STARTED_BY_PEOPLE: Final = [it for it in PROJECT["scripts"].items() if it[0] != "nsqpipe-worker"]
 EXTRAS: Final = {"nsqadmin": "starlette", "nsqpipe": "pyspark"}
-INCOMPLETE: Final = 3  # of nsq_replay: it was stopped, and has not replayed all
+INCOMPLETE: Final = 3  # exit status of nsq_replay when it was stopped before it had replayed everything
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the programs work with: a broker, a topic with a few messages, a place that never answers."""
+    """What the programs need: a broker, a topic with a few messages, an address that never answers."""
 
     nsqd: Nsqd
     topic: str

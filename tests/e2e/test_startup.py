@@ -26,7 +26,7 @@ FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (?:fa
 
 
 def refusal(*arguments: str) -> str:
-    """Why it does not start: the cause on its only FATAL line, which is also the last one."""
+    """Return why nsqd does not start: the cause on its only FATAL line, which is also the last one."""
     done = run_to_end("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *arguments)
     lines = done.stderr.splitlines()
     assert done.returncode == 1, done.stderr
@@ -37,7 +37,7 @@ def refusal(*arguments: str) -> str:
     return found[1]
 
 
-# What is said and done at once
+# Options that print and end
 
 
 def test_help_goes_to_stderr_and_is_no_failure() -> None:
@@ -110,7 +110,7 @@ def test_a_file_is_no_data_path(tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder that we cannot write to, not even as root, whom permissions do not bind."""
+    """Return a folder that we cannot write to, not even as root, to whom permissions do not apply."""
     path = tmp_path / "read-only"
     path.mkdir(mode=0o555)
     if os.getuid() != 0:

@@ -1,6 +1,6 @@
-"""Storms of names: new topics at nsqd, registrations at nsqlookupd. Others are served meanwhile, and what is left is cheap.
+"""Storms of names: new topics at nsqd, registrations at nsqlookupd. Other clients are served, and little work remains.
 
-The figures for 32,000 topics are `python -m bench storms`.
+`python -m bench storms` has the figures for 32,000 topics.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TOPICS: Final = 5000
 WINDOW: Final = 64  # publishes that are not answered yet
 OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT: Final = 60.0  # seconds
-LONGEST: Final = 0.25  # seconds for the median of others: a tenth on a machine with nothing else to do
-IDLE: Final = 0.05  # of a core
+LONGEST: Final = 0.25  # seconds for the median of other clients; an idle machine takes a tenth
+IDLE: Final = 0.05  # share of a core
 STOP: Final = 10.0  # seconds
 MOST_WORK: Final = 0.25  # seconds of processor time before an answer; without slices it was 0.5
 
 
 class Others(threading.Thread):
-    """Ask for something small, again and again, and keep how long it took."""
+    """Other clients, which make small requests again and again, and record how long each took."""
 
     def __init__(self, ask: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -98,13 +98,13 @@ def test_one_packet_with_many_new_topics_is_not_one_turn(start_nsqd: StartNsqd) 
         storm.send(*(pub(f"storm-{number}", b"x") for number in range(1000)))
         other.publish("other", b"y")
         assert nsqd.stats()["health"] == "OK"
-        assert len(nsqd.stats()["topics"]) < 1001  # the other was served before all of them were made
+        assert len(nsqd.stats()["topics"]) < 1001  # the other client was served before all topics existed
         assert storm.raw(len(OK_FRAME) * 1000, timeout=LIMIT) == OK_FRAME * 1000
 
 
 def work_in_a_second(daemon: Daemon) -> float:
     before = daemon.cpu_seconds
-    time.sleep(1)  # idleness is what is measured
+    time.sleep(1)  # the test measures an idle process
     return daemon.cpu_seconds - before
 
 
@@ -134,7 +134,7 @@ def test_a_peer_that_leaves_with_very_many_registrations_stops_nobody() -> None:
                 connection.request("GET", "/ping")
                 assert connection.getresponse().read() == b"OK"
 
-            # What nsqlookupd works before it answers, so that it does not matter how busy the machine is.
+            # Processor time, so that it does not matter how busy the machine is.
             with Others(ping, lambda: lookupd.cpu_seconds) as others:
                 for path in ("/nodes", "/topics", "/metrics"):
                     assert lookupd.http("GET", path, timeout=LIMIT).status == 200

@@ -1,4 +1,4 @@
-"""Floods of connections that are no TLS clients: honest handshakes succeed, and descriptors and memory stay bounded.
+"""Floods of connections that are not TLS clients: honest handshakes succeed; descriptors and memory stay bounded.
 
 `TLS_FLOOD_SECONDS=60 scripts/test tests/e2e/test_tls_flood.py -rP` is the long form; it prints its figures.
 """
@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 FLOOD: Final = Path(__file__).parent / "peers" / "tls_flood.py"
 SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "2"))
 HONEST: Final = 15
-LIMIT: Final = 30.0  # seconds for one handshake, on a machine that the flood and others share
+LIMIT: Final = 30.0  # seconds for one handshake, on a machine shared with the flood
 PROBE_PAUSE: Final = 0.02
-OTHERS: Final = 300  # descriptors: the honest, and connections that are being closed
+OTHERS: Final = 300  # descriptors of honest clients, and of connections that are being closed
 MEGABYTE: Final = 1 << 20
 UPGRADE: Final = b"  V2" + identify(b'{"feature_negotiation":true,"tls_v1":true}')
 KINDS: Final = ("garbage", "hello", "stall", "silent")
@@ -54,7 +54,7 @@ def flood(address: tuple[str, int], kind: str, prefix: bytes) -> Iterator[None]:
 
 
 class Watched:
-    """The most that a process had of descriptors and memory, looked at all the time."""
+    """The most descriptors and memory that a process had."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.descriptors = 0
@@ -78,7 +78,7 @@ class Watched:
 
 
 def honest_ones(shake_hands: Callable[[], None]) -> list[float]:
-    """The seconds that each took; who fails raises."""
+    """Return the seconds that each honest handshake took. A failed one raises."""
     times = []
     for _ in range(HONEST):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Tools whose nsqlookupd or nsqd answers over HTTP with something else than NSQ's: one clear line, and no traceback."""
+"""An nsqlookupd or nsqd answers tools with something that is not NSQ's: one clear line, and no traceback."""
 
 from __future__ import annotations
 

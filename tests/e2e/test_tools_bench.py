@@ -1,4 +1,4 @@
-"""nsq_bench against a real nsqd: what it says, not how fast."""
+"""nsq_bench with a real nsqd: its output, not its speed."""
 
 from __future__ import annotations
 

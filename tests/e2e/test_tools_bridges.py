@@ -1,4 +1,4 @@
-"""nsq_to_http and nsq_to_nsq against real servers."""
+"""nsq_to_http and nsq_to_nsq with real servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
 pytestmark = pytest.mark.e2e
 
-# A failure makes the consumer wait, and a requeued message too; here shortly.
+# After a failure the consumer and the requeued message wait; here only briefly.
 QUICK = (
     "--consumer-opt=default_requeue_delay,100ms",
     "--consumer-opt=backoff_multiplier,10ms",
@@ -119,7 +119,7 @@ def test_which_target_gets_a_message_when_the_first_fails(
     prepare(nsqd, topic, *(b"%d" % number for number in range(12)))
     with HttpSink(lambda request: 500) as bad, HttpSink() as good:
         targets = (f"--post={bad.url}", f"--post={good.url}")
-        # Requeued ones come later than this test looks.
+        # Requeued messages come after the end of this test.
         settings = (
             "-n=1",
             f"--mode={mode}",

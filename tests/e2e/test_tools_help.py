@@ -1,4 +1,4 @@
-"""What holds for every tool: help, version, signals."""
+"""Help, version and signals, which are alike in every tool."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_flag_that_there_is_not(tool: str) -> None:
 
 
 def has_ended_by(tool: Tool, number: signal.Signals) -> bool:
-    """Sends one more where it has not: two that come together may be one."""
+    """Return whether the tool has ended; if not, send one more signal, as two that come together may count as one."""
     if tool.process.poll() is None:
         tool.signal(number)
     return tool.process.poll() is not None
@@ -70,7 +70,7 @@ def test_a_second_signal_ends_it_at_once(nsqd: Nsqd, topic: str) -> None:
     place = f"--nsqd-tcp-address={address(nsqd.tcp)}"
     with Tool("nsq_to_http", f"--topic={topic}", "--channel=c", place, "--post=http://127.0.0.1:9/") as tool:
         tool.wait_for_log("connected to nsqd")
-        # Its nsqd is silent now, so that it waits for the last word of it.
+        # Its nsqd is silent now, so the tool waits for an answer.
         nsqd.send_signal(signal.SIGSTOP)
         try:
             eventually(lambda: has_ended_by(tool, signal.SIGINT))

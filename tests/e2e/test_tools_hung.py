@@ -1,4 +1,4 @@
-"""An nsqd that takes connections and says nothing: one Ctrl-C ends a tool that has just begun."""
+"""An nsqd accepts connections and never answers: one Ctrl-C ends a tool that has just started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nsq_tail --peek: what a topic's log has kept, and that nothing changes by looking."""
+"""nsq_tail --peek shows the messages in a topic's log, and changes nothing."""
 
 from __future__ import annotations
 

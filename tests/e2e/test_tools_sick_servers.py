@@ -1,4 +1,4 @@
-"""Tools before servers that accept slowly, hang or break off: they go on as far as they can, and stop in time."""
+"""Tools with servers that accept slowly, hang or break off: they go on as far as possible, and stop in time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tools import LIMIT, Tool, address
 
 pytestmark = pytest.mark.e2e
 
-STOPS_IN: Final = 10.0  # seconds from SIGTERM to the end: as long as `docker stop` waits
+STOPS_IN: Final = 10.0  # seconds from SIGTERM to the end; `docker stop` waits as long
 
 
 def prepare(nsqd: Nsqd, topic: str, count: int) -> None:
@@ -36,7 +36,7 @@ def to_http(nsqd: Nsqd, topic: str, url: str) -> Tool:
 
 
 def stops_in_time(tool: Tool) -> int:
-    """Returns the exit status, with the time that it took printed."""
+    """Stop the tool, print how long that took, and return its exit status."""
     began = time.monotonic()
     status = tool.stop(signal.SIGTERM)
     took = time.monotonic() - began
@@ -58,14 +58,14 @@ def test_a_short_accept_queue_holds_nothing_up(nsqd: Nsqd, topic: str, run: int)
 
 @contextmanager
 def never_accepts() -> Iterator[str]:
-    """The queue takes two connections, and then the kernel drops what comes."""
+    """Yield a port whose queue takes two connections, after which the kernel drops what comes."""
     with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 @contextmanager
 def accepts_and(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Each connection is kept until the end, whatever is done with it."""
+    """Accept connections, treat them with the function, and keep each until the end."""
     accepted: list[socket.socket] = []
 
     def accept() -> None:
@@ -73,7 +73,7 @@ def accepts_and(serve: Callable[[socket.socket], None]) -> Iterator[str]:
             while True:
                 accepted.append(server.accept()[0])
                 serve(accepted[-1])
-        except OSError:  # the server was shut down
+        except OSError:  # the test has closed the server
             pass
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -153,7 +153,7 @@ def test_nsq_to_nsq_stops_in_time_when_the_source_hangs(nsqd: Nsqd, topic: str, 
 
 
 def has_unread(port: int) -> bool:
-    """Whether bytes wait that the process at this port has not read."""
+    """Return whether the process at this port has bytes that it has not read."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(it[1].endswith(f":{port:04X}") and not it[4].endswith(":00000000") for it in lines)
 
@@ -194,7 +194,7 @@ def test_nsq_replay_stops_in_time_and_keeps_its_place(
         eventually(lambda: destination.topic(topic), timeout=LIMIT)
         with stopped(nodes[hung]):
             assert stops_in_time(tool) == 3
-    with Tool("nsq_replay", *command) as tool:  # the same command goes on
+    with Tool("nsq_replay", *command) as tool:  # the same command continues
         assert tool.wait() == 0
     client = destination.connect()
     client.subscribe(topic, "check", ready=2500)

@@ -1,4 +1,4 @@
-"""nsq_stat against real servers."""
+"""nsq_stat with real servers."""
 
 from __future__ import annotations
 

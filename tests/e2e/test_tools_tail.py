@@ -1,4 +1,4 @@
-"""nsq_tail and to_nsq against a real nsqd."""
+"""nsq_tail and to_nsq with a real nsqd."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def places(nsqd: Nsqd) -> tuple[str, str]:
 
 
 def prepare(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:
-    """A topic with a channel `c` and these messages."""
+    """Make a topic with a channel `c` and these messages."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=c")
     for body in bodies:
@@ -34,7 +34,7 @@ def prepare(nsqd: Nsqd, topic: str, *bodies: bytes) -> None:
 
 
 def left(nsqd: Nsqd, topic: str) -> tuple[int, int]:
-    """Depth and in flight of the channel."""
+    """Return depth and in flight of the channel."""
     channel = nsqd.channel(topic)
     return channel["depth"], channel["in_flight_count"]
 
@@ -91,7 +91,7 @@ def test_when_the_reader_goes_nothing_is_lost(nsqd: Nsqd, topic: str) -> None:
     )
     assert tail.stdout is not None
     assert tail.stderr is not None
-    shown = tail.stdout.readline()  # what `| head -1` does, but for the pipe's buffer
+    shown = tail.stdout.readline()  # like `| head -1`, except for the pipe's buffer
     tail.stdout.close()
     nsqd.connect().publish(topic, b"more")
     assert tail.wait(LIMIT) == 141

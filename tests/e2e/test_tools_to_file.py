@@ -1,4 +1,4 @@
-"""nsq_to_file against a real nsqd."""
+"""nsq_to_file with a real nsqd."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def archive(nsqd: Nsqd, topic: str, folder: Path, *arguments: str) -> Tool:
 
 
 def channel(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
-    """Depth, in flight, and how many were finished."""
+    """Return depth, in flight, and the number of finished messages."""
     found = nsqd.channel(topic, "nsq_to_file")
     waiting, in_flight = found["depth"], found["in_flight_count"]
     return waiting, in_flight, found["message_count"] - waiting - in_flight
@@ -132,7 +132,7 @@ def test_a_disk_that_takes_no_more_ends_it_and_nothing_is_finished(nsqd: Nsqd, t
         resource.prlimit(tool.process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         nsqd.connect().publish(topic, b"x" * 1000)
         eventually(lambda: channel(nsqd, topic) == (0, 1, 1))
-        tool.signal(signal.SIGHUP)  # to have it written
+        tool.signal(signal.SIGHUP)  # makes it write its buffer
         assert tool.wait() == 1
         assert re.search(r" FATAL: writing message to disk: write .*: file too large$", tool.log.rstrip())
         assert "Traceback" not in tool.log

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 
 def refusal(nsqd: Nsqd, *sent: bytes) -> bytes:
-    """The error that these bytes on a new connection end it with."""
+    """Send these bytes on a new connection, and return the error that ends it."""
     client = nsqd.connect()
     client.send(*sent)
     error = client.error()
@@ -242,7 +242,7 @@ def test_trap_16_17_a_message_never_waits_for_a_buffer(nsqd: Nsqd, topic: str, t
     consumer, publisher = nsqd.connect(), nsqd.connect()
     consumer.identify(output_buffer_timeout=timeout, output_buffer_size=65536)
     consumer.subscribe(topic, ready=100)
-    for number in range(5):  # the first comes after idleness, the others between the ticks of NSQ's timer
+    for number in range(5):  # the first comes after a pause, the others between the ticks of NSQ's timer
         began = time.monotonic()
         publisher.publish(topic, b"%d" % number)
         consumer.message()
@@ -273,7 +273,7 @@ def test_trap_19_what_a_sample_leaves_out_is_gone_for_good(nsqd: Nsqd, topic: st
     consumer.subscribe(topic, ready=2500)
     nsqd.connect().publish(topic, *[b"x"] * 20_000)
     eventually(lambda: nsqd.channel(topic)["depth"] == 0)
-    assert 250 < nsqd.channel(topic)["in_flight_count"] < 600  # 2 %: 400, with eight standard deviations of room
+    assert 250 < nsqd.channel(topic)["in_flight_count"] < 600  # 2 % are 400, ± eight standard deviations
 
 
 @pytest.mark.slow

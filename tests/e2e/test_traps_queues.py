@@ -1,4 +1,4 @@
-"""What ports of nsqd usually miss of topics, channels and the disk, or what we do better than the original.
+"""What ports of nsqd usually miss about topics, channels and the disk, or what nsqd does better than NSQ.
 
 The numbers are rows of docs/reference/nsq-traps.md.
 """
@@ -99,7 +99,7 @@ def test_trap_27_the_clock_stands_still_while_there_is_no_channel(nsqd: Nsqd, to
     client = nsqd.connect()
     client.defer(topic, 400, b"x")
     assert nsqd.topic(topic)["depth"] == 1
-    time.sleep(0.5)  # the deferral would be over
+    time.sleep(0.5)  # until the deferral would be over
     client.subscribe(topic, ready=1)
     began = time.monotonic()
     client.message()
@@ -276,7 +276,7 @@ def test_trap_33_a_disk_that_heals_is_healthy_again(start_nsqd: StartNsqd) -> No
     failing.send(pub("t", b"refused"))
     failing.error()
     nsqd.limit_file_size(None)
-    eventually(lambda: nsqd.http("POST", "/pub?topic=t", b"after").status == 200)  # it is tried again once a second
+    eventually(lambda: nsqd.http("POST", "/pub?topic=t", b"after").status == 200)  # nsqd tries again once a second
     eventually(lambda: nsqd.http("GET", "/ping").body == b"OK")
     nsqd.restart()
     consumer = nsqd.connect()
@@ -378,7 +378,7 @@ def test_trap_53_54_55_57_files_of_the_original_are_never_written(tmp_path: Path
 
 
 def test_a_deleted_topic_stays_deleted_when_a_kill_meets_its_next_creation(start_nsqd: StartNsqd) -> None:
-    """What a kill leaves behind that comes after the new folder, before the journal, and before the next topology.json."""
+    """The kill comes after the new folder, before the journal, and before the next topology.json."""
     nsqd = start_nsqd()
     nsqd.connect().subscribe("t", "old")
     topology = nsqd.data_path / "topology.json"

@@ -32,7 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def start_secure(start_nsqd: StartNsqd, certificates: Certificates) -> StartSecure:
-    """Starts a broker that has a certificate, with these options."""
+    """Return a function that starts a broker with a certificate and these options."""
 
     def start(*options: str) -> Nsqd:
         if "tls-client-auth-policy=require" in options:
@@ -159,7 +159,7 @@ def test_trap_48_deflate_is_one_raw_stream(nsqd: Nsqd, topic: str) -> None:
         client.send(deflate.compress(data) + deflate.flush(zlib.Z_SYNC_FLUSH))
 
     for _ in range(3):
-        send(b"")  # what a Go peer sends with nothing to say
+        send(b"")  # a Go peer sends this when it has nothing to send
     send(pub(topic, b"a" * 1000))
     send(pub(topic, b"b" * 1000))
     while said != OK * 3:
@@ -213,7 +213,7 @@ def test_tls_1_2_has_nsqs_names(start_secure: StartSecure, connect: Connect, cer
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """Of somebody whom nobody vouches for."""
+    """Make a certificate that no authority has signed."""
     other = make_certificates(folder)
     return other.certificate, other.key
 

@@ -1,4 +1,4 @@
-"""nsqd on unix sockets: what differs from TCP is how it is reached, and what it can say of addresses."""
+"""nsqd on unix sockets, which differ from TCP in how nsqd is reached, and in what it knows about addresses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short one: the path of a unix socket has 107 bytes at most."""
+    """Return a folder with a short path, as the path of a unix socket has 107 bytes at most."""
     with TemporaryDirectory(prefix="nsq-") as path:
         yield Path(path)
 
@@ -52,7 +52,7 @@ def test_there_are_no_ports_to_tell(start_nsqd: StartNsqd, folder: Path) -> None
 
 
 def test_with_broadcast_ports_it_can_be_registered_all_the_same(start_nsqd: StartNsqd, folder: Path) -> None:
-    """As when a proxy stands in front of it. Without them nsqlookupd refuses it, as NSQ's does."""
+    """This helps if a proxy stands in front of nsqd. Without the ports nsqlookupd refuses it, as NSQ's does."""
     with Nsqlookupd() as lookupd:
         address = f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"
         nsqd = start(start_nsqd, folder, address, "broadcast-tcp-port=4150", "broadcast-http-port=4151")

@@ -1,4 +1,4 @@
-"""Exchanges byte for byte, as any NSQ client may rely on them. V1 to V7 and V13 are their numbers in our notes on NSQ."""
+"""Exchanges byte for byte, as any NSQ client may rely on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK = bytes.fromhex("00000006 00000000 4f4b")
 
 
 def exactly(count: int, nsqd: Nsqd, *sent: bytes) -> bytes:
-    """What comes back for these bytes, `count` of them."""
+    """Send these bytes, and return `count` bytes of the answer."""
     client = nsqd.connect(magic=b"")
     client.send(*sent)
     return client.raw(count)

@@ -1,4 +1,4 @@
-"""ansq (asyncio), unmodified: publishes what stdin says, consumes it, and tells on stdout what came. See test_clients.py."""
+"""ansq (asyncio), unmodified: publishes what stdin tells it, consumes, and reports on stdout. See test_clients.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ began = time.monotonic()
 
 
 async def handle(message: Any) -> bool:
-    """Whether this message is done with."""
+    """Return whether the message is finished."""
     body = message.body.decode()
     arrived.append((body, message.attempts, time.monotonic() - began))
     if body.startswith("requeue") and message.attempts == 1:
@@ -57,7 +57,7 @@ async def publish(writer: Any) -> None:
 
 
 async def main() -> None:
-    once = ansq.ConnectionOptions(auto_reconnect=False)  # or its reader never ends
+    once = ansq.ConnectionOptions(auto_reconnect=False)  # with reconnecting its reader would never end
     reader = await ansq.create_reader(topic, "channel", nsqd_tcp_addresses=[address], connection_options=once)
     for connection in reader.connections:
         await connection.rdy(200)

@@ -1,4 +1,4 @@
-"""Consumes a channel through nsqlookupd and prints each body when it is finished; ends on SIGTERM.
+"""Consumes a channel through nsqlookupd, and prints each body when it is finished. Ends on SIGTERM.
 
     collect.py TOPIC CHANNEL LOOKUPD...
 

@@ -1,4 +1,4 @@
-"""gnsq (gevent), unmodified: publishes what stdin says, consumes it, and tells on stdout what came. See test_clients.py."""
+"""gnsq (gevent), unmodified: publishes what stdin tells it, consumes, and reports on stdout. See test_clients.py."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ how: dict[str, Any] = {
 }
 if "authority" in plan:
     how |= {"tls_v1": True, "tls_options": {"ca_certs": plan["authority"]}}
-# A Producer takes the answers to IDENTIFY's upgrades, and to AUTH, for those to a publish, and fails; what it is made of
-# does not.
+# gnsq's Producer mistakes the answers to upgrades and to AUTH for answers to a publish, and fails. The parts that it
+# is made of do not.
 is_special = len(how) > 1 or how["auth_secret"]
 producer = gnsq.Producer(address) if not is_special else gnsq.NsqdTCPClient(plan["host"], plan["port"], **how)
 consumer = gnsq.Consumer(topic, "channel", address, max_in_flight=200, **how)
@@ -77,7 +77,7 @@ for body in plan["dpub"]:
     producer.publish(topic, body.encode(), defer=plan["delay_ms"])
     answered()
 done.wait(30)
-gevent.sleep(0.1)  # the last FIN is still to be sent
+gevent.sleep(0.1)  # until the last FIN is sent
 consumer.close()
 producer.close_stream() if is_special else producer.close()
 json.dump(arrived, sys.stdout)

@@ -1,4 +1,4 @@
-"""A crowd that connects at once: half of them want TLS, half of them send garbage instead. See test_handshakes.py.
+"""A crowd that connects at once: half of it wants TLS, the other half sends garbage. See test_handshakes.py.
 
 Arguments: port, the authority's file, how many. Prints how many got their OK, and how many of the others an end.
 """
@@ -20,9 +20,9 @@ RECORD = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 chance = random.Random(1)
 GARBAGE = [
     chance.randbytes(1000),  # no TLS at all
-    RECORD + chance.randbytes(505),  # looks like it
-    RECORD,  # the rest never comes
-    b"",  # nothing comes
+    RECORD + chance.randbytes(505),  # the head of a TLS record, then garbage
+    RECORD,  # a ClientHello that stops in the middle
+    b"",  # silence
 ]
 welcome = ended = 0
 
@@ -60,7 +60,7 @@ async def misbehave(kind: int, start: trio.Event) -> None:
     stream = await connect()
     await start.wait()
     await stream.send_all(GARBAGE[kind % len(GARBAGE)])
-    if kind % 8 >= 4:  # and goes at once
+    if kind % 8 >= 4:  # and disconnects at once
         await trio.aclose_forcefully(stream)
     else:
         with trio.fail_after(30):

@@ -1,4 +1,4 @@
-"""pynsq (tornado), unmodified: consumes from whatever nsqd nsqlookupd names, until it has all bodies. See test_cluster.py."""
+"""pynsq (tornado), unmodified: consumes from every nsqd that nsqlookupd names, to the end. See test_cluster.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def handle(message: Any) -> bool:
     arrived.append(body)
     left.discard(body)
     if not left:
-        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # the last FIN is still to be sent
+        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # until the last FIN is sent
     return True
 
 

@@ -1,4 +1,4 @@
-"""pynsq (tornado), unmodified: publishes what stdin says, consumes it, and tells on stdout what came. See test_clients.py."""
+"""pynsq (tornado), unmodified: publishes what stdin tells it, consumes, and reports on stdout. See test_clients.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finish(message: Any) -> None:
     message.finish()
     left.discard(message.body.decode())
     if not left:
-        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # the last FIN is still to be sent
+        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # until the last FIN is sent
 
 
 def check(connection: Any, answer: Any) -> None:
