@@ -17,12 +17,12 @@ from tests.faults import disk_faults, long_runs, power_cuts, steps, week
 from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
-CUTS = 12  # in each run
+CUTS = 12  # power cuts in each run
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    logging.disable(logging.CRITICAL)  # what nsqd says of a disk that fails
+    logging.disable(logging.CRITICAL)  # nsqd's messages about a failing disk
     if arguments.command == "steps":
         return cut_everywhere()
     if arguments.command == "deferred":
@@ -158,7 +158,7 @@ def cut_power(minutes: float, first_seed: int, ack: str) -> int:
 
 
 def _run_for(minutes: float, first_seed: int, run: Callable[[Path, int], None]) -> int:
-    """How many runs have failed. Each has a data path of its own."""
+    """Return how many runs have failed. Each run has a data path of its own."""
     began = time.monotonic()
     failed = 0
     for seed in itertools.count(first_seed):

@@ -34,22 +34,22 @@ TOPIC: Final = "orders"
 CHANNELS: Final = ("a", "b")
 _PAUSE: Final = 0.02  # seconds between two publishes of a producer, on average
 _PULSE: Final = 0.05
-_QUIET: Final = logging.getLogger("tests.faults.clients")  # clients say much about a bad network
+_QUIET: Final = logging.getLogger("tests.faults.clients")  # clients log much on a bad network
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is published, and how patient clients are."""
+    """How much is published, and how patient clients are."""
 
     producers: int = 3
     longest_delay: float = 2.0
     heartbeat: float = 1.0
-    msg_timeout: float = 10.0  # what was in flight on a connection that has gone comes back then, as in NSQ
+    msg_timeout: float = 10.0  # of seconds; messages in flight on a lost connection come back after it, as in NSQ
     drain: float = 60.0  # seconds for everything to arrive in the end
 
     @property
     def patience(self) -> float:
-        """Seconds without a sign of life after which a connection is given up."""
+        """The seconds without a sign of life after which a client drops a connection."""
         return 3 * self.heartbeat
 
     @property
@@ -59,7 +59,7 @@ class Load:
             read_timeout=self.patience,
             write_timeout=self.heartbeat,
             dial_timeout=self.heartbeat,
-            reconnect_delay="fixed",  # the growing one reaches a minute on such a network
+            reconnect_delay="fixed",  # a growing delay reaches a minute on such a network
             lookupd_poll_interval=1.0,
             max_in_flight=100,
             msg_timeout=self.msg_timeout,
@@ -79,7 +79,7 @@ async def run_load(
     disturb: Callable[[], Awaitable[None]],
     load: Load = DEFAULT,
 ) -> None:
-    """Raises AssertionError, with what was wrong, when a promise was broken."""
+    """Run the load. Raise AssertionError, with what was wrong, if a promise was broken."""
     await trio.to_thread.run_sync(node.post, f"/topic/create?topic={TOPIC}")
     for channel in CHANNELS:
         await trio.to_thread.run_sync(node.post, f"/channel/create?topic={TOPIC}&channel={channel}")
@@ -107,7 +107,7 @@ async def _produce(where: str, ledger: Ledger, chance: Random, load: Load) -> No
     async with open_producer(where, config=load.config, logger=_QUIET) as producer:
         while True:
             await trio.sleep(chance.expovariate(1 / _PAUSE))
-            with trio.CancelScope(shield=True):  # the ledger has to know how it ended
+            with trio.CancelScope(shield=True):  # the ledger has to know the outcome
                 await _publish(producer, ledger, chance, load)
 
 
@@ -148,9 +148,10 @@ async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, loa
 
 
 async def _note_lost_connections(consumer: Consumer, channel: str, ledger: Ledger, load: Load, pulse: Pulse) -> None:
-    """Each end gives up a silent connection after its patience, so an answer older than both has been read.
+    """Note lost connections, each with the age beyond which all its answers were certainly read.
 
-    nsqd counts from when it sent a message, which may be a patience before the client has read and answered it. Where this
+    Each end drops a silent connection after its patience, so an answer that is older than both patiences has been read.
+    nsqd counts from when it sent a message, which may be a patience before the client has read and answered it. If this
     process stood still, all of that takes longer.
     """
     async for event in consumer.events():
@@ -162,11 +163,11 @@ async def _note_lost_connections(consumer: Consumer, channel: str, ledger: Ledge
 
 
 class Pulse:
-    """Notes when this process, and with it all clients, did not get to run: on a busy machine, or stopped."""
+    """Notes when this process, and with it all clients, did not run: on a busy machine, or stopped."""
 
     def __init__(self) -> None:
         self._last = trio.current_time()
-        self._gaps: list[tuple[float, float]] = []  # when it ended, and its length
+        self._gaps: list[tuple[float, float]] = []  # (end, length) of each pause
 
     async def beat(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""A wall clock that jumps while nsqd runs: libfaketime (Debian's package), told by a file what to add."""
+"""A wall clock that jumps while nsqd runs: libfaketime (Debian's package) reads from a file what to add."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR: Final = 3600
 
 
 class WallClock:
-    """The clock of the processes that are started with `environ`. Their monotonic clock is left alone."""
+    """The wall clock of the processes that are started with `environ`. Their monotonic clock is not changed."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
@@ -31,7 +31,7 @@ class WallClock:
         }
 
     def set(self, seconds: int) -> None:
-        """From now on it is so much ahead of the real time."""
+        """Set the clock to this many seconds ahead of the real time."""
         new = self._file.with_suffix(".new")
         new.write_text(f"{seconds:+d}\n")
         new.replace(self._file)

@@ -1,4 +1,4 @@
-"""Data paths on real files for tests that harm them: made by a broker, read back by a broker, examined by `nsqd fsck`."""
+"""Data paths on real files for tests that damage them. A broker makes and reads them; `nsqd fsck` examines them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _do_nothing() -> None: ...
 
 
 class FastFiles(Files):
-    """Nobody pulls the plug in these tests."""
+    """Files without syncs: no power is cut in these tests."""
 
     def sync(self, descriptor: int) -> None:
         pass
@@ -47,7 +47,7 @@ class DiskNode:
     """A broker on real files, without sockets and without a loop."""
 
     rules = RULES
-    questions = None  # nobody has to AUTH
+    questions = None  # no client has to AUTH
 
     def __init__(self, path: Path) -> None:
         self.unfinished = UnfinishedBodies(1 << 20)
@@ -81,7 +81,7 @@ class DiskNode:
             self._turn.finish()
 
     def settle(self) -> None:
-        """What has happened a tenth of a second later."""
+        """Let a tenth of a second pass, and do what is due then."""
         self.turn()
         self.broker.record_progress()
         if self.broker.shape_unsaved:
@@ -98,14 +98,14 @@ class DiskNode:
         return self.store.write_next_snapshot(self.broker.snapshot_topic)
 
     def carry(self) -> None:
-        """What has happened some seconds later: finished segments go, and what waits in them is in side files."""
+        """Let some seconds pass: finished segments are removed, and what waits in them is copied into side files."""
         for log in tuple(self.store.carrying):
             for job in carry_forward(self.store, log, self.broker.exceptions):
                 if job is not None:
                     job.perform(self.store.files)
 
     def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
-        """One batch for each."""
+        """Publish each body as a batch of its own."""
         for body in bodies:
             receipt = self.broker.topic(topic).publish_one(len(body).to_bytes(4, "big") + body, delay_ms)
             self.turn()
@@ -149,7 +149,7 @@ class Consumer:
 
 @contextmanager
 def running(path: Path) -> Iterator[DiskNode]:
-    """Killed at the end, unless the test has stopped it."""
+    """Run nsqd, and kill it at the end of the block unless the test has stopped it."""
     node = DiskNode(path)
     try:
         yield node
@@ -162,11 +162,14 @@ def body(number: int) -> bytes:
 
 
 BODIES = [body(number) for number in range(40)]
-FINISHED = BODIES[:14]  # of channel c
+FINISHED = BODIES[:14]  # by channel c
 
 
 def make(path: Path, *, kill: bool = False) -> None:
-    """Topic t with two channels and many segments, topic u with a frozen backlog; some finished, deferred, requeued."""
+    """Make topic t with two channels and many segments, and topic u with a frozen backlog.
+
+    Some messages are finished, deferred or requeued.
+    """
     path.mkdir(exist_ok=True)
     with running(path) as node:
         node.broker.topic("t").channel("c")
@@ -185,11 +188,11 @@ def make(path: Path, *, kill: bool = False) -> None:
             node.stop()
 
 
-WAITING = BODIES[3:30:5]  # in side files, by make_carried
+WAITING = BODIES[3:30:5]  # make_carried leaves these in side files
 
 
 def make_carried(path: Path) -> None:
-    """Topic t with a channel that has finished all but a few messages, which wait, and whose segments have gone."""
+    """Make topic t with a channel that has finished all but a few messages, which wait in side files."""
     path.mkdir(exist_ok=True)
     with running(path) as node:
         node.broker.topic("t").channel("c")
@@ -219,11 +222,11 @@ class Outcome(NamedTuple):
     damage: list[Damage]
     c: list[bytes]
     d: list[bytes]
-    waiting: set[int]  # sequences that wait in c for their time
+    waiting: set[int]  # sequences that are deferred in c
 
 
 def outcome(path: Path) -> Outcome:
-    """What a start reports, and what consumers get."""
+    """Return what a start reports, and what consumers get."""
     with running(path) as node:
         topic = node.broker.find("t")
         if topic is None or "c" not in topic.channels:
@@ -251,7 +254,7 @@ def run_fsck(path: Path, *flags: str) -> FsckRun:
 
 
 def records_of(segment: bytes) -> list[tuple[int, int]]:
-    """Where each record starts and ends."""
+    """Return where each record starts and ends."""
     borders = [0]
     while (header := decode_header(segment, borders[-1])) is not None:
         borders.append(borders[-1] + header.size)

@@ -31,10 +31,10 @@ CHANGING: Final = frozenset(
 
 
 class Crash(StrEnum):
-    KILL = "kill"  # the process ends, the machine goes on: everything stays
+    KILL = "kill"  # the process ends, the machine keeps running: everything stays
     # The power is cut, and of what was not synced
     FORGETS_ALL = "power cut, forgets all"  # nothing stays
-    FORGETS_LATEST = "power cut, forgets the latest"  # of each file a beginning stays, and so of the names' changes
+    FORGETS_LATEST = "power cut, forgets the latest"  # a beginning of each file stays, and the first changes of names
     FORGETS_ANY = "power cut, forgets any"  # any pages and any changes of names stay
 
     @property
@@ -43,7 +43,7 @@ class Crash(StrEnum):
 
 
 class Stopped(BaseException):
-    """The machine has stopped at this call. No handler of errors may go on from here."""
+    """The machine has stopped at this call. No error handler may go on from here."""
 
 
 class Call(NamedTuple):
@@ -56,14 +56,14 @@ class Call(NamedTuple):
 
 
 class File:
-    """What is in the page cache, what is durable, and which pages are to be written back."""
+    """The contents in the page cache, the durable contents, and the pages that have to be written back."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = bytearray()
         self.dirty: set[int] = set()
-        self.dropped: set[int] = set()  # by a failed sync: clean, and not durable
-        self.allocated = 0  # up to here there is space for it, whatever its size
+        self.dropped: set[int] = set()  # pages that a failed sync has left clean and not durable
+        self.allocated = 0  # space is reserved up to here, whatever the file's size
 
     @property
     def space(self) -> int:
@@ -104,7 +104,7 @@ class File:
         self.dirty.clear()
 
     def fail_to_sync(self, random: Random, *, drops_pages: bool) -> None:
-        """Some pages made it; the others count as clean, and may leave memory at once."""
+        """Write some pages; the others count as clean, and may leave memory at once."""
         for page in sorted(self.dirty):
             if random.random() < 0.5:
                 self._write_back(self.durable, page)
@@ -116,7 +116,7 @@ class File:
             self.data = self.durable[:size].ljust(size, b"\0")
 
     def forget_failures(self) -> None:
-        """Another process cannot know of this one's failed syncs, so it is not asked to make up for them."""
+        """Forget failed syncs: another process cannot know of them, so it is not expected to repeat them."""
         self.dirty |= {page for page in self.dropped if page * PAGE < len(self.data)}
         self.dropped.clear()
 
@@ -145,7 +145,7 @@ class File:
                 del left[size:]
         elif crash is Crash.FORGETS_LATEST and len(left) > len(self.durable):
             before = max(kept[-1] * PAGE, len(self.durable))
-            del left[random.randint(before, len(left)) :]  # the last page as it was some writes ago
+            del left[random.randint(before, len(left)) :]  # the last page has the contents of some writes ago
         elif random.random() < 0.3:
             left.extend(bytes(size - len(left)))  # the size was written, the pages were not
 
@@ -162,7 +162,7 @@ class _Entry(NamedTuple):
     node: File | Folder | None
 
 
-NameChange = tuple[_Entry, ...]  # that happens as one
+NameChange = tuple[_Entry, ...]  # changes of names that happen together
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Failure:
     code: int
     kinds: frozenset[str]
     matches: Callable[[Call], bool]
-    bytes_written: int = 0  # of a failing write
+    bytes_written: int = 0  # by a failing write
 
 
 @dataclass
@@ -185,22 +185,22 @@ class Open:
 @dataclass
 class SimulatedDisk(Files):
     random: Random = field(default_factory=lambda: Random(0))
-    capacity: int | None = None  # bytes in files
+    capacity: int | None = None  # of the disk, in bytes of files
     stop_at: int | None = None  # the number of the call at which the machine stops
-    torn: float = 0.0  # the share of a write at which it stops that has reached the page cache
+    torn: float = 0.0  # the share of an interrupted write that reaches the page cache
     syncs_files: bool = True  # False: fdatasync does nothing, and says that all is well
-    drops_pages: bool = True  # after a failed sync what was not written back is soon gone from memory, too
+    drops_pages: bool = True  # after a failed sync, pages that were not written back soon leave memory, too
     most_per_write: int | None = None
-    uncached: float = 0.0  # how often a read finds that the page cache has nothing of it
+    uncached: float = 0.0  # the share of reads that do not find their data in the page cache
 
     def __post_init__(self) -> None:
-        self.number = 0  # of the last call
-        self.failed_syncs = 0  # of files
+        self.number = 0  # number of the last call
+        self.failed_syncs = 0  # failed syncs of files
         self.calls: list[Call] = []
         self.on_call: Callable[[Call], None] = lambda call: None
         self._failures: list[Failure] = []
         self._root = Folder()
-        self._changes: list[NameChange] = []  # of names, not durable
+        self._changes: list[NameChange] = []  # changes of names that are not durable
         self._open: dict[int, Open] = {}
         self._next_descriptor = 3
         self._locked: list[Folder] = []
@@ -210,12 +210,12 @@ class SimulatedDisk(Files):
             root.entries[part] = root.durable[part] = folder
             root = folder
 
-    # What tests ask for
+    # Called by tests
 
     def fail(
         self, code: int, *kinds: str, matches: Callable[[Call], bool] = lambda call: True, bytes_written: int = 0
     ) -> None:
-        """Calls of these kinds fail until `heal`; no kinds: all of them."""
+        """Let calls of these kinds fail until `heal`; no kinds: all calls."""
         self._failures.append(Failure(code, frozenset(kinds), matches, bytes_written))
 
     def fail_at(self, number: int, code: int, *, bytes_written: int = 0) -> None:
@@ -226,7 +226,7 @@ class SimulatedDisk(Files):
         self.capacity = None
 
     def crash(self, crash: Crash, random: Random) -> None:
-        """Afterwards the disk holds what a machine finds that starts anew; nothing is open, nothing fails or stops."""
+        """Crash, and leave what a machine finds when it starts again. Nothing is open, fails or stops any more."""
         self.heal()
         self.stop_at = None
         self._open.clear()
@@ -246,8 +246,8 @@ class SimulatedDisk(Files):
             return []
         if crash is Crash.FORGETS_LATEST:
             return changes[: random.randint(0, len(changes))]
-        # In any order, but for what is removed: segments go oldest first, and readers rely on that. And a name that a
-        # folder still has cannot be another's: no file system lets go of a folder that is not empty.
+        # The order is random, but removals keep theirs: readers rely on the oldest segment going first. And if a
+        # folder still has a name in it, its own name stays: no file system removes a folder that is not empty.
         kept: list[NameChange] = []
         forgotten: list[Folder] = []
         taken: list[tuple[Folder, str]] = []
@@ -268,15 +268,15 @@ class SimulatedDisk(Files):
         return sum(file.space for file in {*_files_in(self._root), *opened} if isinstance(file, File))
 
     def paths(self) -> list[Path]:
-        """All files, by name."""
+        """Return all files, by name."""
         return sorted(_paths_in(self._root, Path("/")))
 
     def peek(self, path: Path) -> bytes:
-        """What is in a file, without a call."""
+        """Return the contents of a file, without a call of the disk."""
         return bytes(self._file(path).data)
 
     def find(self, path: Path) -> File | Folder | None:
-        """What has this name, without a call."""
+        """Return what has this name, without a call of the disk."""
         return self._find(path)
 
     def file_of(self, descriptor: int) -> File:
@@ -286,7 +286,7 @@ class SimulatedDisk(Files):
         return list(self._changes)
 
     def make_names_durable(self, folder: Folder, changes: Iterable[NameChange]) -> None:
-        """Those of these changes of names that touch the folder, as far as they are not durable yet."""
+        """Make these changes of names durable, as far as they touch the folder."""
         wanted = {id(change) for change in changes if any(entry.folder is folder for entry in change)}
         unsynced: list[NameChange] = []
         for change in self._changes:
@@ -302,7 +302,10 @@ class SimulatedDisk(Files):
     # Steps of every call
 
     def _call(self, kind: str, path: Path) -> Call:
-        """Counts the call. Raises what it is to fail with, unless it is a write, of which something may happen first."""
+        """Count the call, and raise the error with which it is to fail.
+
+        A write does not raise here, because a part of it may happen first.
+        """
         call = self._count(kind, path)
         if self._stops(call):
             raise Stopped(str(call))
@@ -371,7 +374,7 @@ class SimulatedDisk(Files):
         self._open[descriptor] = Open(node, path, writes)
         return descriptor
 
-    # The seam
+    # The interface of `nsqd.log.files.Files`
 
     def open_to_write(self, path: Path) -> int:
         folder = self._folder(path.parent)
@@ -494,7 +497,7 @@ class SimulatedDisk(Files):
         self._change(_Entry(parent, path.name, Folder()))
 
     def remove_folder(self, path: Path) -> None:
-        """Each name in it goes with a call of its own, as it does on a real disk."""
+        """Remove a folder. Each name in it takes a call of its own, as on a real disk."""
         for name in self.names_in(path):
             if isinstance(self._find(path / name), Folder):
                 self.remove_folder(path / name)

@@ -26,8 +26,8 @@ from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape
 
 OPTIONS: Final = ("max-bytes-per-file=20000", "mem-queue-size=10", "msg-timeout=5s")
 PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=4000)
-LONGEST_DISORDER: Final = 1.2  # seconds; a refusal of more than three would put messages off by a minute
-# A FIN is journaled within a tenth of a second; here writes hang on the way, and the machine is busy.
+LONGEST_DISORDER: Final = 1.2  # seconds; after three seconds a refusal defers messages by a minute
+# A FIN is journaled within a tenth of a second, but here writes hang and the machine is busy.
 KILLED: Final = Excuses(finishes=1.5)
 RECOVERY_TIMEOUT: Final = 20.0
 LIVES: Final = 5
@@ -37,11 +37,11 @@ NO_CACHE: Final = Rule(Op.CACHED_READ, Effect.FAIL, errno.EAGAIN)
 
 
 class Disorder(NamedTuple):
-    """Something that goes wrong with a disk for a while."""
+    """A fault of the disk that lasts for a while."""
 
     name: str
     rules: tuple[Rule, ...]
-    is_sickness: bool = True  # changes may fail: publishers are refused, and the journal may be behind
+    is_sickness: bool = True  # changes may fail: publishes are refused, and the journal may be behind
 
 
 def _fails(name: str, ops: Op, code: int = errno.EIO, *, share: float = 1.0, pattern: str = "*") -> Disorder:
@@ -74,7 +74,7 @@ DISORDERS: Final = (
     _fails("anything may fail", Op(4095), share=0.1),
     _fails("everything fails", Op(4095)),
 )
-# A few calls each: what is over after some tries must not be taken for lasting.
+# These affect a few calls each: a fault that is over after some tries must not count as lasting.
 AT_START: Final = tuple(
     Disorder(f"{name} refused", (Rule(ops, Effect.FAIL, code, pattern, share, most=4),))
     for name, ops, code, pattern, share in (
@@ -129,7 +129,7 @@ def run(
     options: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """Raises AssertionError, with the seed and the log, when a promise was broken."""
+    """Run nsqd on a failing disk. Raise AssertionError, with the seed and the log, if a promise was broken."""
     chance = random.Random(seed)
     ledger = new_ledger()
     data_path = folder / "data"
@@ -165,7 +165,7 @@ def _live(
     disorders: tuple[Disorder, ...],
     story: list[str],
 ) -> None:
-    """One life, up to the start of the next one."""
+    """Live one life, up to the start of the next one."""
     load = Load(nsqd, ledger, chance, PACE)
     load.stopping.wait(chance.uniform(0.2, 1.5))
     for last in (False, True):
@@ -199,14 +199,14 @@ def _live(
 
 
 def _fill_side_files(nsqd: Nsqd, ledger: Ledger, chance: random.Random) -> None:
-    """Consumers keep up for a while, so that of most segments only the deferred messages are left, and carried forward."""
+    """Let consumers keep up for a while, so that only the deferred messages of most segments are left, and carried."""
     load = Load(nsqd, ledger, chance, PACE)
     load.stopping.wait(2.5)
     load.ended()
 
 
 def _start(nsqd: Nsqd, shim: Shim) -> None:
-    """A disk that refuses may keep nsqd from starting; it may not have it start with less than there is."""
+    """Start nsqd. A refusing disk may keep it from starting, but must not let it start with fewer messages."""
     try:
         nsqd.start()
     except AssertionError:
@@ -217,7 +217,7 @@ def _start(nsqd: Nsqd, shim: Shim) -> None:
 
 
 def _wait_until_well(nsqd: Nsqd) -> None:
-    """A failure of the last moment may be told a moment later, so it has to stay well for some."""
+    """Wait until nsqd has been healthy for a while, as it may report a failure a moment late."""
     deadline = time.monotonic() + RECOVERY_TIMEOUT
     well = 0
     while well < 3:
@@ -225,4 +225,4 @@ def _wait_until_well(nsqd: Nsqd) -> None:
         well = well + 1 if answer.status == 200 else 0
         if time.monotonic() > deadline:
             raise Violation(f"the disk works again, and nsqd says {answer.body!r}")
-        time.sleep(0.1)  # what another process does gives no event to wait for
+        time.sleep(0.1)  # another process gives no event to wait for

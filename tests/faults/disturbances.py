@@ -1,4 +1,4 @@
-"""What happens to a node under the ledger of behind.py, over and over until cancelled: it is stopped, its clock jumps."""
+"""Disturbances of a node under the ledger of behind.py, repeated until cancelled: it is stopped, its clock jumps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.soak.ledger import Ledger
 from tests.support.process import Daemon
 
 JUMPS: Final = (HOUR, 0, -HOUR, 0, -24 * HOUR, 0)
-_SETTLES: Final = 5.0  # seconds in which what has waited is worked off, and clients have noticed
+_SETTLES: Final = 5.0  # seconds in which the backlog is handled, and clients have noticed
 
 
 async def stop_now_and_then(
     daemon: Daemon, ledger: Ledger, chance: Random, *, shortest: float, longest: float, say: Callable[[str], None]
 ) -> None:
-    """SIGSTOP, a while, SIGCONT; at the end it goes on."""
+    """Stop the node now and then with SIGSTOP, and continue it with SIGCONT; also at the end."""
     while True:
         length = chance.uniform(shortest, longest)
         await stop_for(daemon, ledger, length, say)
@@ -28,7 +28,10 @@ async def stop_now_and_then(
 
 
 async def stop_for(daemon: Daemon, ledger: Ledger, seconds: float, say: Callable[[str], None]) -> None:
-    """The clients of a daemon that has stood still for long give it up, so what they last answered may not be heeded."""
+    """Stop the process for this long.
+
+    Clients of a daemon that stands still for long drop their connections, so their last answers may be lost.
+    """
     say(f"{daemon.program} stands still for {seconds:.1f} s")
     began = trio.current_time()
     ledger.interrupted(began, began + seconds + _SETTLES)
@@ -40,7 +43,7 @@ async def stop_for(daemon: Daemon, ledger: Ledger, seconds: float, say: Callable
 
 
 async def jump(clock: WallClock, pause: float, say: Callable[[str], None]) -> None:
-    """Each jump once. The ledger forgives nothing for it."""
+    """Make each jump once. The ledger excuses nothing because of it."""
     for ahead in JUMPS:
         say(f"the wall clock is {ahead:+d} s ahead")
         clock.set(ahead)

@@ -16,7 +16,7 @@ T = Path("topics/t.t")
 
 
 def positions_in(files: dict[Path, bytes], count: int, random: Random) -> Iterator[tuple[Path, int, int]]:
-    """(file, offset, bit), spread over all files by their size; each only once, unless there are not so many."""
+    """Yield (file, offset, bit), spread over all files by their size, and each once as long as there are enough."""
     everywhere = [
         (name, offset, bit) for name, data in files.items() for offset in range(len(data)) for bit in range(8)
     ]
@@ -24,7 +24,7 @@ def positions_in(files: dict[Path, bytes], count: int, random: Random) -> Iterat
 
 
 def flips(folder: Path, count: int, seed: int) -> int:
-    """Flips so many bits, one at a time; AssertionError tells which one was not found, or cost too much."""
+    """Flip this many bits, one at a time. AssertionError names the one that was not found, or cost too much."""
     make(folder / "original")
     files = snapshot(folder / "original")
     path = folder / "flipped"
@@ -48,7 +48,7 @@ def is_found(path: Path) -> bool:
 
 
 def message_at(name: Path, data: bytes, offset: int) -> set[bytes]:
-    """What the record in which the offset lies holds."""
+    """Return the message in whose record this offset is."""
     if name.parent != T or name.suffix != ".log":
         return set()
     place = next(n for n, (start, end) in enumerate(records_of(data)) if start <= offset < end)

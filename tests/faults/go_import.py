@@ -1,4 +1,4 @@
-"""A big data path of Go's nsqd, imported by a real nsqd that is killed at random and started again: equal by hash?
+"""A real nsqd imports a big data path of Go's nsqd, is killed at random, and starts again: is the result equal by hash?
 
 python -m tests.faults.go_import --messages 1000000 --kills 5 --seed 1
 """
@@ -19,7 +19,7 @@ from typing import Final
 from tests.support.go_data import GoData, Message, deliverable, expected, messages
 from tests.support.process import Nsqd, launch
 
-# Of all messages, in which queue; five channels in all, and "" is a topic's own queue.
+# The share of all messages in each queue, for five channels; "" is a topic's own queue.
 SHARES: Final = {
     "orders": {"billing": 0.2, "audit": 0.2, "": 0.1},
     "clicks": {"count": 0.25, "archive": 0.05, "": 0.05},
@@ -29,7 +29,7 @@ COMPLETE: Final = re.compile(r"import from nsqd.dat is complete and equal .* sec
 
 
 def write_go_data(folder: Path, count: int, seed: int, *, max_bytes_per_file: int) -> dict[str, dict[str, str]]:
-    """Three topics and five channels with so many messages; says what each channel should be given."""
+    """Write three topics and five channels with this many messages, and return what each channel should get."""
     go = GoData(folder, max_bytes_per_file=max_bytes_per_file)
     should: dict[str, dict[str, str]] = {}
     first = 0
@@ -49,7 +49,7 @@ def write_go_data(folder: Path, count: int, seed: int, *, max_bytes_per_file: in
 
 
 def kill_while_it_imports(folder: Path, after: float) -> bool:
-    """Starts an nsqd and kills it so many seconds after it began to import; says whether that had ended before."""
+    """Kill an nsqd this many seconds after it began to import, and return whether it had finished before."""
     process = launch(
         f"--data-path={folder}",
         "--tcp-address=127.0.0.1:0",
@@ -59,7 +59,7 @@ def kill_while_it_imports(folder: Path, after: float) -> bool:
     assert process.stderr is not None
     try:
         deadline = time.monotonic() + 30
-        while not _has_open(process.pid, folder) and time.monotonic() < deadline:  # then it has the lock
+        while not _has_open(process.pid, folder) and time.monotonic() < deadline:  # then nsqd has the lock
             time.sleep(0.002)
         time.sleep(after)
     finally:
@@ -74,13 +74,13 @@ def kill_while_it_imports(folder: Path, after: float) -> bool:
 def _has_open(pid: int, folder: Path) -> bool:
     opened = []
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # the file was closed meanwhile
             opened.append(descriptor.readlink())
     return folder in opened
 
 
 def run(folder: Path, *, count: int, kills: int, seed: int, longest: float, max_bytes_per_file: int = 8_000_000) -> str:
-    """Raises AssertionError when it is not equal; returns what there is to tell."""
+    """Run the import with kills, and return a report. Raise AssertionError if the result is not equal."""
     chosen = random.Random(seed)
     should = write_go_data(folder, count, seed, max_bytes_per_file=max_bytes_per_file)
     size = sum(it.stat().st_size for it in folder.iterdir())

@@ -1,8 +1,9 @@
-"""What has to be true of a broker whatever happens to it: kept beside it, from what its clients saw.
+"""Everything that has to be true of a broker whatever happens to it, computed from what its clients saw.
 
-Messages are known by their bodies, which are all different, and while a log lives by their sequences. Whatever clients
-and operators do gets a number; `written` and `synced` say up to which number it must outlive a kill, or a power cut.
-After a crash `reconcile` compares what must be there, and what may, with what is, and goes on from that.
+Messages are known by their bodies, which are all different, and, as long as their log exists, by their sequences. Every
+action of a client or operator gets a number. `written` and `synced` say up to which number the actions have to survive
+a kill, or a power cut. After a crash `reconcile` compares what has to be there, and what may be there, with what is
+there, and continues from that.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Published:
-    """A message from the moment it was sent, whatever became of it."""
+    """A message from the moment it was sent, whatever happened to it."""
 
     topic: str
     at: float  # true time
     delay: float
-    forward: float  # how far the wall clock had ever been set forward
+    forward: float  # the most that the wall clock had been set forward by then
     has_sure_id: bool = True
 
 
@@ -44,8 +45,8 @@ class Due:
     at: float  # true time
     forward: float
     number: int
-    is_publication: bool  # the batch in the log tells of it, not only the journal
-    outlived: bool = False  # a restart: from then on it is wall time that counts
+    is_publication: bool  # the batch in the log has the delay, too, not only the journal
+    outlived: bool = False  # nsqd was restarted since: wall time counts
 
 
 @dataclass(slots=True)
@@ -53,16 +54,16 @@ class Owed:
     """A message that a channel has to deliver."""
 
     attempts: int = 0
-    history: list[tuple[int, int]] = field(default_factory=list)  # attempts, number of what happened
+    history: list[tuple[int, int]] = field(default_factory=list)  # (attempts, number of the action)
     due: Due | None = None
-    held_until: float = -inf  # true time: it is in flight
-    since: int = 0  # the number of the seek that brought it back; 0: it was published to the channel
+    held_until: float = -inf  # in flight until this true time
+    since: int = 0  # the number of the seek that made it due again; 0: none
 
 
 class Gone(NamedTuple):
     number: int
     owed: Owed
-    lazily: bool  # by FIN, which the journal may learn of later
+    lazily: bool  # finished by FIN, which the journal may record later
 
 
 class Marks(NamedTuple):
@@ -97,11 +98,11 @@ class TopicModel:
     messages: dict[int, bytes] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     written_tail: int = 0
-    synced_tail: int = 0  # the highest that a reader was ever told
+    synced_tail: int = 0  # the highest end that a reader ever saw
     has_identity: bool = True  # on disk
-    vague: set[int] = field(default_factory=set)  # cannot be read, or were lost by a disk that failed
+    vague: set[int] = field(default_factory=set)  # unreadable, or lost by a disk that failed
     channels: dict[str, ChannelModel] = field(default_factory=dict)
-    unparked: set[int] = field(default_factory=set)  # wait behind H, and their delay has begun with their publication
+    unparked: set[int] = field(default_factory=set)  # waiting behind H; their delay began with their publication
     deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
 
     @property
@@ -110,7 +111,7 @@ class TopicModel:
 
 
 class Ledger:
-    """`may_drop`: topics whose own retention counts also for what waits for a first channel."""
+    """`may_drop` has topics whose own retention also drops messages that wait for a first channel."""
 
     def __init__(self, may_drop: Collection[str] = ()) -> None:
         self.may_drop = may_drop
@@ -119,15 +120,15 @@ class Ledger:
         self.topics: dict[str, TopicModel] = {}
         self.published: dict[bytes, Published] = {}
         self.ids: dict[bytes, bytes] = {}
-        self.seen: dict[str, dict[int, bytes]] = {}  # what readers of synced messages were shown, by log id
+        self.seen: dict[str, dict[int, bytes]] = {}  # by log id, the messages that readers of history saw
         self.delivered = self.redelivered = self.acknowledged = 0
         self._deleted: dict[str, list[tuple[int, TopicModel]]] = {}
         self._begun: set[str] = set()
-        # topology.json could not be written after what it tells of had changed: with a damaged journal, who was deleted may
-        # be back, and read its topic again.
+        # topology.json could not be written after a change: with a damaged journal, a deleted channel may
+        # come back, and read its topic again.
         self.second_place_is_old = False
-        # A failed sync of the journal may have lost what was told of messages that wait behind H, and has not been made up
-        # for: their delay counts from their publication.
+        # A failed sync of the journal may have lost entries about messages that wait behind H, which were not written
+        # again yet: their delay counts from their publication.
         self.journal_has_lost = False
 
     def _next(self) -> int:
@@ -137,7 +138,7 @@ class Ledger:
     # Topics and channels
 
     def topic_begun(self, name: str) -> None:
-        """If the machine stops now, there may be such a topic or not."""
+        """Note that a topic is being made. If the machine stops now, it may exist or not."""
         self._begun.add(name)
 
     def topic_created(self, name: str, log: DiskLog, ack: str) -> TopicModel:
@@ -184,7 +185,10 @@ class Ledger:
             channel.gone[sequence] = Gone(number, channel.owed.pop(sequence), False)
 
     def channel_sought(self, topic: TopicModel, channel: ChannelModel, cursor: int) -> None:
-        """Before the cursor nothing is owed, and from there on everything, as if it had never been delivered."""
+        """Note a seek.
+
+        The channel owes nothing before the cursor, and everything from there on, as if it had never been delivered.
+        """
         number = channel.sought = self._next()
         before = channel.owed
         channel.owed = {s: owed for s, owed in before.items() if s >= topic.handed_over}
@@ -195,14 +199,14 @@ class Ledger:
             channel.gone[sequence] = Gone(number, before[sequence], False)
 
     def due_by_publication(self, topic: TopicModel, sequence: int) -> Due | None:
-        """Of a deferred message that is met in history: the wall clock counts, from what its batch says."""
+        """Return when a deferred message met in history is due, by the wall clock and its batch's time."""
         published = self.published.get(topic.messages.get(sequence, b""))
         if published is None or not published.delay:
             return None
         return Due(published.at + published.delay, published.forward, self.number, is_publication=True, outlived=True)
 
     def outdated(self, topic: TopicModel, handed_over: int) -> None:
-        """Retention has dropped what waited for a first channel."""
+        """Note that retention has dropped messages that waited for a first channel."""
         self._next()
         topic.handed_over = handed_over
 
@@ -228,7 +232,7 @@ class Ledger:
         self.published[body] = published
 
     def appended(self, topic: TopicModel, bodies: list[bytes]) -> int:
-        """They are in the log, acknowledged or not; returns the first one's sequence."""
+        """Note that the log has these messages, acknowledged or not. Return the first one's sequence."""
         self._next()
         first = topic.tail
         seen = self.seen.get(topic.log_id, {})
@@ -263,7 +267,7 @@ class Ledger:
         forward: float,
         held_until: float,
     ) -> int:
-        """Returns its sequence."""
+        """Note a delivery, and return its sequence."""
         place = f"{topic.name}/{channel_name}: message {body[:12]!r}"
         other = self.ids.setdefault(message_id, body)
         if other != body and self.published[other].has_sure_id and self.published[body].has_sure_id:
@@ -303,7 +307,7 @@ class Ledger:
     # What is on disk
 
     def observe(self, broker: Broker, waiting: int, *, written: bool) -> None:
-        """Between two turns: what the journal has, and what each log has written and synced."""
+        """Note, between two turns, what the journal has, and what each log has written and synced."""
         self.journal_has_lost = self.journal_has_lost and not written
         if waiting == 0 and written:
             self.written = Marks(self.number, self.written.lazy if broker.changed else self.number)
@@ -322,12 +326,12 @@ class Ledger:
                 topic.synced_tail = log.synced_tail
 
     def forget_ids(self) -> None:
-        """They could not be reserved, so they may come again."""
+        """Forget these ids, which could not be reserved, so they may come again."""
         for published in self.published.values():
             published.has_sure_id = False
 
     def sync_failed(self, *, lost_pages: bool) -> None:
-        """What was written and not synced may be nowhere."""
+        """Note that a sync failed: whatever was written and not synced may be lost."""
         if not lost_pages:
             return
         self.written = self.synced
@@ -364,7 +368,7 @@ class Ledger:
             raise Violation(f"{topic.name}/{channel.name}: counts {counted}, has {len(places)}")
 
     def unfinished(self) -> int:
-        """How much is still to be delivered and finished, on durable channels."""
+        """Return how many messages still have to be delivered and finished on durable channels."""
         return sum(
             len(channel.owed.keys() - topic.vague)
             for topic in self.topics.values()
@@ -377,7 +381,10 @@ class Ledger:
     def reconcile(
         self, broker: Broker, disk: SimulatedDisk, crash: Crash, *, synced: bool, doubts: Mapping[str, int]
     ) -> None:
-        """`synced`: the start has made durable what it found. `doubts`: from where on topics are read again, and it said so."""
+        """Compare after a restart. `synced`: the start has synced what it found.
+
+        `doubts`: for each topic, the sequence from which nsqd has reported to read it again.
+        """
         marks = self.synced if crash.is_power_cut else self.written
         number = self._next()
         for name in [*self.topics, *self._deleted]:
@@ -405,7 +412,7 @@ class Ledger:
             raise Violation(f"topic {name} is lost with messages {sorted(lost)}")
 
     def _candidate(self, name: str, real: Topic, marks: Marks, crash: Crash) -> TopicModel:
-        """Which of the topics that had this name it is."""
+        """Return which of the topics of this name the found one is."""
         assert isinstance(real.log, DiskLog)
         current = self.topics.get(name)
         deleted = [topic for number, topic in self._deleted.get(name, ()) if number > marks.urgent]
@@ -429,14 +436,14 @@ class Ledger:
         topic.log_id = real.log.log_id
         topic.synced_tail = topic.written_tail = 0
         topic.messages.clear()
-        topic.acknowledged.clear()  # gone with the log, as was asked for
+        topic.acknowledged.clear()  # deleted with the log, as the operator asked
         return topic
 
 
 def _of_channels(real: Topic, candidates: list[TopicModel]) -> TopicModel:
-    """Which of them the journal tells of, when none of their logs is there: the first that had the channels there are now.
+    """Return the first of these topics that had the channels found now, when none of their logs is there.
 
-    A deletion may have reached the disk as the folder's new name only, and nothing of what was made after it.
+    A deletion may have reached the disk only as the folder's new name, without anything that was made after it.
     """
     names = {name for name in real.channels if not is_ephemeral(name)}
     for topic in candidates:
@@ -446,7 +453,7 @@ def _of_channels(real: Topic, candidates: list[TopicModel]) -> TopicModel:
 
 
 def required(topic: TopicModel, crash: Crash) -> set[int]:
-    """The messages that this crash may not take."""
+    """Return the messages that this crash must not lose."""
     if crash.is_power_cut:
         needed = {s for s in topic.messages if s < topic.synced_tail}
         return (needed | topic.acknowledged if topic.ack == "synced" else needed) - topic.vague
@@ -455,7 +462,7 @@ def required(topic: TopicModel, crash: Crash) -> set[int]:
 
 
 class _Comparison:
-    """One topic after a restart."""
+    """The comparison of one topic after a restart."""
 
     def __init__(
         self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash, doubted: float
@@ -465,7 +472,7 @@ class _Comparison:
         self.real = real
         self.marks = marks
         self.crash = crash
-        self.doubted = doubted  # behind damage in the journal, everything from this sequence on is redelivered
+        self.doubted = doubted  # because of damage in the journal, everything from here on is redelivered
         self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
         self.needed = required(topic, crash)
 
@@ -495,7 +502,7 @@ class _Comparison:
         behind = range(topic.handed_over, topic.tail)
         delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
         before, topic.unparked = topic.unparked, delayed - parked
-        # Of a refused one the record may be whole, when no more could be taken back; nobody was told that it is there.
+        # The record of a refused message may be complete, if it could not be taken back; nobody got an OK for it.
         new = (topic.unparked - before) & topic.acknowledged
         if new and not (self.crash.is_power_cut or self.ledger.journal_has_lost):
             raise Violation(f"{topic.name}: {sorted(new)} are deferred, and nobody knows")
@@ -503,7 +510,7 @@ class _Comparison:
     def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
         topic, ledger = self.topic, self.ledger
         seen = ledger.seen.setdefault(topic.log_id, {})
-        first = max(first, topic.first)  # an old segment may come back, without the one behind it
+        first = max(first, topic.first)  # an old segment may be there again, without the one behind it
         for sequence in sorted(s for s in self.needed | seen.keys() if s >= first):
             expected = seen.get(sequence, topic.messages.get(sequence))
             if found.get(sequence) != expected:
@@ -530,7 +537,7 @@ class _Comparison:
                 if number <= marks.urgent and not self.ledger.second_place_is_old:
                     raise Violation(f"{topic.name}: channel {name} was deleted and came back")
                 channel = topic.channels[name] = deleted or ChannelModel(name, 0)
-                channel.created = marks.urgent + 1  # what was published meanwhile is its, too
+                channel.created = marks.urgent + 1  # it also gets what was published since
             self._compare_channel(topic.channels[name], found, first)
 
     def _compare_channel(self, channel: ChannelModel, found: Channel, first: int) -> None:
@@ -564,7 +571,7 @@ class _Comparison:
     def _compare_what_came_back(self, channel: ChannelModel, places: Collection[int], place: str) -> None:
         topic, marks = self.topic, self.marks
         if channel.created > marks.urgent:
-            return  # it may be told of by the second place only, or be an earlier channel of this name
+            return  # only topology.json may have it, or an earlier channel of this name
         for sequence in places:
             is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
             if sequence in channel.owed or is_new or sequence >= self.doubted:
@@ -587,7 +594,7 @@ class _Comparison:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
         owed = Owed(attempts, [(attempts, self.ledger.number)])
         if before is not None:
-            if max(channel.created, channel.sought) <= self.marks.urgent:  # else it may be as it was before
+            if max(channel.created, channel.sought) <= self.marks.urgent:  # otherwise the earlier state may be back
                 self._compare_attempts(before, attempts, place, sequence)
             owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
         elif body is not None:
@@ -597,7 +604,7 @@ class _Comparison:
         return owed
 
     def _compare_attempts(self, before: Owed, attempts: int, place: str, sequence: int) -> None:
-        if attempts > before.attempts + 1:  # the journal is told before the frames leave
+        if attempts > before.attempts + 1:  # the journal is written before the frames are sent
             raise Violation(f"{place}: message {sequence} has attempts {attempts}, it had {before.attempts}")
         known = [a for a, number in before.history if number <= (self.marks.urgent if a > 1 else self.marks.lazy)]
         is_read_again = attempts == 0 and sequence >= self.doubted
@@ -613,10 +620,10 @@ class _Comparison:
         return self.ledger.due_by_publication(self.topic, sequence) if due.is_publication else None
 
     def _compare_backlog(self, had_channels: list[ChannelModel]) -> None:
-        """What waits for the first channel to come."""
+        """Compare the messages that wait for a first channel."""
         topic, real = self.topic, self.real
         if topic.flowing or had_channels or topic.name in self.ledger.may_drop:
-            return  # it all went to channels that end with the process or are gone themselves, or was too old
+            return  # all of it went to ephemeral or deleted channels, or was too old
         lost = {s for s in self.needed if topic.handed_over <= s < real.handed_over}
         if lost:
             raise Violation(f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.handed_over} now")
@@ -627,7 +634,7 @@ def _short(body: bytes | None) -> str:
 
 
 def _places(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
-    """Where each message is that the channel counts, and its attempts. Raises Violation if one is in two places."""
+    """Return where each message of the channel is, and its attempts. Raise Violation if one is in two places."""
     found: dict[int, int] = {}
     skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
     ahead = [(s, 0) for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
@@ -640,7 +647,7 @@ def _places(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
 
 
 def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
-    """Every message that can be read, by sequence."""
+    """Return every message that can be read, by sequence."""
     found: dict[int, bytes] = {}
     for file in log.reader.carried.files:
         data = disk.peek(file.path)

@@ -1,4 +1,4 @@
-"""What clients and operators can do to a machine, told to the ledger as they see it; and how a machine ends and starts."""
+"""What clients and operators can do to a machine, recorded in the ledger as they see it; also its ends and starts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _frame: Final = Struct(">IIqH16s")
 
 @contextmanager
 def small_journal() -> Iterator[None]:
-    """Rotates after some kilobytes, and writes snapshots in small pieces."""
+    """Return settings of a journal that rotates after some kilobytes, and writes snapshots in small pieces."""
     with ExitStack() as stack:
         for name, value in SMALL_JOURNAL.items():
             stack.enter_context(mock.patch(f"nsqd.log.journal.{name}", value))
@@ -63,7 +63,7 @@ class Client:
 
 @dataclass
 class Draft:
-    """Published in the turn that is not over yet."""
+    """A message published in the turn that is not over yet."""
 
     topic: TopicModel
     bodies: list[bytes]
@@ -71,7 +71,7 @@ class Draft:
 
 
 def _doubts(recovered: Recovered) -> dict[str, int]:
-    """From where on each topic is read again: from its last checkpoint before damage in the journal, if that was reported."""
+    """Return from where each topic is read again: from its last checkpoint before reported damage in the journal."""
     doubts: dict[str, int] = {}
     if any(is_journal(damage.file) and damage.text.startswith("damaged") for damage in recovered.damage):
         for change in recovered.changes:
@@ -82,7 +82,7 @@ def _doubts(recovered: Recovered) -> dict[str, int]:
 
 
 class Life:
-    """`note` is told what happens, for a trace."""
+    """`note` is called with everything that happens, for a trace."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class Life:
         self._reshaped: list[TopicModel] = []
         self._numbers = 0
         self._marks_at_round = Marks(0, 0)
-        self._firsts: dict[str, int] = {}  # where each log began when it was last looked at
+        self._firsts: dict[str, int] = {}  # where each log began at the last look
         self._journal_in_doubt = False
-        self._failed_syncs = 0  # of the disk, that were heard of
+        self._failed_syncs = 0  # failed syncs of the disk that were noted
 
     # From start to end
 
@@ -119,7 +119,7 @@ class Life:
         return self.machine
 
     def start(self, crash: Crash) -> None:
-        """After a crash, or the first time: the ledger says whether everything is there that must be."""
+        """Start, for the first time or after a crash. The ledger compares whether everything is there."""
         self.clock.restart(self.random)
         machine = Machine(self.disk, self.clock, self.settings, self.options, self.random)
         self.machine = machine
@@ -132,7 +132,7 @@ class Life:
         self._firsts.clear()
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
-        self._note_failed_syncs(machine.store.journal_error)  # the start's own
+        self._note_failed_syncs(machine.store.journal_error)  # the start's own failed syncs
         self.ledger.reconcile(
             machine.broker, self.disk, crash, synced=machine.starts_synced, doubts=_doubts(machine.recovered)
         )
@@ -151,7 +151,7 @@ class Life:
         return True
 
     def crash(self, crash: Crash) -> None:
-        """The process ends, and with it perhaps the power."""
+        """Let the process end, and with it perhaps the power."""
         self.note(f"crash: {crash}")
         self._settle_drafts()
         self._hear_of_failed_syncs()
@@ -160,13 +160,13 @@ class Life:
         self.disk.crash(crash, self.random)
 
     def _hear_of_failed_syncs(self) -> None:
-        """In a round that has not ended, or in a start that has failed: too late to write it again."""
+        """Note failed syncs of a round that has not ended, or of a failed start: too late to write again."""
         if self.disk.failed_syncs > self._failed_syncs:
             self._failed_syncs = self.disk.failed_syncs
             self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
 
     def stop(self) -> Crash:
-        """Ends as it should; says how much what is left is worth."""
+        """Stop properly, and return how durable the rest is."""
         machine = self.running
         machine.stop()
         self._note_failed_syncs(machine.store.journal_error)
@@ -197,12 +197,12 @@ class Life:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """What is done in here comes in together."""
+        """Run the block as one turn: everything in it arrives together."""
         with self.running.turn():
             yield
 
     def _flush(self) -> None:
-        """The frames leave: only now have clients seen them. What was published in this turn has its answer."""
+        """Send the frames: only now have clients seen them, and publishes of this turn have their answers."""
         self._settle_drafts()
         for client in self.clients:
             pieces, client.outbox = client.outbox, []
@@ -219,7 +219,7 @@ class Life:
             data = data[4 + size :]
             self.note(f"  client {client.number} gets {message_id.decode()} {body[:8]!r} attempts {attempts}")
             if client.topic.name not in self.ledger.topics or client.channel not in client.topic.channels:
-                continue  # deleted in this turn
+                continue  # the channel was deleted in this turn
             sequence = self.ledger.was_delivered(
                 client.topic,
                 client.channel,
@@ -250,7 +250,7 @@ class Life:
             self.ledger.turn_over(topic, first, self.clock.true, self.clock.forward)
 
     def _is_sealed(self, draft: Draft) -> bool:
-        """Whether the log has it: a machine that stops in the middle of a turn may not have come so far."""
+        """Return whether the log has it. A machine that stops in the middle of a turn may not have come that far."""
         if draft.receipt.settled:
             return True
         log = self.running.broker.topics[draft.topic.name].log
@@ -284,7 +284,7 @@ class Life:
                 self.ledger.outdated(topic, real.handed_over)
 
     def _check_what_went(self, topic: TopicModel, log: DiskLog, before: int) -> None:
-        """Retention has kept it for as long as it was told."""
+        """Check that retention has kept removed messages for as long as it should."""
         retention = self.settings.retention_of(topic.name)
         left = sum(segment.size for segment in log._segments)
         if retention.bytes and left > retention.bytes:
@@ -366,7 +366,7 @@ class Life:
         return topic.channels[name]
 
     def place_in(self, topic: TopicModel) -> int:
-        """Anywhere in what is left of its history."""
+        """Return any place in what is left of its history."""
         real = self.running.broker.topics[topic.name]
         first, last = real.log.first, real.handed_over
         return self.random.choice((first, last, self.random.randint(first, last)))
@@ -428,7 +428,7 @@ class Life:
                 client.in_hand.clear()
 
     def make_durable(self) -> bool:
-        """As HTTP does it before it answers."""
+        """Make the change durable, as HTTP does before it answers."""
         error = self.running.sync()
         self.note(f"  durable: {error or 'yes'}")
         return error is None
@@ -511,7 +511,7 @@ class Life:
     # The end
 
     def drain(self) -> None:
-        """Everything that is owed is delivered and finished, and then nothing is left anywhere."""
+        """Deliver and finish everything that is owed. Then nothing may be left anywhere."""
         self.disk.heal()
         self.disk.stop_at = None
         self.pass_time(5.0)  # the disk works again

@@ -1,4 +1,4 @@
-"""Bad networks, standstills and clocks at length, for `python -m tests.faults network | standstill | clock`."""
+"""Long runs with bad networks, standstills and clocks: `python -m tests.faults network | standstill | clock`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scenario = Callable[[Path, Ledger, int, float, Say], Awaitable[None]]
 
 
 def run(scenario: Scenario, seconds: float, seed: int, say: Say) -> int:
-    """The exit status."""
+    """Run it, and return the exit status."""
     ledger, began, failed = Ledger(), time.monotonic(), False
     with TemporaryDirectory() as folder:
         try:
@@ -52,7 +52,7 @@ async def bad_network(folder: Path, ledger: Ledger, seed: int, seconds: float, s
 
 
 async def standstills(folder: Path, ledger: Ledger, seed: int, seconds: float, say: Say) -> None:
-    """Of 5 to 120 s."""
+    """Stop the node for 5 to 120 s, again and again."""
     chance = Random(seed)
     with Nsqd(folder / "data") as node:
         disturb = partial(stop_now_and_then, node, ledger, chance, shortest=5.0, longest=120.0, say=say)
@@ -67,7 +67,7 @@ async def jumping_clock(folder: Path, ledger: Ledger, seed: int, seconds: float,
             await jump(clock, chance.uniform(1, 30), say)
 
     with Nsqd(folder / "data", environ=clock.environ) as node:
-        # On a busy machine an answer takes seconds. It must not come too late, as what times out looks like a clock fault.
+        # On a busy machine an answer takes seconds. It must not come too late, as a timeout looks like a clock fault.
         load = Load(longest_delay=60.0, msg_timeout=60.0, drain=300.0)
         await run_load(node, node.tcp, ledger, chance, partial(_for, seconds, disturb), load)
 

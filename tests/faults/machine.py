@@ -1,7 +1,7 @@
-"""nsqd without sockets and without a loop: broker, turn and store on a simulated disk and a clock that is moved by hand.
+"""nsqd without sockets and without a loop: broker, turn and store on a simulated disk, with a clock that tests move.
 
-What the daemon does in tasks and threads beside the turns (`nsqd.log.committer`, `nsqd.timers`) are generators here: each
-yields how long it sleeps, or the wake-up that it waits for, and `pass_time` runs them in the order of their time.
+What the daemon does in tasks and threads beside the turns (`nsqd.log.committer`, `nsqd.timers`) are generators here.
+Each yields how long it sleeps, or the wake-up that it waits for, and `pass_time` runs them in the order of their times.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Clock:
         self._true = 0  # nanoseconds
         self._boot = 0
         self._step = 0
-        self.forward = 0.0  # seconds by which the wall clock was ever set forward
+        self.forward = 0.0  # the most seconds by which the wall clock was set forward
 
     @property
     def true(self) -> float:
@@ -66,7 +66,7 @@ class Clock:
 
     def reach(self, monotonic: float) -> None:
         self._true = max(self._true, ceil(monotonic * 1e9) - self._boot)
-        while self.monotonic() < monotonic:  # what a float has rounded
+        while self.monotonic() < monotonic:  # makes up for the rounding of a float
             self._true += 1
 
     def sleep(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class _Running:
 
 
 class Machine:
-    """Made anew for each start of the process. `observe` is called whenever a turn or a piece of a task is over."""
+    """A machine, made anew for each start. `observe` is called after each turn and each step of a task."""
 
     def __init__(
         self, disk: SimulatedDisk, clock: Clock, settings: LogSettings, options: Options, random: Random
@@ -101,7 +101,7 @@ class Machine:
         self.on_round_begun: Callable[[], None] = lambda: None
         self.on_round_ended: Callable[[str | None], None] = lambda error: None
         self._tasks: list[_Running] = []
-        self._shielded = 0  # tasks whose end is waited for
+        self._shielded = 0  # tasks for whose end a stop waits
         self._saves_topology = False
         self.store = Store.open(
             DATA_PATH,
@@ -146,7 +146,7 @@ class Machine:
             self._start_task(task())
 
     def stop(self) -> None:
-        """The end of a process that was asked to end."""
+        """End the process as if it was asked to."""
         with self.turn():
             pass
         while self._shielded:
@@ -187,7 +187,7 @@ class Machine:
         self.clock.reach(end)
 
     def sync(self, *topics: str) -> str | None:
-        """What `Store.sync` does for operators; returns the error, if any."""
+        """Do what `Store.sync` does for operators. Return the error, if any."""
         self.store.write_logs()
         result = self.store.rounds.wanted_result()
         end = self.clock.monotonic() + LONGEST_SYNC
@@ -235,7 +235,7 @@ class Machine:
             running.waits_for = awaited
 
     def _a_while(self) -> float:
-        """What a thread takes for its work on the disk."""
+        """Return how long a thread takes for its work on the disk."""
         return self.random.choice((0.0, 0.001, 0.02))
 
     # What runs beside the turns

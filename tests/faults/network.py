@@ -1,4 +1,4 @@
-"""A bad network between clients and nodes: a TCP proxy that harms connections as networks do, driven by a seed.
+"""A bad network between clients and nodes: a TCP proxy that disturbs connections as networks do, driven by a seed.
 
     client ---> Link (a port of its own) ---> nsqd, nsqlookupd, ...
 
@@ -22,24 +22,24 @@ from tests.soak.ledger import Ledger
 
 _READ_SIZE: Final = 65536
 _LONGEST_DELAY: Final = 0.3
-_NEXT: Final = 0.05  # seconds that a cut waits for bytes, to come in the midst of them
+_NEXT: Final = 0.05  # seconds that a cut waits for bytes, so that it comes in the middle of them
 _SETTLES: Final = 2.0  # seconds after which both ends have noticed what happened to their connection
 
 
 class Fault(StrEnum):
     """What happens to existing and new connections while the fault lasts."""
 
-    CUT = "cut"  # closed, after a part of what was under way; new ones are closed at once
+    CUT = "cut"  # existing ones are closed after a part of what was under way; new ones are closed at once
     RESET = "reset"  # the same with RST
-    STALL = "stall"  # nothing passes, and nobody is told; new ones are accepted
-    HALF_CLOSE = "half-close"  # the server sees the end of what the client sends, and goes on sending
-    DELAY = "delay"  # each piece comes later
+    STALL = "stall"  # nothing passes, and neither end notices; new ones are accepted
+    HALF_CLOSE = "half-close"  # the server sees the end of the client's stream, and goes on sending
+    DELAY = "delay"  # each piece is delayed
     DRIP = "drip"  # a few bytes at a time
     BLACK_HOLE = "black hole"  # new ones are accepted and lead nowhere; the others go on
 
 
 class Link:
-    """One address behind the network."""
+    """An address behind the bad network."""
 
     def __init__(self, target: tuple[str, int], chance: Random) -> None:
         self.target = target
@@ -51,7 +51,7 @@ class Link:
         self._passing: set[_Passage] = set()
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; the address is known when it has started."""
+        """Serve until cancelled. The address is known when this has started."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         self.address = listeners[0].socket.getsockname()
         async with trio.open_nursery() as nursery:
@@ -77,7 +77,7 @@ class Link:
             await self._healed.wait()
         try:
             server = await trio.open_tcp_stream(*self.target)
-        except OSError:  # the node is away
+        except OSError:  # the node is down
             await _end(client, with_reset=True)
             return
         passage = _Passage(self, client, server)
@@ -129,11 +129,11 @@ class _Passage:
             self._upward.cancel()
         elif fault in (Fault.CUT, Fault.RESET):
             self._with_reset = fault is Fault.RESET
-            self._is_ending = True  # in the midst of what comes next, if something does
+            self._is_ending = True  # the connection ends in the middle of what comes next, if anything does
             self._scope.deadline = trio.current_time() + _NEXT
 
     async def _carry(self, source: trio.SocketStream, sink: trio.SocketStream, scope: trio.CancelScope) -> None:
-        """In one direction, in order, until its end, which is handed on too."""
+        """Carry bytes in one direction, in order, up to their end, which is passed on, too."""
         try:
             with scope:
                 while data := bytes(await source.receive_some(_READ_SIZE)):
@@ -143,7 +143,7 @@ class _Passage:
                             self._scope.cancel()
                         await trio.lowlevel.checkpoint()
             await sink.send_eof()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):  # one end has gone: so does the other
+        except (trio.BrokenResourceError, trio.ClosedResourceError):  # one end has gone, so the other is closed
             self._scope.cancel()
 
 

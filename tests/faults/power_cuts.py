@@ -1,8 +1,8 @@
-"""A real nsqd whose power goes: its disk as a power cut leaves it, a new nsqd on that disk, and the ledger.
+"""A real nsqd loses its power: its disk as a power cut leaves it, a new nsqd on that disk, and the ledger.
 
-While clients publish, consume and reshape, the shim records what nsqd does to its disk (`trace.py`). At random moments
-the ledger is copied. Afterwards the disk of each of these moments is made, without some part of what was not synced;
-nsqd starts on it, and has to know and deliver all that clients knew at that moment.
+While clients publish, consume, create and delete, the shim records what nsqd does to its disk (`trace.py`). At random
+moments the ledger is copied. Afterwards the disk of each of these moments is made, without some part of what was not
+synced. nsqd starts on it, and has to know and deliver everything that clients knew at that moment.
 
 Syncs take up to SLOW_SYNC, as on an honest disk, so that much is always under way.
 """
@@ -26,7 +26,7 @@ from tests.support.traffic import Load, Pace, check_shape, drain, log_of, new_le
 
 SYNC_TIMEOUT: Final = 0.5
 SLOW_SYNC: Final = 0.02
-# With --ack=written a message is synced --sync-timeout after its answer at the latest. The rest is for the journal, which
+# With --ack=written a message is synced at most --sync-timeout after its answer. The rest is for the journal, which
 # is written every tenth of a second, and for two rounds of a dozen syncs each on a busy machine.
 WINDOW: Final = SYNC_TIMEOUT + 0.1 + 1.2
 EXCUSES: Final[Mapping[str, Excuses]] = {
@@ -43,7 +43,7 @@ class Outcome:
     """What happened in some runs."""
 
     cuts: Counter[str] = field(default_factory=Counter)
-    acknowledged: int = 0  # at the moments of the cuts, summed
+    acknowledged: int = 0  # sum over the moments of the cuts
     lost: int = 0  # within the window
     oldest_lost: float = 0.0  # how long before the cut
 
@@ -70,7 +70,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     rules: tuple[Rule, ...] = (),
 ) -> None:
-    """Raises AssertionError, with the seed and the log, when more is lost than may be."""
+    """Run it. Raise AssertionError, with the seed and the log, if more is lost than may be."""
     chance = random.Random(seed)
     moments, trace = _record(folder, chance, seed, ack, cuts, environ or {}, rules)
     replay = Replay(read_trace(trace))

@@ -1,4 +1,4 @@
-"""Real processes on a disk that refuses to read for as long as a test wants it."""
+"""Real processes on a disk that refuses to read for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _READS: Final = Op.READ | Op.CACHED_READ | Op.LIST
 
 
 class RefusingDisk:
-    """The disk that a data path is on, for the processes that are started with `environ`."""
+    """The disk of a data path, for the processes that are started with `environ`."""
 
     def __init__(self, folder: Path, data_path: Path) -> None:
         self._shim = Shim(folder, data_path)
         self.environ: Mapping[str, str] = self._shim.environ
 
     def refuse(self, part_of_path: str) -> None:
-        """From now on, what has this in its path; with a "+" before it also opening."""
+        """Refuse reads of files that have this in their path; with a "+" in front also refuse to open them."""
         ops = _READS | Op.OPEN if part_of_path.startswith("+") else _READS
         self._shim.apply(Rule(ops, Effect.FAIL, pattern=f"*{part_of_path.removeprefix('+')}*"))
 

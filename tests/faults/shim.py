@@ -1,4 +1,4 @@
-"""What stands between a process and its disk: `shim.c`, built, given to nsqd with LD_PRELOAD, and steered while it runs.
+"""The library between a process and its disk, `shim.c`: builds it, loads it into nsqd with LD_PRELOAD, and steers it.
 
 with Shim(folder, data_path) as shim, Nsqd(data_path, environ=shim.environ) as nsqd:
     shim.apply(Rule(Op.READ, Effect.FAIL, seconds=0.3, pattern="topics/*/carried.*"))
@@ -35,7 +35,7 @@ _SIZE: Final = _CONTROL.size + MOST_RULES * _RULE.size
 class Op(IntFlag):
     OPEN = 1
     READ = 2
-    CACHED_READ = 4  # what the page cache holds; EAGAIN sends the reader to the disk
+    CACHED_READ = 4  # a read from the page cache; EAGAIN sends the reader to the disk
     WRITE = 8
     TRUNCATE = 16
     SYNC = 32
@@ -49,24 +49,24 @@ class Op(IntFlag):
 
 class Effect(IntEnum):
     FAIL = 0
-    SHORT = 1  # a part is read or written, and the answer says so
-    TORN = 2  # a part is written, and the answer is an error
+    SHORT = 1  # a part is read or written, and the result says so
+    TORN = 2  # a part is written, and the result is an error
     HANG = 3
-    SKIP = 4  # nothing is done, and the answer is that all is well
+    SKIP = 4  # nothing is done, and the result is success
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which calls go wrong, and how."""
+    """Which calls fail, and how."""
 
     ops: Op
     effect: Effect
     code: int = errno.EIO
-    pattern: str = "*"  # of the path below the data path
-    share: float = 1.0  # of the calls that match
-    seconds: float = 3600.0  # from when it is applied
-    most: int = -1  # calls; negative: no bound
-    milliseconds: int = 0  # of a hang, at most
+    pattern: str = "*"  # of paths, relative to the data path
+    share: float = 1.0  # share of the matching calls
+    seconds: float = 3600.0  # seconds from when the rule is applied
+    most: int = -1  # number of calls; negative: no bound
+    milliseconds: int = 0  # longest hang
 
     def packed(self, now: float) -> bytes:
         until = int((now + self.seconds) * 1e9)
@@ -77,7 +77,7 @@ class Rule:
 
 
 class Injected(NamedTuple):
-    """A fault that a call has met."""
+    """A fault that was injected into a call."""
 
     at: float  # as time.monotonic() counts
     op: str
@@ -87,7 +87,7 @@ class Injected(NamedTuple):
 
 
 class Shim:
-    """One disk, for as many lives of a process as use its `environ`."""
+    """One disk, for all processes that are started with `environ`."""
 
     def __init__(self, folder: Path, data_path: Path, *, seed: int = 0, traced: bool = False) -> None:
         self.trace_path = folder / "shim.trace"
@@ -113,7 +113,7 @@ class Shim:
         self._control.close()
 
     def apply(self, *rules: Rule) -> None:
-        """These and no others, from now on."""
+        """Apply these rules and no others from now on."""
         self._set_count(0)
         now = time.monotonic()
         for place, rule in enumerate(rules):
@@ -129,7 +129,7 @@ class Shim:
 
     @property
     def injected(self) -> list[Injected]:
-        """All faults so far."""
+        """Return all faults so far."""
         if not self._log_path.exists():
             return []
         found = []
@@ -140,18 +140,18 @@ class Shim:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often what was injected."""
+        """Return how often each fault was injected."""
         return Counter(f"{it.op} {it.effect}" for it in self.injected)
 
 
 def library() -> Path:
-    """The compiled shim. Raises CalledProcessError with the compiler's words on stderr."""
+    """Return the compiled shim. Raise CalledProcessError, with the compiler's output on stderr."""
     return Path(_built().name) / "shim.so"
 
 
 @cache
 def _built() -> TemporaryDirectory[str]:
-    """Compiled once for each process that asks, and gone with it."""
+    """Compile the shim once for each process that needs it; it is removed with that process."""
     assert COMPILER, "there is no C compiler"
     folder = TemporaryDirectory(prefix="nsq-shim-")
     target = Path(folder.name) / "shim.so"

@@ -1,4 +1,4 @@
-"""Random lives of a broker on a disk that fails and a clock that jumps; all chance comes from the seed."""
+"""Random lives of a broker on a disk that fails and with a clock that jumps. All randomness comes from the seed."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _settings_of_history(random: Random) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is made of. `crashes` and `fails` choose among what can happen to it."""
+    """The settings of a run. `crashes` and `fails` choose among the things that can happen to it."""
 
     ack: Ack | None = None  # None: chosen by the seed
     crashes: tuple[Crash, ...] = tuple(Crash)
     fails: bool = True
     syncs_files: bool = True
-    history: bool = False  # channels go back in it, retention keeps it, and a part of the disk is left free
+    history: bool = False  # with seeks, retention, and a disk reserve
 
 
 ANYTHING: Final = Plan()
@@ -72,7 +72,7 @@ HISTORY: Final = Plan(history=True)
 
 
 def command_for(name: str, seed: int) -> str:
-    """What replays it, with a trace."""
+    """Return the command that repeats the life, with a trace."""
     return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose"
 
 
@@ -115,7 +115,7 @@ class Simulation:
             topic_ack={"scratch": random.choice(tuple(Ack))} if plan.ack is None else {},
             **(_settings_of_history(random) if plan.history else {}),
         )
-        self.big = random.random() < 0.3  # messages of pages
+        self.big = random.random() < 0.3  # messages take several pages
         self.steps_of_the_clock = random.random() < 0.3
         self.fails = plan.fails and random.random() < 0.5
         self._crash_at_stop = Crash.KILL
@@ -334,7 +334,7 @@ class Simulation:
         self.counts["failures"] += 1
 
     def _use_up(self) -> None:
-        """Others fill the disk, into the reserve or nearly so."""
+        """Let others fill the disk, into the reserve or nearly so."""
         disk, reserve = self.life.disk, self.life.settings.disk_reserve
         if self.random.random() < 0.5:
             disk.capacity = None

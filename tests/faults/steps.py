@@ -1,4 +1,4 @@
-"""A fixed script that has a broker do everything that touches the disk once, for cutting it at each of its calls."""
+"""A fixed script with every action of a broker that touches the disk, to be cut at each of its calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def play(life: Life) -> None:
         life.requeue(reader, second, 0.0)
     with life.turn():
         life.requeue(reader, next(iter(reader.in_hand)), 2.0)
-    for _ in range(4):  # segments end, the journal is rotated
+    for _ in range(4):  # enough to end segments and rotate the journal
         with life.turn():
             life.publish("orders", 4, size=150)
             life.finish(reader, list(reader.in_hand))
@@ -64,20 +64,20 @@ def play(life: Life) -> None:
 
 
 def new_life(ack: str, stop_at: int | None = None, torn: float = 0.0) -> Life:
-    random = Random(7)  # what happens is the same each time
+    random = Random(7)  # every run does the same
     disk = SimulatedDisk(random=random, stop_at=stop_at, torn=torn)
     return Life(random, disk=disk, ack=ack, max_bytes_per_file=700, mem_queue_size=4)
 
 
 @contextmanager
 def tiny_journal() -> Iterator[None]:
-    """Rotates within the little that the script has to tell."""
+    """Return settings of a journal that rotates within this short script."""
     with small_journal(), mock.patch("nsqd.log.journal.rotation.ROTATE_AT", 1500):
         yield
 
 
 def calls(ack: str) -> list[Call]:
-    """Those of the whole script after which a crash may leave something else."""
+    """Return the calls of the whole script after which a crash may leave something else."""
     life = new_life(ack)
     with tiny_journal():
         play(life)
@@ -85,7 +85,7 @@ def calls(ack: str) -> list[Call]:
 
 
 def crashes(call: Call) -> Iterator[tuple[Crash, float]]:
-    """How it may end at a call, and how much of a write has reached the page cache by then."""
+    """Return how the process may end at a call, and how much of a write has reached the page cache by then."""
     for torn in (0.0, 0.5, 1.0) if call.kind == "write" else (0.0,):
         yield Crash.KILL, torn
     for crash in Crash:
@@ -94,7 +94,7 @@ def crashes(call: Call) -> Iterator[tuple[Crash, float]]:
 
 
 def cut(ack: str, call: Call, crash: Crash, torn: float) -> None:
-    """Stops at the call, and goes on with what is left. Raises Violation."""
+    """Stop at the call, and continue with what is left. Raise Violation."""
     life = new_life(ack, stop_at=call.number, torn=torn)
     with tiny_journal():
         try:
