@@ -246,8 +246,8 @@ class SimulatedDisk(Files):
             return []
         if crash is Crash.FORGETS_LATEST:
             return changes[: random.randint(0, len(changes))]
-        # The order is random, but removals keep theirs: readers rely on the oldest segment going first. And if a
-        # folder still has a name in it, its own name stays: no file system removes a folder that is not empty.
+        # The order is random, but removals keep theirs: readers rely on the oldest segment going first. And the
+        # name of a folder that still exists cannot become another's: no file system replaces a folder with files.
         kept: list[NameChange] = []
         forgotten: list[Folder] = []
         taken: list[tuple[Folder, str]] = []

@@ -1,4 +1,4 @@
-"""Do the checkers notice? Each planted bug is found by the ledger that claims to find it."""
+"""Do the checkers notice? For each planted bug, the ledger that has to find it does."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NEWER = [b"newer %d" % number for number in range(6)]
 
 
 def make_twice(path: Path) -> tuple[dict[Path, bytes], dict[Path, bytes]]:
-    """All files as they were at one stop, and at the next one."""
+    """Return all files as they were at one stop, and at the next one."""
     make(path)
     older = snapshot(path)
     with running(path) as node:
@@ -63,7 +63,7 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
         harm, older.get(file)
     )
     if harmed == before:
-        return  # nothing has changed in it
+        return  # the file has not changed in between
     if harmed is None:
         (tmp_path / file).unlink()
     else:
@@ -72,9 +72,9 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
     examined = run_fsck(tmp_path)
     got = outcome(tmp_path)
     if (name, harm) == ("topology.json", "older"):
-        assert (examined.status, got.damage) == (0, [])  # as a kill may leave it
+        assert (examined.status, got.damage) == (0, [])  # a kill may also leave this
     elif harm == "garbage" and file.suffix == ".log":
-        assert examined.status == 1  # of what the checkpoint vouches for a start reads nothing: consumers find out
+        assert examined.status == 1  # a start reads nothing before the checkpoint: consumers find the damage
     else:
         assert examined.status == 1
         assert any(damage.file in (file.name, "") or damage.topic == "t" for damage in got.damage)
@@ -84,7 +84,7 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
         lost = {*[*BODIES, LATE, *NEWER][base : base + len(records_of(before))]}
     check(got, lost=lost, where=f"{name} {harm}", more=NEWER)
     if file.name == f"{40:020}.log" and harm != "garbage":
-        assert read_log_id(Files(), tmp_path / T) != log_id  # what was shown of it is not what comes now
+        assert read_log_id(Files(), tmp_path / T) != log_id  # its sequences now mean other messages than readers saw
     with running(tmp_path) as node:
         assert "e" in node.broker.topic("t").channels
         assert node.broker.topic("u").paused
@@ -166,7 +166,7 @@ def test_node_keeps_its_id_as_long_as_the_journal_knows_it(tmp_path: Path) -> No
 
 
 def test_last_segment_cut_at_every_byte(tmp_path: Path) -> None:
-    """Without a checkpoint that vouches for it, as after a kill: what is whole is delivered, the rest is kept aside."""
+    """Without a checkpoint behind the cut, as after a kill: whole records are delivered, the rest is kept aside."""
     original = tmp_path / "original"
     original.mkdir()
     node = DiskNode(original)
@@ -220,7 +220,7 @@ def test_deletion_that_the_journal_did_not_hear_of_is_no_damage(tmp_path: Path) 
         node.publish("t", *BODIES)
         node.settle()
         node.broker.delete_topic("t")
-        node.broker.topic("t").channel("c")  # in the same turn, of which the journal hears nothing
+        node.broker.topic("t").channel("c")  # in the same turn, which never reaches the journal
     assert run_fsck(tmp_path).status == 0
     with running(tmp_path) as node:
         assert node.damage == []
@@ -246,7 +246,7 @@ def test_older_journal_of_another_log_never_finishes_what_is_new(tmp_path: Path)
 
 
 def test_cut_that_is_lost_with_its_frame_never_finishes_what_is_new(tmp_path: Path) -> None:
-    """The power was cut, the journal was ahead of the log, and the frame that took it back is damaged later."""
+    """After a power cut the journal was ahead of the log, and the frame that undid this is damaged later."""
     make(tmp_path)
     size = (tmp_path / "journal.000001").stat().st_size
     with running(tmp_path) as node:

@@ -1,4 +1,4 @@
-"""Bits that are not what they were."""
+"""Single flipped bits in files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = int(os.environ.get("NSQ_SEED", "1"))
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """Files in memory where there are such: hundreds of thousands are made and removed."""
+    """Return a folder in memory if there is one, as hundreds of thousands of files are made and removed."""
     memory = Path("/dev/shm")
     if not os.access(memory, os.W_OK):
         yield tmp_path
@@ -41,7 +41,7 @@ def test_any_flipped_bit_is_found_and_costs_at_most_its_record(part: int, quick_
 
 
 def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick_path: Path) -> None:
-    """A bit of every byte."""
+    """Tries one bit of every byte."""
     path = quick_path / "original"
     make_carried(path)
     assert run_fsck(path)[:2] == (0, [])
@@ -61,7 +61,7 @@ def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick
 
 
 def records_of_side_file(data: bytes) -> dict[int, tuple[int, int]]:
-    """Where each message's record starts and ends."""
+    """Return where each message's record starts and ends."""
     found = {}
     position = 0
     while (header := decode_header(data, position)) is not None:

@@ -1,4 +1,4 @@
-"""Deferred messages over a week: none early, none lost, however often the broker dies, and no segment kept alive by them."""
+"""Deferred messages over a week: none early, none lost, however often the broker dies, and none keeps a segment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.week import MINUTE, WEEK, Life, play
 MESSAGES = 40_000  # `python -m tests.faults deferred` takes 100,000
 
 
-@pytest.mark.parametrize("seed", [1])  # the test's name has it, should it fail
+@pytest.mark.parametrize("seed", [1])  # in the test's name, so that a failure shows it
 def test_a_week_of_deferred_messages_and_sudden_deaths(tmp_path: Path, seed: int) -> None:
     life, expected = play(tmp_path, messages=MESSAGES, seed=seed)
     assert expected.early == []
@@ -52,7 +52,7 @@ def test_messages_that_stay_for_ever_do_not_keep_finished_segments(tmp_path: Pat
     assert attempts > 100
     assert life.segments() <= 2
     assert life.side_files() == 1
-    assert not {0, 1} & set(life.history())  # nor do readers of history see what lies beside it
+    assert not {0, 1} & set(life.history())  # readers of history do not see the side file's messages
     life.pass_time(WEEK)
     last = {message.body: message for message in life.messages()}
     assert set(last) == {b"for ever", b"in a week"}

@@ -1,4 +1,4 @@
-"""The simulated disk keeps what was synced, and forgets, fails and stops as it is told."""
+"""The simulated disk keeps what was synced, and forgets, fails and stops as told."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def disk() -> SimulatedDisk:
 
 
 def outcomes(prepare: object, crash: Crash, path: Path = A) -> set[bytes | None]:
-    """What may be left of a file, by many throws of the dice."""
+    """Return what may be left of a file, by many random crashes."""
     found: set[bytes | None] = set()
     assert callable(prepare)
     for seed in range(60):
@@ -179,7 +179,7 @@ def test_without_fdatasync_nothing_lasts(disk: SimulatedDisk) -> None:
 
 def test_after_a_failed_sync_another_one_brings_nothing_back() -> None:
     def prepare(disk: SimulatedDisk) -> None:
-        disk.random = Random(0)  # it keeps no page
+        disk.random = Random(0)  # this seed keeps no page
         appended(disk)
         disk.fail(errno.EIO, "sync")
         with pytest.raises(OSError, match="Input/output error"):
@@ -244,7 +244,7 @@ def test_machine_stops_at_any_call_and_stays_stopped() -> None:
             disk.unlink(A)
         disk.crash(Crash.KILL, Random(0))
         assert not disk.exists(A) or disk.read(A) == b"old"
-        assert disk.exists(A) == (call.kind == "sync folder")  # which comes after the rename
+        assert disk.exists(A) == (call.kind == "sync folder")  # the sync of the folder comes after the rename
 
 
 def test_calls_that_only_look_change_nothing(disk: SimulatedDisk) -> None:

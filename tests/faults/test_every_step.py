@@ -1,4 +1,4 @@
-"""A script that is cut at each call which changes the disk: what is left is always enough to go on from."""
+"""A script is cut at each call that changes the disk: a broker can always continue from what is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random lives have brought to light, each as short as it can be."""
+"""Bugs that random lives have found, each as a test that is as short as possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_topic_made_anew_keeps_its_files_when_the_old_ones_go() -> None:
     store.publish(b"a")
     store.publish(b"b")
     store.checkpoint()
-    store.log().release(2)  # the first segment is to be removed by the next round
+    store.log().release(2)  # the next round has to remove the first segment
     store.store.drop_log("t")
     store.publish(b"c")
     store.sync()
@@ -136,7 +136,7 @@ def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
     segment = store.log().folder / segment_name(0)
     store.store.remove([segment])
     store.store.record(("hold", "t", "c", True), urgent=True)
-    store.sync()  # goes well, and says nothing of what the failed one has lost
+    store.sync()  # succeeds, which says nothing about what the failed sync has lost
     assert disk.exists(segment)
     store.rotate()
     store.sync()
@@ -144,7 +144,7 @@ def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
 
 
 class Rolled:
-    """A log with a finished segment, and a newer one whose name could not be made lasting yet."""
+    """A log with a finished segment, and a newer one whose name is not durable yet."""
 
     def __init__(self) -> None:
         self.disk = SimulatedDisk()

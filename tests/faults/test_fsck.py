@@ -1,4 +1,4 @@
-"""`nsqd fsck`: clean paths are clean, damage is told as recovery tells it, and what is safe is mended."""
+"""`nsqd fsck`: clean paths are clean, damage is reported as recovery reports it, and safe repairs are made."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_nothing_is_found_after_a_stop_or_a_kill(tmp_path: Path, kill: bool) -> 
 
 
 def test_nothing_is_found_after_kills_anywhere(tmp_path: Path) -> None:
-    """Between any two steps of a life in which topics and channels come and go."""
+    """Kills come between any two steps of a life in which topics and channels are made and deleted."""
     for steps in range(12):
         folder = tmp_path / str(steps)
         folder.mkdir()
@@ -92,7 +92,7 @@ def test_lines_tell_severity_topic_segment_offset_and_sequences(path: Path, caps
 
 
 def test_fsck_and_recovery_agree(path: Path) -> None:
-    """About what recovery looks at: everything behind the last checkpoint, and what is missing."""
+    """They agree about what recovery looks at: everything behind the last checkpoint, and missing files."""
     (path / T / f"{14:020}.log").unlink()
     journal = bytearray((path / JOURNAL).read_bytes())
     journal[60] ^= 1
@@ -213,10 +213,10 @@ def test_journal_is_not_held_in_memory_unpacked(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sum(1 for change in changes if change[0] == "wait") == waiting
-    assert peak < 60 * waiting  # a change as Python has it takes 300 bytes
+    assert peak < 60 * waiting  # an unpacked change takes 300 bytes
 
 
-# What was imported from Go's nsqd
+# Imports from Go's nsqd
 
 QUEUES: Queues = {"t": {"a": some(attempts=(0, 3)), "b": [], "": some(70, first=500)}, "u": {"": some(30, first=900)}}
 
@@ -227,7 +227,7 @@ def test_nothing_is_found_after_an_import(tmp_path: Path) -> None:
     assert run_fsck(tmp_path)[:2] == (0, [])
     with running(tmp_path) as node:
         assert node.damage == []
-        assert len(node.consume("t", "a").bodies) == 100 + 70  # its own, and the topic's
+        assert len(node.consume("t", "a").bodies) == 100 + 70  # its own messages, and the topic's
         node.stop()
     assert run_fsck(tmp_path)[:2] == (0, [])
 
@@ -239,7 +239,7 @@ def test_import_that_was_interrupted_is_told_of(tmp_path: Path, step: Step, seve
     marker = read_marker(Files(), tmp_path)
     assert marker is not None
     write_marker(Files(), tmp_path, replace(marker, step=step))
-    if step is Step.RUNNING:  # as far as it came
+    if step is Step.RUNNING:  # up to the step at which it stopped
         for segment in (tmp_path / T).glob("*.log"):
             segment.write_bytes(segment.read_bytes()[:-7])
     found = run_fsck(tmp_path)
@@ -348,7 +348,7 @@ def test_command_line(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_nsqd_without_fsck_is_the_broker() -> None:
-    # In a process of its own: the broker's first line blocks signals, which this one still needs.
+    # In a process of its own: the broker's first line blocks signals that this process needs.
     called = subprocess.run(
         [sys.executable, "-m", "nsqd", "--data-path=fsck", "--version"],
         capture_output=True,

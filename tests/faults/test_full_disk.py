@@ -1,4 +1,4 @@
-"""A real file system of 32 MiB that gets full: publishing stops, everything else goes on, and nobody restarts anything."""
+"""A real file system of 32 MiB fills up: publishing stops, everything else goes on, and no restart is needed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 class Full:
-    """An nsqd on the small disk, and what it has said OK to."""
+    """An nsqd on the small disk, and the messages that it has answered with OK."""
 
     def __init__(self, disk: SmallDisk, *options: str) -> None:
         self.disk = disk
@@ -48,7 +48,7 @@ class Full:
         self.acknowledged: list[bytes] = []
 
     def publish_until_refused(self, topic: str = "t", at_once: int = 20) -> str:
-        """Returns the error's text."""
+        """Publish until the first error, and return its text."""
         client = self.nsqd.connect()
         deadline = time.monotonic() + WAIT
         while time.monotonic() < deadline:
@@ -67,7 +67,7 @@ class Full:
         return client.frame().data.startswith(b"E_PUB_FAILED PUB failed ")
 
     def consume(self, count: int, topic: str = "t") -> list[bytes]:
-        """Finishes so many messages, all of which must come."""
+        """Finish this many messages, all of which have to come."""
         found = []
         with Client(self.nsqd.tcp) as consumer:
             consumer.subscribe(topic, ready=50)
@@ -80,7 +80,7 @@ class Full:
         return found
 
     def goes_on_by_itself(self) -> None:
-        """Nobody publishes, nobody restarts: healthy, and then it takes messages for good."""
+        """Wait, without publishing or restarting, until nsqd is healthy; then it has to accept messages reliably."""
         eventually(lambda: self.nsqd.http("GET", "/ping").body == b"OK", WAIT)
         eventually(lambda: not self.is_refused(), WAIT)
         client = self.nsqd.connect()
@@ -106,7 +106,7 @@ def test_reserve_stops_publishing_and_consuming_opens_it_again(disk: SmallDisk, 
         assert error.startswith(f"E_MPUB_FAILED MPUB failed write {disk.folder}: ")
         assert error.endswith("MiB left on the disk, of which --disk-reserve keeps 4.0 MiB")
         assert len(full.acknowledged) * len(PADDING) > SIZE - RESERVE - 3 * MEBIBYTE
-        assert disk.free > RESERVE - MEBIBYTE // 2  # indexes and the journal come out of it
+        assert disk.free > RESERVE - MEBIBYTE // 2  # indexes and the journal use some of the reserve
         until_closed(full)
         for command, word in ((pub("t", b"x"), b"PUB"), (mpub("t", [b"x"]), b"MPUB"), (dpub("t", 9, b"x"), b"DPUB")):
             client = nsqd.connect()
@@ -125,7 +125,7 @@ def test_reserve_stops_publishing_and_consuming_opens_it_again(disk: SmallDisk, 
 
 
 def until_closed(full: Full) -> None:
-    """A batch that does not fit leaves room for smaller ones."""
+    """Publish smaller and smaller batches, because one that does not fit leaves room for smaller ones."""
     client = full.nsqd.connect()
     try:
         while True:
@@ -144,7 +144,7 @@ def test_really_full_disk_is_consumed_empty(disk: SmallDisk, ack: str, at_once: 
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")
         assert full.publish_until_refused(at_once=at_once).endswith(": no space left on device")
-        full.disk.fill()  # also what a batch that did not fit has left
+        full.disk.fill()  # also the room that a batch has left which did not fit
         assert disk.free == 0
         assert full.ping.startswith("500 NOK - ")
         assert full.consume(len(full.acknowledged)) == full.acknowledged
@@ -152,7 +152,7 @@ def test_really_full_disk_is_consumed_empty(disk: SmallDisk, ack: str, at_once: 
 
 
 def test_journal_has_space_of_its_own(disk: SmallDisk) -> None:
-    """A requeue is in the journal before its message comes again, so attempts survive a kill also now."""
+    """The journal records a requeue before its message comes again, so attempts survive a kill even now."""
     full = Full(disk, "disk-reserve=0")
     with full.nsqd as nsqd:
         nsqd.connect().publish("t", *[b"%d" % number for number in range(200)])
@@ -225,7 +225,7 @@ def test_killed_and_started_on_a_full_disk(disk: SmallDisk, ack: str, reserve: i
         nsqd.start()
         assert full.is_refused()
         found = full.consume(nsqd.channel("t")["depth"])
-        if ack == "memory":  # NSQ's promise: what was in memory is gone
+        if ack == "memory":  # NSQ's promise: messages in memory are lost
             assert found == full.acknowledged[: len(found)]
             assert len(found) > len(full.acknowledged) - 300
         else:

@@ -1,4 +1,4 @@
-"""One kind of call fails for a while: publishers are told, readers notice nothing, and it heals by itself."""
+"""One kind of call fails for a while: publishers get errors, consumers notice nothing, and nsqd recovers by itself."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Refuses(Enum):
     """Which publishers the log refuses."""
 
     NONE = 0
-    SYNCED = 1  # who waits for the sync
+    SYNCED = 1  # those that wait for the sync
     ALL = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """What fails, and what brings it about beside publishing."""
+    """What fails, and which actions besides publishing cause such calls."""
 
     name: str
     kinds: tuple[str, ...]
@@ -93,7 +93,7 @@ async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIte
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """No deadline around it: where a thread takes longer than the clock waits, it would jump there."""
+    """Run the test without a deadline: if a thread takes longer than the clock waits, the clock would jump there."""
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.1))
 
 
@@ -126,7 +126,7 @@ def test_it_is_told_and_heals(case: Case, ack: Ack) -> None:
             assert store.store.health.endswith(": input/output error")
             if case.refuses is Refuses.ALL or (case.refuses is Refuses.SYNCED and ack is Ack.SYNCED):
                 assert error is not None
-            if error is None and case.refuses is not Refuses.SYNCED:  # a failed sync may have lost it
+            if error is None and case.refuses is not Refuses.SYNCED:  # a failed sync may have lost the message
                 promised.append(b"4")
             await trio.sleep(TROUBLE)
             assert set(promised) - {b"1"} <= set(store.read().values())
@@ -147,7 +147,10 @@ def test_it_is_told_and_heals(case: Case, ack: Ack) -> None:
 
 
 async def read_first(store: OpenStore, most: float) -> tuple[bool, float]:
-    """Asks again whenever something was loaded, as a channel does: whether it was there, and after how many seconds."""
+    """Read again whenever something was loaded, as a channel does.
+
+    Return whether the message was there, and after how many seconds.
+    """
     started = trio.current_time()
     while store.log().end_of_refused(0) == 0 and trio.current_time() - started < most:
         if store.log().batch_at(0) is not None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 Say = Callable[[str], None]
 
-PATIENCE = 60.0  # seconds; registrations need 15, after which nsqd looks after a peer that is silent
+PATIENCE = 60.0  # seconds; registrations need 15, as nsqd pings a silent peer after that time
 
 
 @asynccontextmanager
@@ -35,12 +35,12 @@ async def links_to(*targets: tuple[str, int], seed: int = 0) -> AsyncIterator[Se
         nursery.cancel_scope.cancel()
 
 
-# Does the network do what it is for, and nothing else?
+# The network itself
 
 
 @pytest.mark.parametrize("fault", Fault)
 def test_what_passes_is_whole_and_in_order(fault: Fault) -> None:
-    """An echo through the network gives a beginning of what was sent; all of it where nothing was broken off."""
+    """An echo returns a beginning of what was sent, and all of it if no connection was broken."""
     sent = bytes(range(256)) * 4000
 
     async def main() -> bytes:
@@ -129,7 +129,7 @@ async def load_on_a_bad_network(node: Nsqd, ledger: Ledger, seed: int, seconds: 
 
 
 def test_registrations_come_back_when_the_network_heals(tmp_path: Path) -> None:
-    """One nsqd, and for each fault an nsqlookupd of its own; all are disturbed at once, and a topic is made meanwhile."""
+    """One nsqd has an nsqlookupd for each fault. All are disturbed at once, and a topic is made meanwhile."""
     with ExitStack() as stack:
         lookupds = [stack.enter_context(Nsqlookupd()) for _ in Fault]
         trio.run(_registrations, tmp_path, lookupds)
@@ -182,7 +182,7 @@ def test_nsqadmin_answers_and_shows_who_is_silent(tmp_path: Path, fault: Fault) 
 
 async def _admin(lookupd: Nsqlookupd, folder: Path, options: Sequence[str], fault: Fault) -> None:
     async with links_to(("", 0)) as (link,):
-        # nsqadmin asks a node where it has registered that it is.
+        # nsqadmin asks a node at the address that it has registered.
         far = Nsqd(folder, *options, f"broadcast-http-port={link.address[1]}")
         place = f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}"
         admin = Nsqadmin(place, "sample-interval=1s", "http-client-request-timeout=1s")
@@ -201,7 +201,7 @@ async def _admin(lookupd: Nsqlookupd, folder: Path, options: Sequence[str], faul
                 assert answer.status == 200, path
                 longest = max(longest, time.monotonic() - began)
             print(f"{fault}: the slowest answer took {longest:.2f} s")
-            assert longest < PATIENCE / 2  # a stalled node stays silent for as long as this asks
+            assert longest < PATIENCE / 2  # a stalled node stays silent for all of this time
             link.heal()
             await _unanswered(admin, 0)
         finally:
@@ -210,7 +210,7 @@ async def _admin(lookupd: Nsqlookupd, folder: Path, options: Sequence[str], faul
 
 
 async def _unanswered(admin: Nsqadmin, count: int) -> None:
-    """Returns when nsqadmin says that so many nodes have not answered, as it must within some samples."""
+    """Wait until nsqadmin says that this many nodes have not answered."""
     said = None
     with trio.move_on_after(PATIENCE):
         while said is None or len(said) != count:
@@ -262,7 +262,7 @@ async def _storm_alone(link: Link, seed: int, told: list[str]) -> None:
 
 
 def _read_slowly(range_: object, options: object) -> list[int]:
-    """In a thread, with a pause for each batch: long enough for the network to break some of them."""
+    """Read in a thread, with a pause after each batch, so that the network has time to break some of them."""
     import pyarrow as pa
 
     from pyspark_nsq.reading import read_ranges

@@ -1,4 +1,4 @@
-"""A real nsqd whose power goes. The long version: `python -m tests.faults power-cuts`."""
+"""A real nsqd loses its power. The long version: `python -m tests.faults power-cuts`."""
 
 from __future__ import annotations
 

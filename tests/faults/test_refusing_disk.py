@@ -1,4 +1,4 @@
-"""A real nsqd whose disk refuses to read for a moment, or for good: what is owed is delivered, and nothing sound goes."""
+"""The disk of a real nsqd refuses to read, for a moment or for good: everything is delivered, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not COMPILER, reason="no C compiler")
 
 DEFERRED = 20
 SEGMENT = 10_000  # bytes
-OTHERS = [bytes(SEGMENT // 6)] * 5  # fill the rest of a segment
+OTHERS = [bytes(SEGMENT // 6)] * 5  # these fill the rest of a segment
 LONG = 30.0  # seconds, on a busy machine
 
 
@@ -42,7 +42,10 @@ def broker(tmp_path: Path, disk: RefusingDisk, *, mem_queue_size: int = 0) -> Ns
 
 
 def publish(nsqd: Nsqd, *, delay_ms: int) -> Client:
-    """Deferred messages, each in a segment of others; their consumer has them in hand and finishes those."""
+    """Publish deferred messages, each in a segment of others, all in flight to one consumer.
+
+    The consumer finishes the others.
+    """
     nsqd.post("/topic/create?topic=t")
     nsqd.post("/channel/create?topic=t&channel=c")
     producer = nsqd.connect()
@@ -57,7 +60,7 @@ def publish(nsqd: Nsqd, *, delay_ms: int) -> Client:
 
 
 def finish(consumer: Client, count: int) -> list[bytes]:
-    """What came, and is finished."""
+    """Finish what comes, and return it."""
     bodies = []
     for _ in range(count):
         message = consumer.message(LONG)
@@ -104,13 +107,13 @@ def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path,
         eventually(lambda: has_carried(nsqd), LONG)
         with disk.refusing("carried.0"):
             eventually(lambda: said(nsqd, "cannot read now"), LONG)
-            time.sleep(0.3)  # what the disk needs: this is the fault
+            time.sleep(0.3)  # for as long as the disk refuses
         assert deferred(finish(consumer, DEFERRED)) == ALL
         assert not [name for name in files_of(nsqd) if "damaged" in name]
 
 
 def test_segments_that_are_refused_while_they_are_carried_forward_stay(tmp_path: Path, disk: RefusingDisk) -> None:
-    with broker(tmp_path, disk, mem_queue_size=1000) as nsqd:  # so that the consumer reads from memory
+    with broker(tmp_path, disk, mem_queue_size=1000) as nsqd:  # the consumer reads from memory
         consumer = publish(nsqd, delay_ms=9000)
         before = {name for name in files_of(nsqd) if name.endswith(".log")}
         with disk.refusing(".log"):
@@ -129,7 +132,7 @@ def test_segments_that_are_refused_while_they_are_carried_forward_stay(tmp_path:
         consumer.send(sub("t", "c"), rdy(10))
         assert consumer.response() == b"OK"
         bodies: list[bytes] = []
-        while deferred(bodies) != ALL:  # after a kill some of the others may come again
+        while deferred(bodies) != ALL:  # after a kill some finished messages may come again
             bodies += finish(consumer, 1)
 
 

@@ -1,4 +1,4 @@
-"""A real nsqd whose disk fails. The long version: `python -m tests.faults disk-faults`."""
+"""A real nsqd on a failing disk. The long version: `python -m tests.faults disk-faults`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_nothing_is_lost_on_a_disk_that_fails(tmp_path: Path) -> None:
     assert outcome.faults.total() > 10
 
 
-# Does the shim do what it is asked for?
+# The shim itself
 
 
 def does(shim: Shim, folder: Path, call: str) -> str:
-    """What a call of Python returns to a process on this disk, which has a file of ten bytes open: `f`."""
+    """Return the result of a Python call in a process on this disk, which has a file of ten bytes open: `f`."""
     script = (
         "import errno, os\n"
         "try:\n"

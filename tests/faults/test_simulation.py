@@ -1,4 +1,4 @@
-"""Short runs of what `python -m tests.faults` does at length. A failure names the command that replays it."""
+"""Short forms of the runs of `python -m tests.faults`. A failure names the command that repeats it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND = (
     *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050, 600076, 601508, 603108, 606412, 606413),
     *(609948, 610853),
 )
-FOUND_POWER_LOSS = (104, 1226)  # what is read again behind damage in the journal
+FOUND_POWER_LOSS = (104, 1226)  # about what is read again after damage in the journal
 
 
 def check(plan: Plan, seeds: range, name: str) -> None:

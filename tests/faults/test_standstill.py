@@ -27,7 +27,7 @@ from tests.support.tools import LIMIT, Tool, address
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STANDSTILL = 5.0  # seconds; longer than clients wait for a sign of life
-LATEST = 30.0  # seconds that a deferred message may be late on a busy machine; the smallest jump is an hour
+LATEST = 30.0  # seconds that a deferred message may be late on a busy machine; jumps are an hour or more
 
 
 def say(text: str) -> None:
@@ -50,7 +50,7 @@ async def before_and_after(disturb: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_what_clients_answered_on_connections_they_lost_is_no_fault(tmp_path: Path) -> None:
-    """The clients stand still, all in one thread, so that each has to give up its connection."""
+    """The clients, all in one thread, stand still, so each of them has to drop its connection."""
 
     async def stand_still() -> None:
         await trio.sleep(2)
@@ -65,7 +65,7 @@ def test_what_clients_answered_on_connections_they_lost_is_no_fault(tmp_path: Pa
 
 
 def test_nothing_is_lost_when_a_client_stands_still(tmp_path: Path) -> None:
-    """A forwarding tool stands still for so long that nsqd gives its messages to somebody else."""
+    """A forwarding tool stands still for so long that nsqd delivers its messages to another client."""
     with Nsqd(tmp_path / "source", "msg-timeout=2s") as source, Nsqd(tmp_path / "copy") as copy:
         source.post("/topic/create?topic=orders")
         source.post("/channel/create?topic=orders&channel=c")
@@ -77,7 +77,7 @@ def test_nothing_is_lost_when_a_client_stands_still(tmp_path: Path) -> None:
             publisher.start()
             eventually(lambda: copy.topic("orders"), timeout=LIMIT)
             tool.signal(signal.SIGSTOP)
-            eventually(lambda: not source.channel("orders")["clients"], timeout=LIMIT)  # nsqd has given it up
+            eventually(lambda: not source.channel("orders")["clients"], timeout=LIMIT)  # nsqd has dropped it
             tool.signal(signal.SIGCONT)
             publisher.join(LIMIT)
             eventually(lambda: is_done(source), timeout=LIMIT)

@@ -1,4 +1,4 @@
-"""What `shim.c` has recorded of a process, played again on the simulated disk, up to a moment at which the power goes.
+"""Replays on the simulated disk what `shim.c` has recorded of a process, up to the moment of a power cut.
 
 The simulated disk (`disk.py`) knows what survives: it keeps for each file which pages are durable and for each folder
 which names, and is harsher than real file systems wherever POSIX lets it. So a trace of a real nsqd becomes data paths
@@ -41,13 +41,13 @@ class Event(NamedTuple):
     at: float  # as time.monotonic() counts
     kind: Kind
     descriptor: int
-    number: int  # flags, an offset, a size, or which sync
+    number: int  # flags, an offset, a size, or the number of a sync
     path: Path
     data: bytes
 
 
 def read_trace(path: Path) -> Iterator[Event]:
-    """All events; what a kill has cut off at the end did not happen."""
+    """Return all events. An event that a kill has cut off at the end did not happen."""
     data = memoryview(path.read_bytes())
     position = 0
     while position + _HEAD.size <= len(data):
@@ -62,7 +62,7 @@ def read_trace(path: Path) -> Iterator[Event]:
 
 
 class _FileSync:
-    """Makes durable what a file held when this began."""
+    """Makes durable what the file held when this sync began."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -77,7 +77,7 @@ class _FileSync:
 
 
 class _FolderSync:
-    """Makes durable the names that a folder held when this began."""
+    """Makes durable the names that the folder held when this sync began."""
 
     def __init__(self, folder: Folder, disk: SimulatedDisk) -> None:
         self._folder = folder
@@ -88,7 +88,7 @@ class _FolderSync:
 
 
 class Replay:
-    """A disk on which a process does what it did.
+    """A disk on which the calls of a process are repeated.
 
     Two syncs of one file do not overlap: nsqd syncs in one thread.
     """
@@ -96,7 +96,7 @@ class Replay:
     def __init__(self, events: Iterable[Event]) -> None:
         self.disk = SimulatedDisk()
         self._events = deque(events)
-        self._descriptors: dict[int, int] = {}  # of the process -> of the simulated disk
+        self._descriptors: dict[int, int] = {}  # descriptor of the process -> of the simulated disk
         self._folders: dict[int, Folder] = {}
         self._syncs: dict[int, _FileSync | _FolderSync] = {}
 
@@ -105,7 +105,7 @@ class Replay:
             self._play(self._events.popleft())
 
     def cut(self, crash: Crash, random: Random, target: Path) -> None:
-        """Writes to `target` what this power cut leaves; the replay may go on from where it was."""
+        """Write to `target` what this power cut leaves. The replay may go on afterwards."""
         left = deepcopy(self.disk)
         left.crash(crash, random)
         _write_out(left.find(DATA_PATH), target)

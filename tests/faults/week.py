@@ -1,7 +1,7 @@
-"""Deferred messages over a week of simulated time, and a broker that dies at random: `python -m tests.faults deferred`.
+"""Deferred messages over a simulated week, and a broker that dies at random: `python -m tests.faults deferred`.
 
-Broker and store are driven by hand on two virtual clocks. A death is the store being left as it lies: what was in
-buffers is gone, and the monotonic clock begins anew somewhere else.
+The test drives broker and store by hand on two virtual clocks. At a death it simply abandons the store: the contents of
+buffers are lost, and the monotonic clock begins somewhere else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONG_DELAYS: Final = replace(RULES, max_req_timeout_ms=int(WEEK * 1000), max_def
 class Life:
     """One data path, and the brokers that serve it one after the other."""
 
-    questions = None  # nobody has to AUTH
+    questions = None  # no client has to AUTH
 
     def __init__(self, path: Path, random: Random, **settings: Any) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class Life:
         self._start()
 
     def _start(self) -> None:
-        self._offset = self.random.uniform(0, 1e6) - self.elapsed  # the machine may have been started anew
+        self._offset = self.random.uniform(0, 1e6) - self.elapsed  # the machine may have been rebooted
         self.store = Store.open(self.path, self.settings, clock=lambda: self.now, wall=self.wall)
         recovered = self.store.recover()
         ids = IdSource(1, timestamp=self.wall(), reserved=recovered.ids_reserved, reserve=self.store.reserve_ids)
@@ -107,7 +107,7 @@ class Life:
         self.turn()
 
     def messages(self) -> list[Message]:
-        """All that can be had now."""
+        """Return all messages that can be had now."""
         found: list[Message] = []
         while True:
             self._load()
@@ -124,10 +124,10 @@ class Life:
             self.broker.loaded(load.topic)
             self.turn()
 
-    # What runs beside the turns, and what may be interrupted by death anywhere
+    # The tasks beside the turns, which a death may interrupt anywhere
 
     def tend(self, *, dies: bool = False) -> None:
-        """Progress, journal, syncs, rotation and carrying forward; with `dies`, up to some point."""
+        """Do progress, journal, syncs, rotation and carrying forward; with `dies` only up to some step."""
         steps = self._tend(carries=dies or self.random.random() < 0.1)
         for _ in islice(steps, self.random.randrange(7) if dies else None):
             pass
@@ -141,7 +141,7 @@ class Life:
         self._round()
 
     def _tend(self, *, carries: bool) -> Iterator[None]:
-        """Yield wherever it may be interrupted."""
+        """Yield at each step where a death may interrupt it."""
         for step in (self._save, self._round, self._rotate):
             step()
             yield
@@ -192,7 +192,7 @@ class Life:
         return len(list(self.folder.glob("carried.*")))
 
     def history(self) -> Counter[int]:
-        """How often each sequence is in the log as readers of history see it."""
+        """Return how often each sequence is in the log as readers of history see it."""
         found: Counter[int] = Counter()
         for header in headers_of(self.store, "t", self.store.logs["t"].first):
             found.update(range(header.base_sequence, header.end_sequence))
@@ -222,13 +222,13 @@ class Expected:
             life.publish(*commands)
 
     def consume(self) -> None:
-        """Takes what is there: most is finished, some is requeued for later, some is left to time out."""
+        """Consume all messages: finish most, requeue some for later, let some time out."""
         life = self.life
         answers = []
-        # A message whose time ran out before its frame was read is there twice; what counts is the later delivery.
+        # A message that timed out before its frame was read comes twice; the later delivery counts.
         for message in {message.id: message for message in life.messages()}.values():
             due = self.due.get(message.body)
-            if due is None:  # of the traffic, or finished, and the journal did not learn of it before the death
+            if due is None:  # other traffic, or finished without the journal's knowledge before the death
                 answers.append(fin(message.id))
                 continue
             self.delivered += 1
@@ -249,7 +249,7 @@ class Expected:
 
 
 def play(path: Path, *, messages: int, seed: int) -> tuple[Life, Expected]:
-    """The whole week and a day, on a real disk. What was not as it should be is in the answer."""
+    """Play the whole week and a day, on a real disk. Return what went wrong."""
     random = Random(seed)
     life = Life(path, random, max_bytes_per_file=512 * 1024, mem_queue_size=100)
     life.subscribe()
@@ -263,7 +263,7 @@ def play(path: Path, *, messages: int, seed: int) -> tuple[Life, Expected]:
         life.tend(dies=dies)
         if dies:
             life.subscribe()
-    for _ in range(20):  # what was requeued last, or left to time out
+    for _ in range(20):  # messages that were requeued last, or left to time out
         life.pass_time(HOUR)
         expected.consume()
         life.tend()

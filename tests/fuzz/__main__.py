@@ -1,4 +1,4 @@
-"""Fuzzing at length: `python -m tests.fuzz --minutes 60`, or of one parser: `--target expressions`."""
+"""Fuzzing for a long time: `python -m tests.fuzz --minutes 60`; of one parser: `--target expressions`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Throws mutations of a kept corpus at a parser, and tells what it did that it may not do.
+"""Feeds mutations of a stored corpus to a parser, and reports forbidden behaviour.
 
-A target is a module of `tests/fuzz/targets`: `run(data, random)` gives the data to a parser, raises nothing but what the
-parser documents, and catches that itself. Its corpus is the folder of its name. What was found and mended stays there.
+A target is a module of `tests/fuzz/targets`: `run(data, random)` feeds the data to a parser, and catches the exceptions
+that the parser documents; any other one is a bug. Its corpus is the folder of the same name. Inputs that found a bug
+stay in the corpus.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Final
 
 HERE: Final = Path(__file__).parent
 CORPUS: Final = HERE / "corpus"
-LARGEST: Final = 64 * 1024  # bytes of a mutation
+LARGEST: Final = 64 * 1024  # largest mutation, in bytes
 MOST_SECONDS: Final = 2.0  # of processor time for one input, on a busy machine; the slowest parser needs 0.05
-MOST_MEMORY: Final = 256 << 20  # bytes by which a run may grow
+MOST_MEMORY: Final = 256 << 20  # bytes by which the memory of a run may grow
 
 INTERESTING: Final = (
     b"\0",
@@ -63,7 +64,7 @@ def targets() -> list[Target]:
 
 
 class Found(AssertionError):
-    """A parser has done what it may not do."""
+    """A parser has misbehaved."""
 
 
 def fuzz(target: Target, *, seconds: float, seed: int) -> int:
@@ -88,7 +89,7 @@ def fuzz(target: Target, *, seconds: float, seed: int) -> int:
 
 
 def pieces(data: bytes, random: Random) -> Iterator[bytes]:
-    """As packets might cut it."""
+    """Return the data in pieces, as packets might cut it."""
     while data:
         cut = random.choice((1, 7, 100, 5000, len(data)))
         yield data[:cut]

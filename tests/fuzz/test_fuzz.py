@@ -1,4 +1,4 @@
-"""A second or so for each parser that bytes from outside reach; `python -m tests.fuzz` goes on for as long as one likes."""
+"""About a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client leaves behind when it goes: nothing that only the garbage collector would find, which looks seldom.
+"""A client that disconnects leaves nothing that only the garbage collector would find, because that looks seldom.
 
 A crowd of TLS sessions that waits for it takes the heap apart: see tests/e2e/test_handshakes.py.
 """
@@ -95,7 +95,7 @@ def test_an_https_connection_that_has_gone_is_gone(tls: TlsServer, said: bytes) 
 
 
 def garbage_of(come_and_go: object) -> int:
-    """How many objects the collector finds after so many of them."""
+    """Return how many objects the collector finds after this many clients."""
     assert callable(come_and_go)
     come_and_go()
     gc.collect()

@@ -1,4 +1,4 @@
-"""No body, however it is made, keeps a parser for longer than it may: the table is bench/hostile_bodies.py."""
+"""No hostile body keeps a parser busy for longer than allowed; bench/hostile_bodies.py has the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bench.hostile_bodies import Hostile, hostile_bodies
 from bench.parsers import milliseconds
 
-BUSY: Final = 3  # so much slower than the machine on which the bounds were set; what had no bound was 5 to 800 times
+BUSY: Final = 3  # times slower than where the bounds were set; parsers without a bound took 5 to 800 times as long
 TRIES: Final = 3
 # Other programs on the same core make each of its cycles slower, for seconds at a time; a parser without a bound stays slow.
 PATIENCE: Final = 10.0

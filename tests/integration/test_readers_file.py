@@ -1,4 +1,4 @@
-"""The file of readers: kept over a restart, whatever the disk does, and never a reason not to start."""
+"""The file of readers survives restarts and any fault of the disk, and never prevents a start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(folder: Path, *topics: str, interval: float = INTERVAL) -> Iterator[t
 
 
 def keep(file: ReadersFile, until: Callable[[], bool] = lambda: True) -> None:
-    """Keep the file until that is so, and end as the process ends."""
+    """Keep the file until the condition holds, and then end as the process ends."""
 
     async def kept() -> None:
         with trio.fail_after(30):

@@ -1,4 +1,4 @@
-"""Looking up names, with a C library that does as a test tells it."""
+"""Name resolution, with a C library that behaves as a test tells it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.resolver import Resolver
 if TYPE_CHECKING:
     import pytest
 
-HANGING = 100  # questions, more than trio has threads
+HANGING = 100  # lookups, more than trio has threads
 
 
 def test_names_that_nobody_answers_for_keep_no_thread_from_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:

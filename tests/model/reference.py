@@ -1,4 +1,4 @@
-"""What the broker promises, as plainly as it can be said: each message of each channel is in one place.
+"""What the broker promises, as plainly as possible: each message of each channel is in one place.
 
 This is the model that the state machine compares the broker with. It knows nothing of cursors, ranges or batches.
 """
@@ -32,11 +32,11 @@ class Entry:
     delivered_at: float = 0.0
     deadline: float = inf
     due: float = 0.0
-    saved_attempts: int = 0  # that the journal has been told of
-    forgotten: bool = False  # done, and the journal says so
+    saved_attempts: int = 0  # attempts that the journal has
+    forgotten: bool = False  # finished, and the journal has it
     was_deferred: bool = False  # published with a delay
-    not_before: float = 0.0  # came back into reach by a seek: deferred when the cursor meets it before this time
-    only_in_log: bool = False  # nobody keeps it for an ephemeral channel; it may be gone when it is wanted
+    not_before: float = 0.0  # after a seek: deferred if the cursor meets it before this time
+    only_in_log: bool = False  # an ephemeral channel does not keep it, so it may be gone
 
 
 @dataclass
@@ -55,12 +55,12 @@ class ChannelModel:
 
     @property
     def keeps(self) -> bool:
-        """Whether it has its messages in memory, of which there is a bound."""
+        """Return whether the channel has its messages in memory, where they are bounded."""
         return self.ephemeral or self.topic_is_ephemeral
 
     @property
     def bounded(self) -> int:
-        """How many messages the bound is about."""
+        """Return the number of messages to which the bound applies."""
         deferred = self.count(Place.DEFERRED) if self.topic_is_ephemeral else 0
         return self.count(Place.WAITING) + deferred
 
@@ -74,7 +74,7 @@ class ChannelModel:
         return sum(entry.place is place for entry in self.entries.values())
 
     def hand_over(self, messages: list[tuple[int, int]], now: float, *, cold_before: int) -> None:
-        """(sequence, delay in ms) of each. What lies before `cold_before` is only on disk."""
+        """Hand over (sequence, delay in ms) of each. Messages before `cold_before` are only on disk."""
         self.handed_over += len(messages)
         room_for_deferred = EPHEMERAL_BOUND - (self.bounded if self.topic_is_ephemeral else self.count(Place.DEFERRED))
         if self.new_from is None and messages:
@@ -91,7 +91,7 @@ class ChannelModel:
                     entry.only_in_log = room_for_deferred < 0
 
     def end_turn(self) -> None:
-        """Of what came in this turn and was not taken, the newest are dropped when too much waits."""
+        """Drop the newest messages of this turn that were not taken, if too many wait."""
         if self.keeps and self.new_from is not None:
             never_given = [s for s, entry in self.at(Place.WAITING).items() if not entry.attempts]
             newest = sorted(s for s in never_given if s >= self.new_from and not self.entries[s].was_deferred)[::-1]
@@ -115,10 +115,10 @@ class ChannelModel:
 class TopicModel:
     name: str
     paused: bool = False
-    learning: bool = False  # nobody has said yet which channels it has elsewhere
+    learning: bool = False  # its channels elsewhere are not known yet
     published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
-    not_before: dict[int, float] = field(default_factory=dict)  # of those with a delay: publication plus delay
-    # What waits for a channel, the end of a pause, or of learning:
+    not_before: dict[int, float] = field(default_factory=dict)  # of deferred messages: publication plus delay
+    # What waits for a channel, or for the end of a pause or of learning:
     behind: list[tuple[int, int]] = field(default_factory=list)
     channels: dict[str, ChannelModel] = field(default_factory=dict)
     message_count: int = 0
@@ -133,7 +133,7 @@ class TopicModel:
 
     @property
     def handed_over(self) -> int:
-        """The first sequence that no channel has got."""
+        """Return the first sequence that no channel has got."""
         return self.behind[0][0] if self.behind else len(self.published)
 
     def copy(self) -> TopicModel:

@@ -38,7 +38,7 @@ CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephem
 DELAYS = st.sampled_from([1, 700, 5_000, 60_000])
 SOME = st.integers(0, 1000)  # chooses one of what there is
 MAX_MSG_TIMEOUT = 90.0
-LATE = 0.010  # seconds that the broker may take to notice, and what rounding to milliseconds costs
+LATE = 0.010  # seconds that the broker may take to notice, including rounding to milliseconds
 
 _frame = Struct(">IIqH16s")
 
@@ -56,7 +56,7 @@ class Client:
 
 @dataclass
 class Draft:
-    """Published in the turn that is not over yet."""
+    """A message published in the turn that is not over yet."""
 
     topic: TopicModel
     bodies: list[bytes]
@@ -68,7 +68,10 @@ class Died(Exception):
 
 
 class _Disk:
-    """The machine's store as a turn sees it. The process may die before a call, if no more than so many are to be made."""
+    """The machine's store as a turn sees it.
+
+    If a number of steps is left, the process dies before the call after them.
+    """
 
     def __init__(self, machine: BrokerMachine, *, calls: float = inf) -> None:
         self._machine = machine
@@ -116,7 +119,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.drafts: list[Draft] = []
         self.numbers = count(1)
         self.steps_left = 0  # of a turn that holds several
-        self.before: dict[str, TopicModel] | None = None  # what was true when that turn began
+        self.before: dict[str, TopicModel] | None = None  # the model as it was when that turn began
         self.topic_deleted = False  # in this turn
         self.rotating: list[str] = []
         self.rotated_from = 0
@@ -161,7 +164,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.steps_left, self.before, self.topic_deleted = 0, None, False
 
     def written(self) -> None:
-        """The logs have what was published, and channels are about to get it."""
+        """Note that the logs have what was published, and that channels are about to get it."""
         self._settle_drafts()
         for topic in self.topics.values():
             self._advance(topic)
@@ -180,7 +183,7 @@ class BrokerMachine(RuleBasedStateMachine):
         topic.advance(self.now, cold_before=self.store.logs[topic.name].cold_before)
 
     def _send(self) -> None:
-        """Sockets take what they are given, but for those that are stalled. That makes room."""
+        """Let sockets take what they are given, except stalled ones. That makes room."""
         for client in self.clients:
             had_room = client.consumer.room > 0
             if not client.stalled:
@@ -397,9 +400,9 @@ class BrokerMachine(RuleBasedStateMachine):
         self._step_done()
 
     def _some_ids(self, client: Client, start: int, length: int) -> list[bytes]:
-        """Neighbouring ids that this client or another one of the channel has seen, and perhaps an unknown one."""
+        """Return neighbouring ids that a client of the channel has seen, and perhaps an unknown one."""
         ids = [i for c in self.clients if (c.topic, c.channel) == (client.topic, client.channel) for i in c.in_hand]
-        for other in self.clients:  # in doubt everybody knows what id stands for which sequence
+        for other in self.clients:  # all clients agree on the sequence of each id
             if (other.topic, other.channel) == (client.topic, client.channel):
                 client.in_hand.update(other.in_hand)
         ids = [*sorted(set(ids)), b"%016x" % start]
@@ -563,11 +566,11 @@ class BrokerMachine(RuleBasedStateMachine):
         self._finish_turn()
         if name in self.store.logs and not is_ephemeral(name):
             self.store.logs[name].evict()
-            # Batches that somebody holds on to are not a matter of the log.
+            # Batches that a client still holds are not the log's concern.
 
     @rule(name=TOPICS)
     def unlink_segments(self, name: str) -> None:
-        """Nobody who reads from the log may miss what it has let go of."""
+        """Unlink released segments. No reader of the log may miss them."""
         self._finish_turn()
         if name in self.store.logs and not is_ephemeral(name):
             self.store.logs[name].unlink()
@@ -581,7 +584,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule()
     def rotate_the_journal_a_bit(self) -> None:
-        """A new journal begins, gets the snapshot of one topic after the other, and then replaces the old one."""
+        """Begin a new journal, write the next topic's snapshot into it, or replace the old journal."""
         self._finish_turn()
         if not self.rotating:
             self.store.write_journal(force=True)
@@ -611,8 +614,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.rotating = []
         states = replay(self.store.journal)
         self.broker.restore(states, self.store.logs.copy())
-        self.store.write_journal()  # before anybody is served
-        # A turn tells the journal of deliveries before they leave: one that never left may be counted.
+        self.store.write_journal()  # before any client is served
+        # A turn records deliveries in the journal before they are sent, so one that was never sent may count.
         self._adopt(expected, never_left=int(within_turn))
         self.clients = []
         self.drafts = []
@@ -622,14 +625,14 @@ class BrokerMachine(RuleBasedStateMachine):
         assert self.before is not None
         self._set_time()
         for client in self.clients:
-            client.consumer.send = lambda pieces: None  # it would never have left
+            client.consumer.send = lambda pieces: None  # it is never sent
         disk = _Disk(self, calls=stage)
         with suppress(Died):
             finish_turn(self.broker, disk, announce=tell_nobody, flush=disk.die)
         return self.topics if disk.journal_is_written else self.before
 
     def _adopt(self, expected: dict[str, TopicModel], *, never_left: int) -> None:
-        """What recovery found must be what was promised; from then on it is the truth."""
+        """Check that recovery found what was promised, and take it as the truth from then on."""
         found = self.broker.topics
         self.topics = {}
         for name, topic in expected.items():
@@ -652,7 +655,7 @@ class BrokerMachine(RuleBasedStateMachine):
             for channel in topic.channels.values():
                 self._adopt_channel(channel, found[name].channels[channel.name], never_left)
             self.topics[name] = topic
-        for name in found.keys() - self.topics.keys():  # its creation was not written, only its log was
+        for name in found.keys() - self.topics.keys():  # its log was written, but not its creation
             assert not found[name].channels
             self.topics[name] = TopicModel(name, learning=self.broker.learns)
 
@@ -689,7 +692,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(between_turns)
     @invariant()
     def promises_are_kept(self) -> None:
-        self.every_message_is_in_one_place()  # the model learns here what the passing time has done
+        self.every_message_is_in_one_place()  # here the model learns what the passing time has changed
         self.nothing_waits_while_somebody_has_room()
         self.figures_agree()
         self.consumers_are_counted_right()
@@ -726,7 +729,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 entry.place = Place.DONE
 
     def _let_time_pass(self, entry: Entry, found: Place) -> None:
-        """In flight and deferred end by themselves, but neither early nor late."""
+        """End flights and deferrals whose time has passed, neither early nor late."""
         if found is Place.DEFERRED and entry.place is Place.WAITING and self.now <= entry.not_before + LATE:
             entry.place, entry.due, entry.was_deferred = found, entry.not_before, True
         if entry.place is Place.IN_FLIGHT:
@@ -798,7 +801,7 @@ def _ahead(real: Channel) -> list[int]:
 
 
 def _ready(real: Channel) -> dict[int, int]:
-    """The attempts of each message that could be taken now."""
+    """Return the attempts of each message that could be taken now."""
     retries = dict(real.retries)
     assert len(retries) == len(real.retries), "twice among the retries"
     ahead = dict.fromkeys(_ahead(real), 0)
@@ -808,7 +811,7 @@ def _ready(real: Channel) -> dict[int, int]:
 
 TestBroker: Any = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=int(os.environ.get("MODEL_EXAMPLES", "1000")),  # half a minute; a rare bug wants ten times as many
+    max_examples=int(os.environ.get("MODEL_EXAMPLES", "1000")),  # half a minute; a rare bug needs ten times as many
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

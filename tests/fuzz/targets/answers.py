@@ -1,4 +1,4 @@
-"""Answers over HTTP, as nsqd reads those of authorization servers and nsqlookupds."""
+"""HTTP answers, as nsqd reads them from authorization servers and nsqlookupds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole data path of which one file is not as it was: fsck examines it, and a broker starts on it."""
+"""A whole data path with one altered file: fsck examines it, and a broker starts on it."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def run(data: bytes, random: Random) -> None:
     with TemporaryDirectory(dir=SHARED if SHARED.is_dir() else None) as folder:
         lay_out(files, Path(folder))
         run_fsck(Path(folder))
-        with suppress(DataPathError):  # a start that is refused, and says why
+        with suppress(DataPathError):  # a refused start, which says why
             outcome(Path(folder))

@@ -1,4 +1,4 @@
-"""What a Go nsqd leaves: its queues, where they stand, and its metadata."""
+"""The files of a Go nsqd: its queues, their metadata, and nsqd.dat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of IDENTIFY, on both sides of it, and what they lead to."""
+"""The JSON documents of IDENTIFY and of its answer, and the negotiation between them."""
 
 from __future__ import annotations
 

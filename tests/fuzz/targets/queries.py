@@ -1,4 +1,4 @@
-"""What a request asks for: arguments, options, places in a log."""
+"""The query of a request: arguments, options, positions in a log."""
 
 from __future__ import annotations
 

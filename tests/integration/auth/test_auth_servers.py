@@ -1,4 +1,4 @@
-"""Asking authorization servers, on real sockets: what they are asked, which of them, and what counts as an answer."""
+"""Requests to authorization servers over real sockets: their contents, the choice of server, and valid answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nsqd.auth.servers import AT_ONCE, AuthServers, Settings
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import Certificates, make_certificates
 
-SECOND = 30.0  # of patience, where nothing is to be waited for
+SECOND = 30.0  # enough patience for a test in which nothing has to time out
 
 
 class Turns:
@@ -52,7 +52,7 @@ def settings(
 
 
 def grants(how: Settings, *secrets: bytes, first: int = 0, gone: Sequence[bytes] = ()) -> list[Grant | None]:
-    """What so many clients are answered that ask at the same time."""
+    """Return the answers of this many clients that ask at the same time."""
     answers: list[Grant | None] = []
 
     async def main() -> None:
@@ -216,7 +216,7 @@ def test_a_server_that_hangs_is_waited_for_so_long_only(server: AuthServer) -> N
     assert grant is not None
 
 
-# Where one server leads to another
+# Redirects
 
 
 @pytest.mark.parametrize(("status", "method"), [(301, "GET"), (302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")])

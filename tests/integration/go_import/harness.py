@@ -1,4 +1,4 @@
-"""What tests of the import share: a Go data path for some queues, and the import as nsqd does it at its start."""
+"""What tests of the import share: a Go data path with some queues, and the import as nsqd runs it at its start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Queues = dict[str, dict[str, list[Message]]]
 
 
 def import_(folder: Path, *, files: Files | None = None, begin: bool = True, **settings: int) -> None:
-    """As nsqd does at its start."""
+    """Import as nsqd does at its start."""
     store = Store.open(folder, log_settings(), files=files)
     numbers: Any = {"node_id": 7, "max_msg_size": 1 << 20, "max_bytes_per_file": 20_000} | settings
     try:

@@ -1,4 +1,4 @@
-"""The import is stopped at each of its steps, or one fails, and nsqd is started again: all is there, once."""
+"""The import is stopped at each of its steps, or a step fails, and nsqd starts again: everything is there, once."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ QUEUES: Final[Queues] = {
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The process ends at this call."""
 
 
 class CountedFiles(Files):
-    """Counts what changes something, and does not do the call of this number: the process ends, or it fails."""
+    """Counts calls that change the disk. At the call of this number the process ends, or the call fails."""
 
     def __init__(self, stop_at: int = -1, error: Callable[[], BaseException] = Killed) -> None:
         self.calls = 0
@@ -47,7 +47,7 @@ class CountedFiles(Files):
             self._lock = -1
 
     def end(self) -> None:
-        """What the end of a process does."""
+        """Do what the end of a process does: close and unlock."""
         if self._lock >= 0:
             self.close(self._lock)
 
@@ -113,7 +113,7 @@ def fresh(go_path: Path, folder: Path) -> Path:
 def calls_of(folder: Path) -> int:
     files = CountedFiles()
     import_(folder, files=files)
-    assert files.calls > 60  # else the tests that end it at each of them try next to nothing
+    assert files.calls > 60  # otherwise the tests that stop at each call would try next to nothing
     return files.calls
 
 
@@ -147,7 +147,7 @@ def test_killed_at_each_step_and_started_again(go_path: Path, tmp_path: Path) ->
 
 
 def test_killed_at_each_step_and_started_without_the_option(go_path: Path, tmp_path: Path) -> None:
-    """Either nothing is there, and Go's files are, or everything: never a part."""
+    """Either nothing is imported and Go's files are there, or everything is: never a part."""
     total = calls_of(fresh(go_path, tmp_path / "data"))
     for step in range(1, total + 1):
         folder = fresh(go_path, tmp_path / "data")
@@ -192,7 +192,7 @@ def test_what_failed_gives_its_space_back_at_once(go_path: Path, tmp_path: Path)
 
 
 def test_what_is_read_back_differently_is_not_served(go_path: Path, tmp_path: Path) -> None:
-    """A disk that writes something else than it was told."""
+    """The disk writes something other than it was given."""
 
     class LyingFiles(Files):
         def write_at(self, descriptor: int, buffers: Any, offset: int) -> int:

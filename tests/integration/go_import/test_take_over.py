@@ -1,4 +1,4 @@
-"""Data paths of Go's nsqd, whole and damaged, and what is there after the import."""
+"""Data paths of Go's nsqd, whole and damaged, and the result of importing them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_was_read_is_not_taken(tmp_path: Path) -> None:
     go = GoData(tmp_path, max_bytes_per_file=5_000)
     go.queue("t:c", some(200), consumed=77, first_file=999_999)
     go.metadata({"t": {"c": False}})
-    assert len(list(tmp_path.glob("t:c.diskqueue.1*"))) > 2  # seven digits
+    assert len(list(tmp_path.glob("t:c.diskqueue.1*"))) > 2  # numbers with seven digits
     import_(tmp_path)
     assert deliverable(tmp_path).given == expected({"t": {"c": some(200)[77:]}})
 
@@ -96,10 +96,10 @@ def test_what_is_no_number_or_comes_twice_gets_a_new_id(tmp_path: Path, caplog: 
     odd = [good[0]._replace(id=it) for it in (b"0123456789ABCDEF", b"not a number at ", b" 123456789abcde\n")]
     write(tmp_path, {"t": {"c": [*good, *odd, good[3]], "d": [good[3]], "": [good[1], *some(3, first=90)]}})
     import_(tmp_path)
-    assert "new_ids=5" in caplog.text  # good[3] in c, good[1] in the topic, and the odd ones
+    assert "new_ids=5" in caplog.text  # good[3] in c, good[1] in the topic, and the odd ids
     ids = [it.base_id for it in headers(tmp_path, "t")]
     assert ids[:5] == [int(it.id, 16) for it in good]
-    assert ids[9] == ids[3]  # another channel's copy keeps its own
+    assert ids[9] == ids[3]  # another channel's copy keeps its id
     assert len(set(ids)) == len(ids) - 1
     assert all(it >> 54 == 7 for it in [*ids[5:9], ids[10]])
 
@@ -188,7 +188,7 @@ def test_while_it_is_not_known_which_ids_are_free_nothing_is_imported(tmp_path: 
 
 
 def test_a_deleted_topic_of_the_same_name_does_no_harm(tmp_path: Path) -> None:
-    """The journal has told of another log, and that one's folder has gone."""
+    """The journal names another log, whose folder is gone."""
     store = Store.open(tmp_path, log_settings())
     store.recover()
     store.journal.record(("topic", "t"), urgent=True)

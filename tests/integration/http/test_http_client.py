@@ -1,4 +1,4 @@
-"""The one request that daemons make of each other, on real sockets."""
+"""The daemons' HTTP client on real sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, get,
 
 
 def ask(reply: bytes, **settings: float) -> tuple[Answer, bytes]:
-    """What `get` gives when the server says this, piece by piece, and what the server was asked."""
+    """Let the server send this, piece by piece, and return the result of `get` and the request."""
     heard = b""
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -91,7 +91,7 @@ def test_the_answer_does_not_come_in_time() -> None:
 
 
 class Server:
-    """Gives one answer after the other, and hangs up after `stamina` of them on one connection."""
+    """Gives one answer after the other, and closes each connection after `stamina` of them."""
 
     def __init__(self, *answers: bytes, stamina: int = 1000) -> None:
         self.connections = 0
@@ -107,7 +107,7 @@ class Server:
 
 
 def ask_in_turn(server: Server, questions: int, *, at_once: bool = False) -> tuple[list[Answer], int]:
-    """The answers, and how many connections wait for another question."""
+    """Return the answers, and how many connections are kept for another request."""
     answers: list[Answer] = []
 
     async def main() -> int:
@@ -183,11 +183,11 @@ def test_what_is_busy_when_idle_ones_are_closed_is_closed_afterwards() -> None:
     assert trio.run(main) == 0
 
 
-# Requests of any method, and whole URLs, on connections that are kept
+# Requests of any method, and whole URLs, on kept connections
 
 
 class Recorder(Server):
-    """Keeps what it was asked, too."""
+    """A server that also keeps the requests."""
 
     def __init__(self, *answers: bytes, stamina: int = 1000) -> None:
         super().__init__(*answers, stamina=stamina)
@@ -206,7 +206,7 @@ class Recorder(Server):
 
 
 def post(server: Recorder, bodies: Sequence[bytes], *, pause: float = 0.0, **settings: Any) -> list[Answer]:
-    """What is answered to each, with a pause after it."""
+    """Post each body, with a pause after it, and return the answers."""
 
     async def main() -> list[Answer]:
         client = HttpClient(timeout=10, **settings)
@@ -215,7 +215,7 @@ def post(server: Recorder, bodies: Sequence[bytes], *, pause: float = 0.0, **set
             (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
             url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/in"
             for body in bodies:
-                answers.append(  # one after the other
+                answers.append(  # sequentially
                     await client.fetch("POST", url, tls=create_default_context(), headers=[("A", "b")], body=body)
                 )
                 await trio.sleep(pause)
@@ -269,7 +269,7 @@ def test_redirects_keep_or_drop_the_body_as_their_status_says() -> None:
 
 
 def read_on(reply: Sequence[bytes], *, patience: float = 10.0, pieces: int = 1000) -> tuple[int, list[bytes]]:
-    """The status and the pieces that `open_answer` gives of what a server says bit by bit."""
+    """Return the status and the pieces that `open_answer` yields while a server sends piece by piece."""
 
     async def serve(stream: trio.SocketStream) -> None:
         await stream.receive_some(65536)
@@ -339,7 +339,7 @@ def test_nobody_answers_where_nobody_is() -> None:
 
 
 def ask_while_a_dial_hangs(*, cancelled: bool) -> tuple[list[Answer], int]:
-    """A first question has the only connection that is accepted; a second one dials before the first is answered."""
+    """Send two requests: the first uses the only connection that is accepted, the second dials meanwhile."""
     answers: list[Answer] = []
     fillers: list[trio.SocketStream] = []
 
@@ -358,7 +358,7 @@ def ask_while_a_dial_hangs(*, cancelled: bool) -> tuple[list[Answer], int]:
                 first.start_soon(question)
                 connection = trio.SocketStream((await listener.accept())[0])
                 await connection.receive_some(65536)
-                # The queue is full, and who dials now hears nothing.
+                # The queue is full, and further dials get no answer.
                 fillers.append(await trio.open_tcp_stream(host, port))
                 second.start_soon(question)
                 await trio.testing.wait_all_tasks_blocked(0.01)

@@ -1,4 +1,4 @@
-"""The short path and the web server behind one listener, as nsqd has them: real sockets, the real poller and broker."""
+"""The short path and the web server behind one listener, as in nsqd: real sockets, the real poller and broker."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def run(test: Callable[[Server, tuple[str, int]], Awaitable[None]]) -> None:
 
 
 async def talk(address: tuple[str, int], request: bytes) -> bytes:
-    """Sends all, says that this was all, and reads to the end."""
+    """Send everything, close our direction, and read to the end."""
     async with await trio.open_tcp_stream(*address) as stream:
         await stream.send_all(request)
         await stream.send_eof()
@@ -113,7 +113,7 @@ def test_both_ways_on_one_connection_in_order() -> None:
             PING,
             post("/pub?topic=t", b"one"),
             post("/mpub?topic=t&binary=true", binary_mpub([b"two", b"three"])),
-            INFO,  # from here on the application answers
+            INFO,  # from here on the application answers, not the short path
             PING,
             post("/pub?topic=t", b"four"),
             post("/pub?topic=t", b""),

@@ -21,7 +21,7 @@ LIMIT = 10.0  # seconds
 
 
 class Source:
-    """What a handler streams: so many pieces, then the end or an error."""
+    """A handler's stream: this many pieces, then the end or an error."""
 
     def __init__(self, pieces: int, *, broken: bool = False) -> None:
         self.pieces = pieces
@@ -78,7 +78,7 @@ def get(path: bytes, *headers: bytes) -> bytes:
 
 
 def unchunked(answer: bytes) -> tuple[bytes, bool]:
-    """The body, and whether it is whole."""
+    """Return the body, and whether it is complete."""
     rest = answer.partition(b"\r\n\r\n")[2]
     body = b""
     while rest:

@@ -1,4 +1,4 @@
-"""uvicorn inside trio on real sockets: adopted connections, Go's manners, and the way down."""
+"""uvicorn inside trio on real sockets: adopted connections, Go's behaviour, and shutdown."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Peer:
-    """The client's end."""
+    """The client's end of a connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -69,7 +69,7 @@ class Peer:
         await self.stream.send_all(data)
 
     async def answer(self) -> bytes:
-        """One response with Content-Length."""
+        """Read one response with Content-Length."""
         while b"\r\n\r\n" not in self._received:
             await self._more()
         head = self._received.partition(b"\r\n\r\n")[0]
@@ -92,7 +92,7 @@ class Peer:
 
 
 class Connected:
-    """Makes connections that `web` has adopted, and closes their other ends."""
+    """Makes connections for `web` to adopt, and closes their other ends."""
 
     def __init__(self, web: Web) -> None:
         self.web = web
@@ -205,7 +205,7 @@ def test_endless_header_is_refused() -> None:
         with suppress(trio.BrokenResourceError):
             for _ in range(40):
                 await peer.send(b"x" * 65536)
-        # The rest is never read, so the answer may be lost to a reset; the connection is.
+        # The rest is never read, so a reset may take the answer, and always takes the connection.
         with suppress(trio.BrokenResourceError):
             assert (await peer.rest()).startswith(b"HTTP/1.1 431 ")
         assert connect.web.connections == 0

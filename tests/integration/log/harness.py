@@ -32,7 +32,7 @@ WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds
 
 
 class Clock:
-    """Stands still until a test moves it or lets it follow another one."""
+    """A clock that stands still until a test moves it or lets it follow another one."""
 
     def __init__(self) -> None:
         self.now = START
@@ -43,7 +43,7 @@ class Clock:
 
 
 class OpenStore:
-    """A store, what it recovered, and the steps that a turn and the committer would do."""
+    """A store, what it recovered, and the steps of a turn and of the committer."""
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
@@ -51,7 +51,7 @@ class OpenStore:
             path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
         self.recovered: Recovered = self.store.recover()
-        # What a broker would say, for tests to replace.
+        # What a broker would record; tests replace it.
         self.state_of: Callable[[str], Iterable[Entry]] = lambda topic: ()
         self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
         self.on_loaded: Callable[[str], object] = lambda topic: None
@@ -68,11 +68,11 @@ class OpenStore:
         log = self.store.create_log(topic)
         assert isinstance(log, DiskLog)
         if is_new:
-            self.store.write_journal(force=True)  # a broker tells of the topic, and urgently
+            self.store.write_journal(force=True)  # a broker records the topic as an urgent change
         return log
 
     def publish(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
-        """One batch, one turn."""
+        """Publish one batch in one turn."""
         receipt = self.append(*bodies, topic=topic, delay_ms=delay_ms)
         self.store.write_logs()
         return receipt
@@ -89,12 +89,12 @@ class OpenStore:
         self.store.rounds.end(round_)
 
     def checkpoint(self) -> None:
-        """What has happened 100 ms later."""
+        """Do what happens 100 ms later."""
         self.sync()
         self.store.flush()
 
     def rotate(self) -> None:
-        """Tells everything anew to another file of the journal."""
+        """Write everything anew into another file of the journal."""
         assert self.store.start_rotation()
         while self.store.journal.is_rotating:
             assert self.write_next_snapshot()
@@ -116,7 +116,7 @@ class OpenStore:
         return self.exceptions_of(name)
 
     def load(self) -> list[Load]:
-        """Does the reads that wait for a thread."""
+        """Perform the reads that wait for a thread."""
         loads = list(self.store.reads.loads)
         self.store.reads.loads.clear()
         for load in loads:
@@ -128,7 +128,7 @@ class OpenStore:
         return [load for load in loads if isinstance(load, Load)]
 
     def carry(self) -> list[CarryJob]:
-        """What the committer does some time later: looks whether something can be carried forward, and does it."""
+        """Do what the committer does some time later: look for something to carry forward, and carry it."""
         self.sync()
         jobs = []
         for log in tuple(self.store.carrying):
@@ -139,7 +139,7 @@ class OpenStore:
         return jobs
 
     def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:
-        """Every message that can be read, by sequence."""
+        """Return every message that can be read, by sequence."""
         log = self.log(topic)
         found: dict[int, bytes] = {}
         sequence = log.next_readable(log.first if start is None else start)
@@ -155,7 +155,10 @@ class OpenStore:
         return found
 
     def batch_at(self, log: DiskLog, sequence: int) -> Batch | None:
-        """The batch, be it from disk; None if the sequence turns out to be damaged, or is refused for long."""
+        """Return the batch, if need be from disk.
+
+        None if the sequence turns out to be damaged, or is refused for long.
+        """
         for _ in range(3 + int(READ_PATIENCE / LOAD_INTERVAL)):
             batch = log.batch_at(sequence)
             if batch is not None:
@@ -175,7 +178,7 @@ class OpenStore:
 
 @contextmanager
 def opened(path: Path, files: Files | None = None, **settings: Any) -> Iterator[OpenStore]:
-    """A store that is killed at the end, unless the test has closed it."""
+    """Open a store that is killed at the end, unless the test has closed it."""
     store = OpenStore(path, files, **settings)
     try:
         yield store
@@ -184,18 +187,18 @@ def opened(path: Path, files: Files | None = None, **settings: Any) -> Iterator[
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder, by its path in it."""
+    """Return every file below the folder, by its path in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class TroubledFiles(Files):
-    """A disk that fails when told to, and remembers what was asked of it."""
+    """A disk that fails when told to, and records its calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, str]] = []
         self.failing: dict[str, int] = {}  # operation -> errno
-        self.fails_for: Callable[[str], bool] = lambda name: True  # of the file
+        self.fails_for: Callable[[str], bool] = lambda name: True  # decides by a file's name whether its calls fail
         self.most_per_write: int | None = None
         self.writes_before_failing = 0  # bytes of a failing write that reach the file
         self._paths: dict[int, Path] = {}
@@ -271,11 +274,11 @@ class TroubledFiles(Files):
 
 
 class Crash(Exception):
-    """The process has ended here."""
+    """The process has ended at this call."""
 
 
 class CrashingFiles(Files):
-    """Lets so many changes of the disk happen, half of the next one if it is a write, and then nothing more."""
+    """Performs this many changes of the disk, half of the next one if it is a write, and then none."""
 
     def __init__(self, changes: int) -> None:
         super().__init__()
@@ -322,7 +325,7 @@ class CrashingFiles(Files):
 
 
 class ForgetfulFiles(Files):
-    """Knows what was synced, so that `cut_power` can take away from the rest."""
+    """Knows what was synced, so that `cut_power` can remove a part of the rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -363,7 +366,7 @@ class ForgetfulFiles(Files):
                 path.rmdir()
 
     def _left_of(self, path: Path, random: Random) -> bytes:
-        """What was synced, and of the rest nothing, a piece, or pages of zeros."""
+        """Return what was synced, with nothing of the rest, a piece of it, or pages of zeros."""
         now = path.read_bytes()
         synced = self._synced.get(path, b"")
         if not now.startswith(synced):
@@ -377,12 +380,12 @@ class ForgetfulFiles(Files):
 
 
 def headers_of(store: Store, topic: str, sequence: int = 0) -> list[Header]:
-    """Of the batches on disk, from the one on that holds the sequence."""
+    """Return the headers of the batches on disk, from the one that holds the sequence."""
     log = store.logs[topic]
     assert isinstance(log, DiskLog)
     return list(log.reader.cold.headers_from(sequence))
 
 
 def texts(bodies: Sequence[bytes] | dict[int, bytes]) -> str:
-    """Short bodies as one word."""
+    """Return short bodies as one word."""
     return b"".join(bodies.values() if isinstance(bodies, dict) else bodies).decode()

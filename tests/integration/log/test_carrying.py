@@ -1,4 +1,4 @@
-"""Messages that outlive their segment: carried forward into side files, read from there, and let go."""
+"""Messages that outlive their segment: carried into side files, read from there, and removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def body(number: int) -> bytes:
 
 
 class Topic:
-    """What a channel would need of the log of topic t, when its cursor stands at the tail."""
+    """What a channel needs of the log of topic t while its cursor is at the tail."""
 
     def __init__(self, store: OpenStore) -> None:
         self.store = store
@@ -40,13 +40,13 @@ class Topic:
         self.log.release(min(self.needed, default=passed), passed)
 
     def let_one_be_needed(self) -> None:
-        """Nine messages in three segments, of which somebody needs the second one."""
+        """Publish nine messages in three segments, of which only the second message is still needed."""
         self.publish(9)
         self.needed = {1}
         self.release()
 
     def carry(self) -> int:
-        """How many side files were written or removed."""
+        """Carry forward, and return how many side files were written or removed."""
         self.release()
         done = self.store.carry()
         self.store.sync()
@@ -149,7 +149,7 @@ def test_side_file_goes_when_nothing_in_it_is_needed(tmp_path: Path) -> None:
         topic.needed = {1, 6}
         topic.carry()
         topic.publish(1)
-        topic.needed = {9}  # in the last segment, so that low water says nothing of the side file
+        topic.needed = {9}  # it is in the last segment, so low water says nothing about the side file
         topic.carry()
         assert topic.side_files() == []
 
@@ -346,7 +346,7 @@ def test_short_side_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
 
 
 def carried_until_crash(folder: Path, changes: int) -> bool:
-    """Carries forward twice on a disk that stops after so many changes; whether it was not reached."""
+    """Carry forward twice on a disk that stops after this many changes. Return whether that was not reached."""
     with opened(folder, **SEGMENT) as store:
         Topic(store).publish(9)
         store.checkpoint()

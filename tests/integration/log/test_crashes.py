@@ -1,4 +1,4 @@
-"""The process dies at any change of the disk, or the power goes: what was promised is there."""
+"""The process dies at any change of the disk, or the power is cut: everything that was promised is there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Life:
     def __init__(self, path: Path, files: Files, ack: str) -> None:
         self.appended: dict[int, bytes] = {}
         self.receipts: list[tuple[int, Receipt]] = []  # end of the batch
-        self.finished = 0  # recorded in the journal before it is released
+        self.finished = 0  # messages below this are finished; the journal has that before they are released
         self.finished_written = 0
         self.reserved = 0
         self.log_id = ""
@@ -93,7 +93,7 @@ class Life:
             random.choice(actions)(random)
 
     def check(self, path: Path, *, promised: int, finished: int) -> None:
-        """What a start finds; twice, as the first one may have changed something."""
+        """Check what a start finds; twice, as the first start may have changed something."""
         for _ in range(2):
             with opened(path, mem_queue_size=5) as found:
                 log = found.recovered.logs.get("t")

@@ -1,4 +1,4 @@
-"""Writes and syncs that fail: publishers are refused, nothing is lost, and it works again by itself."""
+"""Writes and syncs fail: publishers get errors, nothing is lost, and it works again by itself."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def test_deleted_topic_does_not_come_back(tmp_path: Path, files: TroubledFiles) 
         store.store.drop_log("t")
         assert "t.t: no space left on device" in store.store.health
         store.store.flush()
-    with opened(tmp_path, files) as store:  # nor if it still cannot be
+    with opened(tmp_path, files) as store:  # a second start, on which it still cannot be moved
         assert store.recovered.logs == {}
         store.store.start_rotation()
         store.store.flush()
@@ -394,7 +394,7 @@ def test_topic_made_anew_waits_until_the_old_one_can_be_moved(tmp_path: Path, fi
 
 
 def test_log_that_has_refused_goes_on_refusing_in_this_turn(tmp_path: Path, files: TroubledFiles) -> None:
-    """The journal was told of no deferral; one that is taken all the same would come at once after a crash."""
+    """The journal has no deferral of it, so a message that were accepted would come at once after a crash."""
     with opened(tmp_path, files) as store:
         store.publish(b"a")
         files.fail("write")
@@ -458,7 +458,7 @@ def test_acknowledged_bytes_in_memory_count_as_written(tmp_path: Path) -> None:
         accepted = 0
         while store.append(bytes(500)).error is None:
             accepted += 1
-            store.clock.now += 1.0  # every look is a fresh one, and finds nothing written
+            store.clock.now += 1.0  # every look asks anew, and finds that nothing was written
         assert accepted == 10_000 // (56 + 4 + 500)
 
 
@@ -466,7 +466,7 @@ def test_reserve_that_cannot_be_asked_for_is_none(tmp_path: Path) -> None:
     files = SmallDisk(0)
     files.fail("statfs")
     with opened(tmp_path, files, disk_reserve=50_000) as store:
-        assert store.publish(b"a").error is not None  # nothing was ever seen to be free
+        assert store.publish(b"a").error is not None  # the free space is not known
         files.recover()
         files.free = 1 << 20
         wait_a_second(store)
@@ -476,7 +476,7 @@ def test_reserve_that_cannot_be_asked_for_is_none(tmp_path: Path) -> None:
         assert store.publish(b"c").error is None
 
 
-# What is not where it was written
+# Segments that disappear
 
 
 def test_sync_of_a_data_path_that_was_moved_away_is_a_failure(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading the past from segments: ranges, times, damage, and what is removed meanwhile."""
+"""Reading history from segments: ranges, times, damage, and removal meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHUNK = 1000
 
 
 def fill(store: OpenStore, count: int, size: int = 100, *, batch: int = 3) -> dict[int, bytes]:
-    """So many messages, in batches, and synced; a second of publication time for each message."""
+    """Publish this many messages, in batches, and sync; their times are a second apart."""
     log = store.log()
     bodies = {log.tail + n: (b"%d " % (log.tail + n)).ljust(size, b".") for n in range(count)}
     for first in range(log.tail, log.tail + count, batch):
@@ -44,7 +44,7 @@ def pieces(reader: RangeReader) -> list[Records | Gap]:
 
 
 def events(reader: RangeReader) -> list[Event]:
-    """As a client sees them."""
+    """Return the events as a client reads them."""
     cutter = RecordCutter(reader.next, reader.end)
     found: list[Event] = []
     for piece in pieces(reader):
@@ -163,7 +163,7 @@ def test_a_time_is_found_past_damage(tmp_path: Path) -> None:
             assert past(store).sequence_at((first - 3) * 1000) == first - 3
 
 
-# What is removed
+# Removal
 
 
 def test_a_segment_that_is_read_outlives_its_removal(tmp_path: Path) -> None:

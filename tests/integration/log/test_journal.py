@@ -15,7 +15,7 @@ from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 
 
 def record(store: OpenStore, *changes: Entry) -> None:
-    """Each change in a turn of its own."""
+    """Record each change in a turn of its own."""
     for change in changes:
         store.store.record(change, urgent=True)
         store.store.write_journal()
@@ -203,7 +203,7 @@ def test_space_is_set_aside_ahead_of_the_end(tmp_path: Path) -> None:
 
 
 def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old one has space set aside, so it is the better one to be caught with."""
+    """The old journal has space set aside, so it is the better one to keep on a full disk."""
     monkeypatch.setattr(rotation, "ROTATE_AT", 1000)
     files = TroubledFiles()
     with opened(tmp_path, files) as store:
@@ -222,7 +222,7 @@ def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(tmp_path: Path, m
         assert len(list(store.recovered.changes)) == 8
 
 
-# Rotation: the state of each topic is a number that changes count up
+# Rotation. The state of each topic is a number, which changes increase
 
 
 class Topics:
@@ -476,7 +476,7 @@ def test_large_snapshot_is_written_in_parts_and_counts_as_of_its_beginning(
         pieces = 0
         while store.store.journal.is_rotating:
             assert store.write_next_snapshot()
-            if pieces < 5:  # 5 is not yet in a part, or is in one: it is finished in any case
+            if pieces < 5:  # whether a part has 5 already or not, it is finished
                 store.store.record(("progress", "t", "c", 0, [5 * pieces, 5 * pieces + 1]), urgent=False)
             pieces += 1
         assert pieces > 20

@@ -1,4 +1,4 @@
-"""The keys of batches lie in the log, and are known again after a start."""
+"""The keys of batches are in the log, and are known again after a start."""
 
 from __future__ import annotations
 

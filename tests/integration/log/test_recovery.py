@@ -1,4 +1,4 @@
-"""What is found after the process has died, or the disk has lost or changed something."""
+"""What a start finds after the process has died, or the disk has lost or changed something."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST = f"{0:020}.log"
 
 
 def written(path: Path, *words: bytes, checkpoint: bool = False, **settings: Any) -> Path:
-    """A store that was killed after publishing one batch for each word; returns its first segment."""
+    """Make a store that was killed after publishing one batch for each word, and return its first segment."""
     with opened(path, **settings) as store:
         for word in words:
             store.publish(*(word[n : n + 1] for n in range(len(word))))
@@ -179,7 +179,7 @@ def test_sealed_segment_that_lost_its_end_is_a_gap(tmp_path: Path) -> None:
         assert texts(store.read()) == "acde"
         damage = only_damage(store)
     assert (damage.first, damage.end, damage.offset) == (1, 2, 61)
-    assert first.read_bytes() == data[:-10]  # only the last segment is ever cut
+    assert first.read_bytes() == data[:-10]  # only the last segment may be cut
 
 
 def test_only_what_the_checkpoint_does_not_cover_is_read(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_recovered_but_unsynced_messages_are_synced(tmp_path: Path) -> None:
 
 def test_full_disk_is_read_and_takes_nothing_until_the_log_is_named(tmp_path: Path) -> None:
     segment = written(tmp_path, b"abc")
-    (segment.parent / "log.json").write_bytes(b"")  # a kill came just when the disk got full
+    (segment.parent / "log.json").write_bytes(b"")  # as if a kill came when the disk became full
     files = TroubledFiles()
     files.fail("write")
     with opened(tmp_path, files) as store:
@@ -353,7 +353,7 @@ def test_full_disk_is_read_and_takes_nothing_until_the_log_is_named(tmp_path: Pa
 
 
 def test_new_log_id_that_cannot_be_saved_keeps_publishers_out(tmp_path: Path) -> None:
-    """The log has lost its end. Under its old id nobody may get sequences that somebody may have seen."""
+    """The log has lost its end. Under its old id it must not give sequences again that readers may have seen."""
     segment = written(tmp_path, b"abc", b"def", checkpoint=True)
     with opened(tmp_path) as store:
         old = store.log().log_id
@@ -366,7 +366,7 @@ def test_new_log_id_that_cannot_be_saved_keeps_publishers_out(tmp_path: Path) ->
         assert store.publish(b"x").error is not None
         files.recover()
         store.clock.now += 1.0
-        assert store.store.write_journal(force=True)  # before it nothing may be published
+        assert store.store.write_journal(force=True)  # until this is written, publishing is refused
         assert store.publish(b"y").error is None
         new = store.log().log_id
     with opened(tmp_path) as store:

@@ -1,4 +1,4 @@
-"""What each reader of the log makes of a disk that refuses to read: bytes are judged, refusals are waited for."""
+"""What each reader of the log does when the disk refuses to read: it judges bytes, and waits out refusals."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def files() -> TroubledFiles:
 
 
 def refuse(files: TroubledFiles, part: str) -> None:
-    """Reads of files with this in their names."""
+    """Refuse reads of files that have this in their names."""
     files.fail("read", errno.EIO)
     files.fail("read cached", errno.EIO)
     files.fails_for = lambda name: part in name
 
 
 def damage(segment: Path) -> None:
-    """The first record of it."""
+    """Damage the first record of the segment."""
     data = bytearray(segment.read_bytes())
     data[10] ^= 1
     segment.write_bytes(data)
@@ -202,7 +202,7 @@ def written(path: Path) -> None:
 
 
 class WakingFiles(TroubledFiles):
-    """Refuses as often as it is told."""
+    """Refuses this many times, then works."""
 
     def __init__(self, part: str, times: int) -> None:
         super().__init__()
@@ -259,11 +259,11 @@ def test_torn_end_that_cannot_be_kept_is_not_cut(tmp_path: Path, torn: str) -> N
     assert path.read_bytes() == whole + b"torn"
 
 
-FOR_LONG = Retention(time=10**15)  # so that a start reads the age of segments, last of all
+FOR_LONG = Retention(time=10**15)  # retention by time makes a start read the age of segments, last of all
 
 
 class RefusingAfter(TroubledFiles):
-    """Refuses three reads of segments and side files once something was done to a file with `part` in its name."""
+    """After a given operation on a file with `part` in its name, refuses three reads of segments and side files."""
 
     def __init__(self, operation: str, part: str) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ def test_log_that_cannot_be_read_again_goes_on_in_a_new_segment(tmp_path: Path, 
         files.recover()
         refuse(files, ".log")
         store.clock.now += RETRY_AFTER
-        assert store.publish(b"c").error is not None  # it is not proven, and may be in a moment
+        assert store.publish(b"c").error is not None  # the log is not proven yet, but may be in a moment
         store.clock.now += READ_PATIENCE
         assert store.publish(b"d").error is None
         assert len(store.segments()) == 2

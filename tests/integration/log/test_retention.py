@@ -1,4 +1,4 @@
-"""Finished segments that retention wants, and when it does not want them any more."""
+"""Finished segments: how long retention keeps them, and when it drops them."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def test_nothing_is_unlinked_before_the_journal_is_synced(tmp_path: Path) -> Non
         store.store.record(("freeze", "t", 3), urgent=True)
         store.log().release(3)
         store.sync()
-        assert len(store.segments()) == 3  # the two, and a new one
+        assert len(store.segments()) == 3  # the two segments, and a new one
         files.recover()
-        assert bases(store) == [0, 2, 3]  # what the failed sync has lost is nowhere yet
+        assert bases(store) == [0, 2, 3]  # what the failed sync has lost was not written again yet
         store.rotate()
         assert bases(store) == [3]
 

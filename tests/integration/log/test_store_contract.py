@@ -1,4 +1,4 @@
-"""What the broker relies on, asked of the real store and of the fake one that the broker's tests run on."""
+"""What the broker relies on, tested on the real store and on the fake one of the broker's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store beside a running loop: what happens by itself, and when."""
+"""The store in a running loop: what happens by itself, and when."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def running(path: Path, files: Files | None = None, **settings: object) ->
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """With a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that.
+    """Run with a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that.
 
-    No deadline around it: on a busy machine a thread may not be, and then the clock must not jump that far.
+    There is no deadline around it: on a busy machine a thread may be slower, and then the clock must not jump that far.
     """
     trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.15))
 
@@ -262,7 +262,7 @@ def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
             await trio.sleep(3600)
             trio.lowlevel.remove_instrument(instrument)
             assert files.calls == []
-            assert instrument.steps <= 3  # our own
+            assert instrument.steps <= 3  # these are this task's own
 
     run(test)
 
@@ -535,7 +535,7 @@ def test_what_could_not_be_removed_is_removed_later(tmp_path: Path, operation: s
 
 
 def test_journal_needs_no_more_space_than_it_needs(tmp_path: Path) -> None:
-    """There is room for a change, and none for the probe: what the journal says is finished has to go."""
+    """There is room for a change but not for the probe: finished segments have to go all the same."""
     files = TroubledFiles()
     files.fails_for = lambda name: name == "probe.tmp" or (name == "journal.000001" and not healed)
     healed = False

@@ -1,4 +1,4 @@
-"""Times and bytes along a log, told without reading it: right at every point, and as near as one asks."""
+"""Times and bytes along a log, without reading it: right at every point, and as close together as asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeteredFiles(Files):
 
 
 class Filled:
-    """A log, and what is in each of its records: (first sequence, timestamp, bytes of all before it, bytes, messages)."""
+    """A log, and for each of its records: (first sequence, timestamp, bytes of all before it, bytes, messages)."""
 
     def __init__(self, store: OpenStore, records: int, *, largest: int = 300, seed: int = 1) -> None:
         random = Random(seed)

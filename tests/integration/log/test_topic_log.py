@@ -1,4 +1,4 @@
-"""A topic's log on a disk that works: writing, rolling, caching, letting go, reading back."""
+"""A topic's log on a disk that works: writing, rolling, caching, removing, reading back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsqd.log.topic_log import DiskLog
 from tests.integration.log.harness import TroubledFiles, opened
 from tests.unit.nsqd.log.batches import facts, make_batch
 
-RECORD = 56 + 4 + 100  # of one message of 100 bytes
+RECORD = 56 + 4 + 100  # bytes of a record of one message of 100 bytes
 
 
 def test_it_is_a_topic_log(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_nothing_is_removed_while_the_journal_cannot_be_synced(tmp_path: Path) -
         assert len(store.segments()) == 2
         files.recover()
         store.sync()
-        assert len(store.segments()) == 2  # what the failed sync has lost is nowhere yet
+        assert len(store.segments()) == 2  # what the failed sync has lost was not written again yet
         store.rotate()
         store.sync()
         assert len(store.segments()) == 1
@@ -277,7 +277,7 @@ def test_what_is_not_in_the_page_cache_is_read_by_a_thread(tmp_path: Path, code:
         store.on_loaded = loaded.append
         log = store.log()
         assert log.batch_at(0) is None
-        assert log.batch_at(0) is None  # asked for once
+        assert log.batch_at(0) is None  # asks for the batch, once
         assert len(store.load()) == 1
         assert loaded == ["t"]
         assert log.batch_at(0) is not None
@@ -489,7 +489,7 @@ def test_publishers_that_wait_are_told_when_the_topic_goes(tmp_path: Path) -> No
 
 
 def test_log_of_a_deleted_topic_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
-    """The collector seldom looks at what has lived for long, as most topics have, and a log holds the newest messages."""
+    """The collector seldom looks at old objects, as most topics are, and a log holds the newest messages."""
     gc.collect()
     gc.disable()
     try:

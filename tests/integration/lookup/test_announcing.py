@@ -1,4 +1,4 @@
-"""A new topic leaves for nsqlookupd before the answer to its first publish."""
+"""nsqd registers a new topic at nsqlookupd before it answers the first publish."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Disk:
 
 
 class Announcing:
-    """A node that is registered with an nsqlookupd behind a real socket."""
+    """A node that is registered at an nsqlookupd behind a real socket."""
 
     def __init__(self) -> None:
         self.node = Node()
@@ -50,7 +50,7 @@ class Announcing:
         self.lookup.configure(["10.0.0.1:4160"])
         disk = Disk(self.node.store)
         self.turn = Turn(self.node.broker, disk, announce=self.lookup.announce, flush=self._flush)
-        self.on_its_way = b""  # to nsqlookupd, when answers left the last time
+        self.on_its_way = b""  # bytes sent to nsqlookupd when answers were last sent
         self._ours, self._theirs = socket.socketpair()
 
     async def _dial(self, place: Place, name: str) -> trio.abc.Stream:
@@ -58,14 +58,14 @@ class Announcing:
         return trio.SocketStream(trio.socket.from_stdlib_socket(self._ours))
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Return when it is registered."""
+        """Run, and return when it is registered."""
         nursery.start_soon(self.lookupd.serve, trio.SocketStream(trio.socket.from_stdlib_socket(self._theirs)))
         nursery.start_soon(self.lookup.run, self.turn)
         while not any(peer.connected for peer in self.lookup.peers):
             await trio.testing.wait_all_tasks_blocked()
 
     def _flush(self) -> None:
-        # Within one turn the fake nsqlookupd has had no time to read.
+        # The fake nsqlookupd has no time to read within one turn.
         try:
             self.on_its_way = self._theirs.recv(1 << 16, socket.MSG_PEEK)
         except BlockingIOError:

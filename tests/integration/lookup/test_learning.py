@@ -1,4 +1,4 @@
-"""Which channels a new topic has elsewhere: real questions over HTTP to an nsqlookupd that answers as a test wants."""
+"""Which channels a new topic has elsewhere: real requests over HTTP to an nsqlookupd that answers as a test wants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
         trio.run(limited)
 
-    del run.__wrapped__  # pytest would look for the test's own arguments
+    del run.__wrapped__  # otherwise pytest would look for the test's own arguments
     return run
 
 
@@ -55,7 +55,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster() -> AsyncIterator[Cluster]:
-    """Two nsqlookupd on real ports."""
+    """Run two nsqlookupd on real ports."""
     made = Cluster()
     async with trio.open_nursery() as nursery:
         made.lookup.configure([await nursery.start(fake.listen) for fake in made.lookupds])
@@ -165,8 +165,8 @@ async def test_when_nobody_can_say_the_topic_flows_all_the_same() -> None:
 
 @on_trio
 async def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> None:
-    """Or thousands of topics that wait after a start would wait for one after the other."""
-    with patch("nsqd.lookup.peers._SILENCE", inf):  # a busy machine may take longer over 200 topics
+    """Otherwise thousands of topics that wait after a start would wait one after the other."""
+    with patch("nsqd.lookup.peers._SILENCE", inf):  # a busy machine may take longer for 200 topics
         await silent_peer_is_asked_once()
 
 
@@ -174,7 +174,7 @@ async def silent_peer_is_asked_once() -> None:
     async with cluster() as it:
         it.lookupds[0].before_http_answer = trio.sleep_forever
         await until_learned(it.new_topic())
-        for number in range(200):  # one by one, as the other one has to answer each within its time
+        for number in range(200):  # one by one, because the other one has to answer each in time
             await until_learned(it.new_topic(f"t{number}"))
         assert len(it.lookupds[0].asked) == 1
         assert len(it.lookupds[1].asked) == 201

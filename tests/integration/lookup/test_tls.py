@@ -1,4 +1,4 @@
-"""Registration and questions over TLS, with a certificate of our own to show."""
+"""Registration and requests over TLS, with a client certificate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def options_for(certificates: Certificates) -> Options:
 
 
 def server_context(certificates: Certificates) -> ssl.SSLContext:
-    """Lets nobody in who has no certificate."""
+    """Return a context that demands a client certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificates.authority)
     context.load_cert_chain(certificates.certificate, certificates.key)
     context.verify_mode = ssl.CERT_REQUIRED

@@ -1,4 +1,4 @@
-"""nsqlookupd whole, over real sockets: who waits is told, who leaves is forgotten, who misbehaves harms nobody else."""
+"""nsqlookupd over real sockets: waiting lookups are answered, and peers that leave or misbehave harm no other."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Nsqd:
         return await self.reply()
 
     async def reply(self) -> bytes:
-        """Empty: the other side has closed."""
+        """Return the next reply, or b"" if the other side has closed."""
         while (reply := self._reader.next_reply()) is None:
             data = await self.stream.receive_some()
             if not data:
@@ -151,7 +151,7 @@ class Waiter:
 
 @asynccontextmanager
 async def waiting(server: Lookupd, target: str) -> AsyncIterator[Waiter]:
-    """The request is under way when the block begins."""
+    """Send the request before the block begins."""
     waiter = Waiter(server, target)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(waiter.run)
@@ -291,7 +291,7 @@ async def test_peer_that_never_reads_is_not_read_from_for_ever() -> None:
             while True:
                 await nsqd.stream.send_all(b"PING\n" * 20_000)
         assert patience.cancelled_caught
-        assert await server.metric("connections") == 1  # it is dropped after ten seconds
+        assert await server.metric("connections") == 1  # it would be dropped after ten seconds
 
 
 @limited

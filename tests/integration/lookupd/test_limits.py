@@ -1,4 +1,4 @@
-"""Who may connect to nsqlookupd, for how long without a word, and what a bug of ours costs; in clear and over TLS."""
+"""Limits of nsqlookupd: connections, silence, and the cost of a bug of ours; with and without TLS."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def lookupd(limits: Limits, certificates: Certificates, *, is_tls: bool) -
 
 
 async def read(stream: trio.abc.Stream, size: int) -> bytes:
-    """Less only when the connection has ended."""
+    """Read this many bytes; fewer only if the connection has ended."""
     got = b""
     try:
         while len(got) < size and (piece := await stream.receive_some()):
@@ -161,7 +161,7 @@ async def test_a_bug_of_ours_costs_one_connection(it: Lookupd) -> None:
         await identify(victim)
         await identify(other)
         await ask(other, b"REGISTER u\n", OK)
-        # So many that the last ones are carried out from the backlog.
+        # So many that the last ones run from the backlog.
         await victim.send_all(b"REGISTER t\n" * 5000 + b"REGISTER boom\n")
         await read(victim, 1 << 20)
         await trio.aclose_forcefully(victim)

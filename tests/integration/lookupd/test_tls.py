@@ -1,4 +1,4 @@
-"""nsqlookupd over TLS: both listeners, with and without certificates of clients."""
+"""nsqlookupd over TLS: both listeners, with and without client certificates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def lookupd(certificates: Certificates, policy: str = "") -> AsyncIterator
 
 
 async def exchange(address: tuple[str, int], context: ssl.SSLContext, sent: bytes, until: bytes) -> bytes:
-    """What comes back, as far as the words that it should end with or the end of the connection."""
+    """Send this, and return what comes back, up to the given end or the end of the connection."""
     stream = await trio.open_ssl_over_tcp_stream(*address, ssl_context=context, https_compatible=True)
     got = b""
     try:
