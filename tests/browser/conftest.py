@@ -1,4 +1,4 @@
-"""A cluster under load with one of everything, nsqadmin before it, and one browser for all tests of the folder.
+"""A cluster under load with one of everything, nsqadmin, and one browser for all tests of the folder.
 
 Screenshots go to artefacts/browser (or where NSQ_TEST_ARTEFACTS says), for CI to keep.
 """
@@ -25,7 +25,7 @@ HTML: Final = b'{"note":"<img src=x onerror=alert(1)><script>document.title=1</s
 
 
 class Load:
-    """Producers and consumers that go on until the end: orders are billed, nobody looks for fraud, payments hang."""
+    """Producers and consumers that run until the end: orders are billed, fraud has no consumer, payments hang."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -104,7 +104,7 @@ def cluster(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 @pytest.fixture(scope="session")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
-    """Before the cluster, open to everybody, with a sample each second."""
+    """Run nsqadmin for the cluster, open to everybody, with a sample each second."""
     options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
     with Nsqadmin(*options) as it:
         eventually(lambda: b"billing" in it.http("GET", "/topics").body)
@@ -114,7 +114,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 @pytest.fixture(scope="session")
 def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
-    """What `tests.support.demo` has invented: looks the same each time."""
+    """Run nsqadmin on the recording of `tests.support.demo`, which looks the same each time."""
     from nsqadmin.cluster.recording import encode
 
     file = tmp_path_factory.mktemp("snapshot") / "demo.json"
@@ -132,13 +132,13 @@ def chromium(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def page(chromium: Browser, admin: Nsqadmin) -> Iterator[Browser]:
-    """The browser before the live cluster. At the end nothing may have been complained of, nor asked of others."""
+    """Return the browser on the live cluster. It must end without complaints and requests to other hosts."""
     yield from prepared(chromium, admin)
 
 
 @pytest.fixture
 def still_page(chromium: Browser, snapshot_admin: Nsqadmin) -> Iterator[Browser]:
-    """The same before the invented cluster."""
+    """Return the browser on the recorded cluster."""
     yield from prepared(chromium, snapshot_admin)
 
 
@@ -164,7 +164,7 @@ def address_of(cluster: Cluster, index: int = 0) -> str:
 
 
 def until(condition: object, what: str) -> None:
-    """For what happens in the cluster, not on a page."""
+    """Wait for something in the cluster, not on a page."""
     deadline = time.monotonic() + 30.0
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, what

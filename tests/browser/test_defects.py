@@ -1,4 +1,4 @@
-"""What is plainly broken in NSQ's own nsqadmin is not broken here: one test for each defect, in the order of the list."""
+"""Obvious defects of NSQ's own nsqadmin are not here: one test for each defect, in the order of the list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = ("sample-interval=1s", "discovery-interval=1s", "http-client-request-tim
 
 @contextmanager
 def before(browser: Browser, *options: str) -> Iterator[tuple[Browser, Nsqadmin]]:
-    """The browser before another nsqadmin."""
+    """Open the browser on another nsqadmin."""
     with Nsqadmin(*QUICK, *options) as admin:
         for page in prepared(browser, admin):
             yield page, admin
@@ -129,7 +129,7 @@ def test_pictures_of_a_proxied_graphite_are_below_the_base_path(chromium: Browse
         assert all(it.startswith("/nsq/render?") for it in sources)
         page.open("/nsq/topics/orders/billing?t=off")
         assert page.count("main img") == 0
-        assert all("/nsq/render" in it for it in page.complaints())  # there is no graphite here
+        assert all("/nsq/render" in it for it in page.complaints())  # there is no graphite in this test
 
 
 def test_links_to_ephemeral_topics_lead_there(still_page: Browser) -> None:

@@ -1,4 +1,4 @@
-"""nsqadmin's pages before two nsqd and two nsqlookupd under load: numbers that move, keys, dialogs, every action."""
+"""nsqadmin's pages with two nsqd and two nsqlookupd under load: live numbers, keys, dialogs, every action."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIVE_PAGES = [
 
 @pytest.fixture
 def topic(cluster: Cluster, admin: Nsqadmin, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One of the test's own on both nodes, with a channel c; three messages on the first node, one on the second."""
+    """Make a topic on both nodes, with a channel c; three messages on the first node, one on the second."""
     name = request.node.name.partition("[")[0][-60:]
     for node in cluster.nodes:
         node.post(f"/topic/create?topic={name}")
@@ -92,7 +92,7 @@ def test_where_no_stream_is_to_be_had_the_page_asks_again(page: Browser) -> None
         page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
     finally:
         page.command("Network.setBlockedURLs", {"urls": []})
-    page.complaints()  # of the stream that was blocked
+    page.complaints()  # drops the complaint about the blocked stream
 
 
 def test_one_viewer_too_many_sees_numbers_that_move_all_the_same(page: Browser, admin: Nsqadmin) -> None:
@@ -137,7 +137,7 @@ def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, clus
     page.wait(
         "[...document.querySelectorAll(arguments[0])].map((it) => it.textContent).join() !== arguments[1]", key, before
     )
-    cluster.nodes[0].post("/topic/create?topic=aaa.first")  # would be the first row
+    cluster.nodes[0].post("/topic/create?topic=aaa.first")  # sorted by name it would be the first row
     try:
         page.press("r")
         page.wait("document.querySelector('#announce').textContent === 'All nodes were asked'")
@@ -158,7 +158,7 @@ def test_only_what_changes_for_the_worse_or_better_is_announced(page: Browser, c
     assert page.count("[aria-live], [role=status]:not(.hush)") == 0
 
 
-# Getting about
+# Navigation
 
 
 def test_everything_is_reached_with_the_keyboard(page: Browser) -> None:
@@ -220,7 +220,7 @@ def test_the_list_of_topics_filters_sorts_and_folds(page: Browser) -> None:
 
 
 def press_and_confirm(page: Browser, label: str, *, typed: str = "") -> str:
-    """Presses a button of the page, confirms in the dialog, and gives back the receipt."""
+    """Press a button of the page, confirm in the dialog, and return the receipt."""
     page.click_text(label, "main .actions a, main td a, main .buttons a")
     page.wait("document.querySelector('#dialog').open")
     assert page.run("return document.activeElement.textContent.trim()") == "Cancel"
@@ -287,7 +287,7 @@ def test_emptying_says_first_what_is_lost(page: Browser, cluster: Cluster, topic
     page.click_text("Empty", "main .actions a")
     page.wait_for_text("4 messages on 2 nodes", "#dialog h1")
     page.screenshot(ARTEFACTS / "dialog-empty.png")
-    page.press("enter")  # on Cancel
+    page.press("enter")  # the focus is on Cancel
     page.wait("!document.querySelector('#dialog').open")
     assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 4
     press_and_confirm(page, "Empty")

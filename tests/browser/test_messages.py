@@ -1,4 +1,4 @@
-"""Messages on the pages: looking without touching, searching, tailing, publishing, publishing again, moving a channel."""
+"""Messages on the pages: peeking, searching, tailing, publishing, replaying, moving a channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def topic(cluster: Cluster, admin: Nsqadmin, request: pytest.FixtureRequest) -> Iterator[str]:
-    """One of the test's own on the first node, with a channel c, and five messages: JSON, JSON with HTML, text, bytes."""
+    """Make a topic on the first node, with a channel c and five messages: JSON, JSON with HTML, text, bytes."""
     name: str = request.node.name.partition("[")[0][-60:]
     node = cluster.nodes[0]
     node.post(f"/topic/create?topic={name}")

@@ -1,4 +1,4 @@
-"""Every page as people see it: light, dark, on a phone, without scripts; and what tools say of its accessibility."""
+"""Every page as people see it: light, dark, on a phone, without scripts; and the findings of accessibility tools."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PAGES: Final = {
     "create": "/actions/create_topic",
     "missing": "/topics/nope",
 }
-# What looks otherwise when it is narrow or dark, rather than all of them again.
+# Only pages that look different when narrow or dark, not all of them again.
 LOOKS: Final = [(1400, "light"), (1400, "dark"), (400, "light")]
 
 
@@ -83,7 +83,7 @@ def axe_core() -> str:
 
 
 def serious_violations(browser: Browser, axe: str) -> list[str]:
-    """What axe finds that keeps people out: contrast, names, roles, order."""
+    """Return axe's findings that keep people out: contrast, names, roles, order."""
     browser.run(axe + "; window.axe = axe;")
     found: list[dict[str, Any]] = browser.run(
         "return axe.run(document, {resultTypes: ['violations']}).then((it) => it.violations)"

@@ -1,4 +1,4 @@
-"""The scripts' own rules, asked in a page: numbers as Python writes them, what blocked storage does, the policy."""
+"""Rules of the scripts, tested in a page: numbers as Python writes them, blocked storage, the security policy."""
 
 from __future__ import annotations
 

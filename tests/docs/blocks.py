@@ -1,6 +1,6 @@
 """The commands in a page of the documents: its `sh` blocks, and `curl ...` in running text.
 
-What is said of a block stands before it, where readers do not see it:
+A comment before a block, which readers do not see, says how to treat it:
 
     <!-- test: skip: it needs a Kubernetes cluster -->
     <!-- test: help: it measures for minutes -->          each line is only asked for its --help
@@ -20,7 +20,7 @@ from textwrap import dedent
 from typing import Final
 
 COMMANDS: Final = "sh"
-# What is shown and not run. A shell by another name would get around the tests.
+# Blocks that are shown and not run. No shell is among them, as its blocks would get around the tests.
 SHOWN: Final = frozenset(
     {"console", "html", "http", "ini", "json", "jsonc", "mermaid", "python", "sql", "text", "toml", "yaml"}
 )
@@ -40,7 +40,7 @@ class Manner(StrEnum):
 
 
 class Unclear(Exception):
-    """Something about a block that the one who wrote the page should mend."""
+    """A mistake in a block that the author of the page should fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def shown_in(page: Path, language: str) -> list[str]:
-    """What is shown in a language, and not run."""
+    """Return the blocks of a language that are shown and not run."""
     return [
         dedent(it["body"]) for it in _FENCE.finditer(page.read_text(encoding="utf-8")) if it["language"] == language
     ]

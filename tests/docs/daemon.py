@@ -1,6 +1,7 @@
-"""Stands for a daemon's command in tests of the documents: returns when it listens, and ends the one that was there before.
+"""Stands for a daemon's command in tests of the documents.
 
-A reader does it with a terminal for each and Ctrl-C. `daemon.py PROGRAM FLAGS...`
+It returns when the daemon listens, and ends the one that ran before. A reader does this with a terminal for each daemon
+and Ctrl-C. `daemon.py PROGRAM FLAGS...`
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 PATIENCE: Final = 30.0
-# Of these something else is wanted than a daemon.
+# With these flags the program is no daemon.
 OTHER: Final = ("fsck", "--help", "-h", "--version", "-version")
 
 
@@ -40,7 +41,7 @@ def main(program: str, arguments: list[str]) -> int:
 
 
 def _place(program: str, arguments: list[str]) -> Path:
-    """Where it is remembered: one for each program and port."""
+    """Return the file that remembers the daemon, one for each program and port."""
     port = re.search(r"--(?:tcp|http)-address[= ]\S*:(\d+)", " ".join(arguments))
     return Path(program).parent / f"{Path(program).name}-{port[1] if port else 'default'}.pid"
 

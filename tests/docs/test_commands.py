@@ -1,8 +1,8 @@
-"""Every command in the documents is run, page by page, in the order in which a reader would.
+"""Every command in the documents is run, page by page, in the order in which a reader would run it.
 
-A page gets a machine of its own (world.py). The README and the tutorials have one together, as a newcomer reads them in one
-sitting: what one of them leaves behind must not be in the way of the next. What a page takes for granted, certificates, say, is made before by
-`prepare/PAGE.sh`. What cannot be run says so in the page, with the reason: blocks.py.
+A page gets a machine of its own (world.py). The README and the tutorials share one, as a newcomer reads them in one
+sitting: what one of them leaves behind must not get in the way of the next. `prepare/PAGE.sh` makes what a page takes
+for granted, such as certificates. If a block cannot be run, the page says so, with the reason: blocks.py.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path, unshare: list[str]) -> None:
 def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout: float) -> None:
     script = folder / "page.sh"
     script.write_text("\n".join(lines), encoding="utf-8")
-    # Not below /tmp, which gets an overlay that is kept here. What is left belongs to processes that have ended.
+    # Not below /tmp, as the overlay of /tmp is kept here. Files that remain belong to processes that have ended.
     with TemporaryDirectory(prefix="nsq-docs-", dir="/var/tmp", ignore_cleanup_errors=True) as space:
         done = subprocess.run(
             [*unshare, sys.executable, HERE / "world.py", script, space],
@@ -107,7 +107,7 @@ def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout
     assert done.returncode == 0, done.stdout
 
 
-# What somebody does who reads "Ctrl-C in the demo's terminal stops everything".
+# What a reader of "Ctrl-C in the demo's terminal stops everything" does.
 END_OF_DEMO: Final = (
     "pkill --signal INT --full scripts.demo_cluster",
     "while pgrep --full scripts.demo_cluster >/dev/null; do sleep 0.2; done",
@@ -144,7 +144,7 @@ def commands_of(block: Block) -> Iterator[str]:
                 if command := line.partition("#")[0].strip():
                     yield f"{command} --help >/dev/null 2>&1"
         case Manner.BACKGROUND:
-            # Whatever ends within a second has failed, or should not be marked so.
+            # A block that ends within a second has failed, or should not be marked as background.
             yield f"(\n{block.commands}) &\nsleep 1; kill -0 $!"
         case _:
             yield block.commands

@@ -1,7 +1,7 @@
-"""A machine of their own for the commands of a page: `unshare ... python world.py SCRIPT`.
+"""A machine of its own for the commands of a page: `unshare ... python world.py SCRIPT`.
 
-Inside of it all ports are free, names of the documents are this machine, the tree may be written to, and everything that was
-started ends with it. The tree that we come from is not touched, nor is /tmp: overlays take what is written.
+Inside it all ports are free, names in the documents resolve to this machine, the tree may be written to, and all
+processes end with it. The real tree and /tmp are not touched: overlays take all writes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(script: str, space: str) -> int:
         "NSQ_COMPILE": "0",  # the core is compiled by other tests
         "PIP_NO_INDEX": "1",
     }
-    # An HTTP error is a failure; what needs a moment (a registration) gets one.
+    # An HTTP error is a failure; retries give slow things, such as a registration, a moment.
     (Path(space) / ".curlrc").write_text(
         "fail\nsilent\nshow-error\nmax-time = 30\nretry = 2\nretry-delay = 1\nretry-all-errors\n", encoding="utf-8"
     )
@@ -46,7 +46,7 @@ def main(script: str, space: str) -> int:
 
 
 def _run_as_init(page: subprocess.Popen[bytes]) -> int:
-    """We are process 1 here, so whatever loses its parent is ours to bury."""
+    """Run the script as process 1, which has to reap every process that loses its parent."""
     while True:
         pid, status = os.wait()
         if pid == page.pid:
@@ -61,7 +61,7 @@ def _start_loopback() -> None:
 
 
 def _mount(space: Path) -> None:
-    for covered in (Path("/tmp"), ROOT):  # in this order: the one may lie in the other
+    for covered in (Path("/tmp"), ROOT):  # in this order, because the tree may be below /tmp
         upper, work = space / f"written-{covered.name}", space / f"work-{covered.name}"
         upper.mkdir()
         work.mkdir()
@@ -74,7 +74,7 @@ def _mount(space: Path) -> None:
             f"lowerdir={covered},upperdir={upper},workdir={work}",
             str(covered),
         )
-    os.chdir(ROOT)  # into the overlay: we have been below it
+    os.chdir(ROOT)  # enters the overlay: until now we were in the folder below it
     for folder in EMPTY_FOLDERS:
         if Path(folder).is_dir() and not ROOT.is_relative_to(folder):
             _run("mount", "-t", "tmpfs", "none", folder)
@@ -84,7 +84,7 @@ def _mount(space: Path) -> None:
 
 
 def _wrap_daemons(space: Path) -> None:
-    """A reader starts a daemon in a terminal of its own; here its command returns when it listens."""
+    """Replace the daemons' commands: a reader uses a terminal for each, but here a command returns when it listens."""
     kept = space / "daemons"
     kept.mkdir()
     for name in DAEMONS:

@@ -11,7 +11,7 @@ ROUTE = re.compile(r'Route\(\s*"(GET|POST|PUT|DELETE)",\s*(?:"([^"]+)"|(\w+))')
 
 
 def routes() -> set[tuple[str, str]]:
-    """Those of the APIs; pages are for people."""
+    """Return the routes of the APIs, without those of pages, which are for people."""
     found: set[tuple[str, str]] = set()
     for source in SOURCES:
         if "pages" in source.parts or source.name == "pages.py":

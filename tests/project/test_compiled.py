@@ -32,7 +32,7 @@ IMPORT_ALL = (
 
 
 def setup_with(monkeypatch: pytest.MonkeyPatch, command: str, *, compile: str = "") -> tuple[list[str], dict[str, Any]]:
-    """What setup.py wants to have compiled on this command, and what it tells setuptools."""
+    """Return what setup.py compiles on this command, and what it tells setuptools."""
     given: dict[str, Any] = {}
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("NSQ_COMPILE", compile)
@@ -54,14 +54,17 @@ def test_what_is_compiled_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
-# What takes all that it is given at once.
+# These consume everything at once in any case.
 EAGER = {"all", "any", "deque", "dict", "dict.fromkeys", "extend", "join", "list", "max", "min", "set", "sorted", "sum"}
 EAGER |= {"frozenset", "tuple", "update"}
 
 
 def test_no_generator_expression_is_compiled_into_a_list_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """mypyc makes a list of a generator expression: what should be told of a million messages bit by bit takes all the time
-    of the loop at once. A generator function stays one."""
+    """mypyc makes a list of a generator expression.
+
+    So one that should yield a million messages bit by bit would take all of the loop's time at once. A generator
+    function stays one.
+    """
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
     assert [place for file in files for place in lazy_expressions(ROOT / file)] == []
 

@@ -1,4 +1,4 @@
-"""What is in deploy/: units, manifests, alerts, dashboard and sample configurations, each as its own tool would check it."""
+"""The files in deploy/: units, manifests, alerts, dashboard and sample configurations, checked with their own tools."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ DEPLOY: Final = ROOT / "deploy"
 MANIFESTS: Final = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 PROMETHEUS: Final = DEPLOY / "prometheus"
 OPTIONS: Final = {"nsqd": NsqdOptions, "nsqlookupd": LookupOptions, "nsqadmin": AdminOptions}
-# The oldest that is still maintained by its makers when this was written, and what came after.
+# The oldest version that was maintained when this was written, and later ones.
 KUBERNETES: Final = ("1.31", "1.33")
 
 
 def tool(name: str) -> str:
-    """Where it is. CI installs them all; on other machines the test is skipped."""
+    """Return the path of the tool. CI installs them all; on other machines the test is skipped."""
     found = shutil.which(name)
     if found is None:
         if os.environ.get("CI"):
@@ -49,7 +49,7 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return said
 
 
-# Compose: that it works is asked by tests/e2e/test_compose.py, where there is an engine
+# Compose. tests/e2e/test_compose.py tests with an engine, if there is one, that it works
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -74,7 +74,7 @@ def test_services_can_write_to_their_volumes_only_and_are_looked_after(name: str
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/deploy.md"])
 def test_a_page_that_starts_profiles_of_compose_stops_them(page: str) -> None:
-    """`down` leaves what belongs to a profile that it is not told of, and then fails to remove the network."""
+    """`down` leaves containers of profiles that are not named, and then fails to remove the network."""
     text = (ROOT / page).read_text(encoding="utf-8")
     commands = re.findall(r"docker compose ((?:--profile \w+ )*)(up|down)", text)
     profiles = {it: {name for said, verb in commands if verb == it for name in said.split()} for it in ("up", "down")}
@@ -83,7 +83,7 @@ def test_a_page_that_starts_profiles_of_compose_stops_them(page: str) -> None:
 
 
 def test_ports_are_the_same_inside_and_published() -> None:
-    """So that what discovery hands out is right in both worlds."""
+    """Then a port from discovery is right inside and outside."""
     assert len(nodes()) == 3
     for name, node in nodes().items():
         command = " ".join(node["command"])
@@ -198,14 +198,14 @@ def test_arguments_are_options(name: str) -> None:
 
 
 def test_a_full_disk_restarts_no_nsqd() -> None:
-    """A restart would not make room, and consumers, who would, would be disconnected."""
+    """A restart would not make room, and would disconnect the consumers, who do make room."""
     (container,) = pods()["nsqd"]["spec"]["containers"]
     for probe in ("startupProbe", "livenessProbe"):
         assert "httpGet" not in container[probe]
 
 
 def test_a_stopped_nsqd_has_time_to_drain() -> None:
-    """The drain's deadline, then the hook's sleep, then the end of grace: in this order."""
+    """The drain's deadline ends before the hook's sleep, and that before the grace period."""
     spec = pods()["nsqd"]["spec"]
     (container,) = spec["containers"]
     deadline = next(int(it[len("--drain-deadline=") : -1]) for it in container["args"] if "drain-deadline" in it)
@@ -222,7 +222,7 @@ def test_units_pass_systemd(tmp_path: Path) -> None:
     units = []
     for unit in sorted((DEPLOY / "systemd").glob("*.service")):
         assert unit.stem in OPTIONS
-        # It looks whether the program is there, and where we test it is elsewhere.
+        # systemd-analyze checks that the program exists, which is elsewhere in this test.
         text = unit.read_text(encoding="utf-8").replace(f"/opt/nsq/bin/{unit.stem} ", f"{sys.executable} ")
         assert f"--config=/etc/nsq/{unit.stem}.toml" in text
         units.append(tmp_path / unit.name)
@@ -244,7 +244,7 @@ def test_the_check_of_units_can_fail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_samples_set_what_there_is(name: str) -> None:
-    """Also where a line is only there to be uncommented."""
+    """Commented lines of samples have to be valid, too."""
     text = (DEPLOY / "config" / f"{name}.toml").read_text(encoding="utf-8")
     everything = re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
     keys = {it.key for it in table_of(OPTIONS[name])}
@@ -297,7 +297,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
 
 
 def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
-    """There is no other way to have an expression checked without a server: as a rule."""
+    """Expressions are checked as rules, which is the only way without a server."""
     rules = [
         {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "1m", text)}
         for number, text in enumerate(expressions())
@@ -309,7 +309,7 @@ def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["alerts", "dashboard"])
 def test_named_metrics_are_in_the_reference(where: str) -> None:
-    """That the reference is what daemons export is asked by tests/e2e/test_metrics.py."""
+    """tests/e2e/test_metrics.py checks that the reference is what daemons export."""
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     known = set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE))
     texts = {

@@ -1,4 +1,4 @@
-"""What is in deploy/ for Spark: manifests that fit the schema, options that exist, an executor started as Kubernetes asks."""
+"""The files in deploy/ for Spark: manifests fit the schema, options exist, an executor starts as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OBJECTS: Final[list[dict[str, Any]]] = list(
     yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
 )
 ENTRYPOINT: Final = ROOT / "deploy" / "docker" / "nsq-spark"
-POD: Final = {  # what Spark puts into the environment of an executor's pod
+POD: Final = {  # the environment that Spark gives an executor's pod
     "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.1:7078",
     "SPARK_EXECUTOR_ID": "3",
     "SPARK_EXECUTOR_CORES": "2",
@@ -47,7 +47,7 @@ def test_the_pod_is_told_options_that_exist() -> None:
 
 
 def run(folder: Path, *words: str, **environ: str) -> list[str]:
-    """The entrypoint with programs that say how they were called, one word a line."""
+    """Run the entrypoint with programs that print how they were called, one word a line."""
     for name in ("java", "nsqpipe"):
         program = folder / name
         program.write_text('#!/bin/sh\nprintf "%s\\n" "$(basename "$0")" "$@"\n')

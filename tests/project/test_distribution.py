@@ -1,4 +1,4 @@
-"""Which process gets which tests: those that compute on the one side, those that wait on the other."""
+"""Which process gets which tests: those that compute on one side, those that wait on the other."""
 
 from __future__ import annotations
 

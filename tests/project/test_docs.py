@@ -1,4 +1,4 @@
-"""Are the documents true: generated pages up to date, links and commands real, names of tests too."""
+"""The documents are true: generated pages are up to date, and links, commands and names of tests exist."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def headings(document: Path) -> set[str]:
-    """As GitHub names them in links."""
+    """Return the headings as GitHub names them in links."""
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     words = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", it.lower()).replace(" ", "-") for it in words}
@@ -67,7 +67,7 @@ def test_every_page_is_in_the_index() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_named_tests_and_scripts_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    # A folder of tests may be named before the first test is in it.
+    # A page may name a folder of tests that has no tests yet.
     for path in re.findall(r"`(tests/[\w./-]+\.py|(?:scripts|\.ci)/[\w./-]+)(?:::\w+)?[` ]", text):
         assert (ROOT / path).exists(), path
     for path, test in re.findall(r"`(tests/[\w./-]+)::(\w+)`", text):

@@ -27,7 +27,7 @@ PACKAGES = (
     "pyspark_nsqtable",
     "scripts",
 )
-# Words that a sentence begins with when it leans on the function's name instead of saying what the function does.
+# First words of sentences that lean on the function's name instead of saying what the function does.
 NOT_VERBS = """
 a about acknowledged after all allocated also always an and another any anything are as at because before beyond both
 by bytes called can each either every everything exactly false few for from go has how idempotent idle if in is it its
@@ -43,7 +43,7 @@ VERBS_IN_S = frozenset(IN_S.split())
 
 
 def documented_functions(module: ast.Module) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
-    """Yield the public functions that have a docstring, with it."""
+    """Yield each public function that has a docstring, with the docstring."""
     bodies = [module.body, *(it.body for it in ast.walk(module) if isinstance(it, ast.ClassDef))]
     for it in (statement for body in bodies for statement in body):
         if isinstance(it, ast.FunctionDef | ast.AsyncFunctionDef) and not it.name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Who may import whom (pyproject.toml, [tool.importlinter]), and that each service stands alone."""
+"""Import rules (pyproject.toml, [tool.importlinter]), and that each service runs without the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What a service must do without: the other services, and what only other extras install.
+# What a service must not need: the other services, and packages that only other extras install.
 HIDDEN = {
     "common": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
     "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "pyspark", "pyarrow"),

@@ -1,4 +1,4 @@
-"""scripts/setup says what it does before it takes its time."""
+"""scripts/setup says what it is going to do before it does it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_setup_says_what_takes_so_long_and_only_then(tmp_path: Path) -> None:
     for name in ("scripts/setup", "pyproject.toml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    python = tmp_path / ".venv" / "bin" / "python"  # one that installs nothing
+    python = tmp_path / ".venv" / "bin" / "python"  # a python that installs nothing
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)

@@ -17,7 +17,7 @@ from nsqd.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Where a flag's effect is shown. Several names are several places.
+# The tests that show a flag's effect.
 SHOWN_BY = {
     "tests/e2e/test_flags.py": {
         "broadcast-address": "the_broadcast_address_and_ports_are_what_is_registered",

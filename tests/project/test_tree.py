@@ -1,4 +1,4 @@
-"""What must not be in the repository."""
+"""Things that must not be in the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = {".py", ".md", ".toml", ".sh", ".json", ".yaml", ".yml", ".txt", ".c", ""}
 
-# Paths that exist on one machine only. Written in pieces, or this file would find itself.
+# Paths that exist on one machine only, written in pieces so that this file does not match.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:" + "|".join(("wor" + "k/", "hom" + "e/", "roo" + "t/", "Use" + "rs/")) + ")")
 LEFT_OVER = re.compile(r"\b(?:TO" + "DO|FIX" + "ME|XX" + r"X)\b(?!\(#\d+\))")
 

@@ -1,6 +1,6 @@
-"""`common/web.py` builds on what uvicorn does not promise to keep: a release that changes it is noticed here.
+"""`common/web.py` uses parts of uvicorn that are not promised to stay: these tests notice a release that changes them.
 
-What is used is read from the source of `_Connection`, so that nothing has to be listed twice.
+The parts are read from the source of `_Connection`, so there is no second list of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 from common import web
 
 HOOKS: Final = {name: it for name, it in vars(web._Connection).items() if inspect.isfunction(it) and name[0] != "_"}
-# Of a request under way: `eof_received` and `connection_lost` look at these.
+# Attributes of a request under way, which `eof_received` and `connection_lost` read.
 OF_A_CYCLE: Final = ("scope", "body", "more_body", "response_complete", "message_event")
 
 
@@ -39,7 +39,7 @@ def connection_of_uvicorn() -> HttpToolsProtocol:
     loop = asyncio.new_event_loop()
     try:
         connection = HttpToolsProtocol(config, ServerState(), {}, loop)
-        connection.on_message_begin()  # some attributes come with a request
+        connection.on_message_begin()  # some attributes exist only with a request
     finally:
         loop.close()
     return connection
@@ -64,7 +64,7 @@ def test_a_request_under_way_has_what_we_look_at() -> None:
 
 
 def test_the_next_request_of_a_pipeline_is_taken_as_uvicorn_takes_it() -> None:
-    """`_Connection.on_response_complete` repeats uvicorn's without its timer, so these lines must stay alike."""
+    """`_Connection.on_response_complete` repeats uvicorn's method without its timer, so the lines must stay alike."""
     theirs = inspect.getsource(HttpToolsProtocol.on_response_complete)
     for line in (
         "self.server_state.total_requests += 1",

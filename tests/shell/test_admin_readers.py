@@ -1,4 +1,4 @@
-"""Who reads a topic's logs, as the sampler asks for it: when, of whom, and what stays known while a node is silent."""
+"""The sampler asks for the readers of a topic's logs: when, which nodes, and what it keeps while a node is silent."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_node_that_hangs_with_its_readers_delays_no_picture_for_long() -> None
             assert topic.readers is None
             assert trio.current_time() - began < 3
             began = trio.current_time()
-            await looked_at(sampler)  # it is not asked twice
+            await looked_at(sampler)  # the node is not asked twice
             assert trio.current_time() - began < 3
             assert node.asked_for_readers == 1
             node.before_log.set()

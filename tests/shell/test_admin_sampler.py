@@ -1,4 +1,4 @@
-"""The sampler before nodes that do as a test tells them: who is slow, hangs, restarts or talks nonsense."""
+"""The sampler with nodes that do what a test tells them: slow, hanging, restarted, or answering nonsense."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class FakeNode:
 
 @asynccontextmanager
 async def sampled(*nodes: FakeNode, **options: Any) -> AsyncIterator[Sampler]:
-    """A sampler that asks them now, and then only when it is told to."""
+    """Return a sampler that asks these nodes now, and then only when told to."""
     async with trio.open_nursery() as nursery:
         for node in nodes:
             listeners = await nursery.start(_serve, node)
@@ -126,7 +126,7 @@ def test_a_node_that_hangs_delays_nobody() -> None:
             assert trio.current_time() - began < PATIENCE + 2
             quick.depth = 9
             began = trio.current_time()
-            shown = await sampler.refresh()  # it is not waited for again
+            shown = await sampler.refresh()  # the sampler does not wait for the node again
             assert trio.current_time() - began < PATIENCE
             assert health(shown) == {"quick": Health.OK, "hanging": Health.SLOW}
             found = shown.channel("t", "c")
@@ -224,7 +224,7 @@ def test_who_keeps_no_history_is_known() -> None:
 
 
 class SlowReading:
-    """Nodes answer at once, and all answers have come before one of them has been read."""
+    """Nodes answer at once, and all answers have arrived before one of them has been read."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -253,7 +253,7 @@ def test_answers_that_are_read_at_the_same_time_count_together() -> None:
 
 
 class Asking:
-    """Nodes that are asked for their statistics, of which 100,000 bytes together are read."""
+    """Nodes that are asked for their statistics, with a bound of 100,000 bytes for all of them."""
 
     def __init__(self, *names: str) -> None:
         self.upstream = SlowReading()
@@ -261,7 +261,7 @@ class Asking:
         self.nodes = [AskedNode(announced=Announced("", name, 4150, 4151), has_history=False) for name in names]
 
     async def ask(self, *sizes: int) -> list[bool]:
-        """Whether each of the nodes, which answer with so many bytes, has been read. 0: it is not asked."""
+        """Return for each node whether it was read, if the nodes answer with this many bytes. 0: it is not asked."""
         self.upstream.sizes = {
             node.announced.address: size for node, size in zip(self.nodes, sizes, strict=True) if size
         }
@@ -293,7 +293,7 @@ def test_newcomer_makes_way_while_its_answer_is_read() -> None:
     async def test() -> None:
         asking = Asking("known", "new")
         assert await asking.ask(40_000, 0) == [True, False]
-        asking.nodes.reverse()  # whoever is asked first answers first
+        asking.nodes.reverse()  # the node that is asked first answers first
         assert await asking.ask(50_000, 60_000) == [False, True]
 
     run(test)

@@ -1,4 +1,4 @@
-"""Charts survive a restart, and a file that is broken does no harm."""
+"""Charts survive a restart, and a broken file does no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes nsqadmin shows its token to: those on the list, where nobody else can read it."""
+"""Which nodes get nsqadmin's token: those on the list, over connections that nobody else can read."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_plain_http_and_certificates_that_nobody_verifies_have_to_be_allowed(tmp
 
 
 def test_a_name_that_is_in_a_network_is_asked_at_the_address_that_was_found_there(tmp_path: Path) -> None:
-    """Whatever the name means a moment later; and its certificate still has to name it."""
+    """The name may resolve differently a moment later; and the certificate still has to name it."""
     found = way(options(tmp_path, nsqd_token_to=("10.0.0.0/24",)), "https://inside.evil.example:4152/stats")
     assert found.url == httpx.URL("https://10.0.0.66:4152/stats")
     assert found.sni_hostname == "inside.evil.example"
@@ -147,7 +147,7 @@ def test_a_name_that_is_in_a_network_is_asked_at_the_address_that_was_found_ther
 
 
 class Node:
-    """Answers each request with what is next in `answers`, and keeps what it was asked."""
+    """Answers each request with the next of `answers`, and keeps the requests."""
 
     def __init__(self, *answers: bytes) -> None:
         self.answers = list(answers)
@@ -155,7 +155,7 @@ class Node:
 
     @property
     def tokens(self) -> list[bool]:
-        """Whether each request had it."""
+        """Return for each request whether it had the token."""
         return [SECRET.encode() in it for it in self.asked]
 
     async def handle(self, stream: trio.abc.Stream) -> None:
@@ -266,7 +266,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def test_a_node_that_speaks_tls_only_is_asked_in_plain_once_and_without_the_token(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqadmin.upstream.token.is_loopback", lambda address: False)  # as if it were far away
+    monkeypatch.setattr("nsqadmin.upstream.token.is_loopback", lambda address: False)  # as if it were remote
 
     async def test() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -291,7 +291,7 @@ def test_a_node_that_speaks_tls_only_is_asked_in_plain_once_and_without_the_toke
 def test_a_certificate_of_somebody_else_keeps_the_token_here(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name resolves to another machine now, or somebody in the network answers in its place."""
+    """The name resolves to another machine now, or another machine on the network answers in its place."""
     monkeypatch.setattr("nsqadmin.upstream.token.is_loopback", lambda address: False)
 
     async def test() -> None:
@@ -299,7 +299,7 @@ def test_a_certificate_of_somebody_else_keeps_the_token_here(
         resolver.names["nsqd1"] = "127.0.0.1"
         trio.socket.set_custom_hostname_resolver(resolver)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificates.certificate, certificates.key)  # of localhost, and not of nsqd1
+        context.load_cert_chain(certificates.certificate, certificates.key)  # not for nsqd1
         secure, plain = Node(OK), Node()
         for to in ("nsqd1", "127.0.0.1"):
             chosen = options(tmp_path, nsqd_token_to=(to,), http_client_tls_root_ca_file=str(certificates.authority))

@@ -1,4 +1,4 @@
-"""What is read piece by piece comes in small pieces, whatever a node has packed into it."""
+"""An answer that is read piece by piece comes in small pieces, whatever a node has packed into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A door that is full: whoever waits for room is told, and the log is not flooded."""
+"""A full listener: connections that wait for room get it, and the log is not flooded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nsqd's tasks for its nsqlookupd peers, over memory and with a clock that jumps."""
+"""nsqd's tasks for its nsqlookupd peers, over memory streams and with a clock that jumps."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
         trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    del run.__wrapped__  # pytest would look for the test's own arguments
+    del run.__wrapped__  # otherwise pytest would look for the test's own arguments
     return run
 
 
 class Cluster:
-    """A node, and who can be reached at which IP address."""
+    """A node, and the nsqlookupd that can be reached at each IP address."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.node = Node()
@@ -90,7 +90,7 @@ class Cluster:
         made = self.node.broker.topic(topic)
         if made.learning:
             made.learned(())
-            del self.node.broker.undiscovered[made]  # or `Lookup` would ask over a real socket
+            del self.node.broker.undiscovered[made]  # otherwise `Lookup` would ask over a real socket
         for channel in channels:
             made.channel(channel)
         self.node.turn()
@@ -98,7 +98,7 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(*, topics: dict[str, list[str]] | None = None) -> AsyncIterator[Cluster]:
-    """Running, and everything told that there is to tell."""
+    """Run the cluster, and yield it when everything is registered."""
     async with trio.open_nursery() as others, trio.open_nursery() as nursery:
         made = Cluster(others)
         for topic, channels in (topics or {}).items():
@@ -160,7 +160,7 @@ async def test_ten_thousand_topics_are_told_without_waiting_for_each_reply() -> 
 
 @jumping
 async def test_a_broken_connection_is_made_again_at_once_and_all_is_registered() -> None:
-    """Not only at the next event, and what happened meanwhile is in it."""
+    """nsqd does not wait for the next event, and registers what has happened meanwhile, too."""
     async with cluster(topics={"a": ["x"]}) as it:
         await it.fake.last.stream.aclose()
         it.make("b")
@@ -272,7 +272,7 @@ async def test_addresses_of_both_families_are_all_meant() -> None:
 
 @jumping
 async def test_an_nsqlookupd_that_is_reached_over_both_families_is_told_once() -> None:
-    """Else every node would be listed twice."""
+    """Otherwise every node would be listed twice."""
     async with cluster(topics={"t": []}) as it:
         over = it.lookupds
         over |= {"10.0.0.2": FakeLookupd("same"), "::2": FakeLookupd("same")}
@@ -309,13 +309,13 @@ async def test_new_addresses_of_a_name_are_found() -> None:
         it.names["10.0.0.1"] = ["10.0.0.2"]
         await trio.sleep(RESOLVE_INTERVAL)
         assert it.lookupds["10.0.0.2"].registered == {"t"}
-        assert not it.fake.last.ended  # what works is kept,
+        assert not it.fake.last.ended  # a connection that works is kept,
         it.down.add("10.0.0.1")
         await it.fake.last.stream.aclose()
         await trio.sleep(2 * RESOLVE_INTERVAL)
         attempts = it.dials.count("10.0.0.1")
         await trio.sleep(100)
-        assert it.dials.count("10.0.0.1") == attempts  # and no longer once it does not
+        assert it.dials.count("10.0.0.1") == attempts  # and tried no longer once it does not work
 
 
 @jumping
@@ -371,7 +371,7 @@ async def test_the_list_changes_at_run_time() -> None:
         it.lookup.configure([])
         await trio.sleep(SOON)
         assert it.fake.last.ended
-        assert it.fake.last.told == ["REGISTER t c"]  # nothing is said at the end
+        assert it.fake.last.told == ["REGISTER t c"]  # nothing is sent at the end
         it.lookup.configure([ONE, "not an address", ONE])
         await trio.sleep(SOON)
         assert len(it.fake.visits) == 2
@@ -407,7 +407,7 @@ async def test_one_that_hangs_is_left_without_a_goodbye() -> None:
         assert len(it.fake.visits) == 1
 
 
-# Learning, as far as nobody is asked; the questions are in tests/integration/test_learning.py
+# Learning without requests; those are in tests/integration/lookup/test_learning.py
 
 
 @jumping

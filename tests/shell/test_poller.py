@@ -1,6 +1,6 @@
-"""The poller over real sockets: what it reads, sends, bounds, drops and gives away.
+"""The poller on real sockets: what it reads, sends, bounds, drops and hands over.
 
-Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait; the poller is given that clock too.
+Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait; the poller uses that clock, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HANGS: Final = 1000.0  # seconds on a clock that jumps
 
 
 def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Runs the test under trio with a clock that jumps, which the poller reads as well."""
+    """Run the test under trio with a clock that jumps, which the poller reads as well."""
 
     @wraps(test)
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch
 
         trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0))
 
-    del run.__wrapped__  # pytest would look for the test's own arguments
+    del run.__wrapped__  # otherwise pytest would look for the test's own arguments
     return run
 
 
@@ -58,7 +58,7 @@ class FakeTurn:
 
 
 class Echo:
-    """Answers with what it hears. `!` is a fatal error, `?` a bug, `>` asks for a flood."""
+    """Echoes what it gets. `!` causes a fatal error, `?` a bug, `>` a flood."""
 
     def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
         self.connection = connection
@@ -125,7 +125,7 @@ class Bench:
         return self.handlers[-1]
 
     def connect_to(self, kind: type[E], deadline: float) -> E:
-        """For a handler of another kind; its peer is the last one of `peers`."""
+        """Connect to a handler of another kind; its peer is the last one of `peers`."""
         ours, theirs = socket.socketpair()
         made: list[E] = []
 
@@ -248,7 +248,7 @@ async def test_last_words_reach_a_peer_that_is_still_sending() -> None:
         await peer.send_all(b"E_INVALID!")
         await trio.testing.wait_all_tasks_blocked()
         assert handler.gone
-        await peer.send_all(b"x" * 1_000_000)  # far more than lies between the two
+        await peer.send_all(b"x" * 1_000_000)  # far more than the kernel buffers between the two
         assert handler.heard == len("E_INVALID!")
         assert await hear_the_end(peer) == b"E_INVALID!"
         await peer.aclose()
@@ -491,7 +491,7 @@ async def test_deadline_that_moves_away_does_not_ring() -> None:
 
 
 class Silence(Echo):
-    """Notes what it had heard when its deadline came."""
+    """Keeps what it had received when its deadline came."""
 
     heard_by_then: int | None = None
 
@@ -505,7 +505,7 @@ async def test_what_came_while_the_process_stood_still_is_heard_before_a_deadlin
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
     async with bench() as b:
-        for _ in range(20):  # which of two tasks runs first is chance
+        for _ in range(20):  # repeated, as it is chance which of two tasks runs first
             handler = b.connect_to(Silence, trio.current_time() + 5)
             b.peers[-1].send(b"alive")
             clock.jump(6)
@@ -609,7 +609,7 @@ async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() 
     served: list[Echo] = []
 
     class Greedy(Echo):
-        """Takes longer than a turn, and has more to say at once."""
+        """Takes longer than a turn, and has more to do at once."""
 
         peer: socket.socket
 
@@ -642,7 +642,7 @@ async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() 
 
 @jumping
 async def test_less_is_read_at_once_while_turns_take_too_long() -> None:
-    """A read of what is slow to handle would otherwise hold everybody else up for all of it, again and again."""
+    """Otherwise a read that is slow to handle would hold up other clients for all of it, again and again."""
     sizes: list[int] = []
     seconds_of_a_byte = 1e-6  # 120 ms for the longest read
 

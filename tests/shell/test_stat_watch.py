@@ -1,4 +1,4 @@
-"""When nsq_stat polls, and what it prints then."""
+"""When nsq_stat polls, and what it prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsqtools.rates import HEADER, Counters, Poll
 
 
 class FakeChannel:
-    """Ten messages more with each poll, which takes a second; what is in `down` gives no answer that time."""
+    """Gets ten messages more with each poll, which takes a second. A name in `down` does not answer that time."""
 
     def __init__(self, *, down: tuple[int, ...] = ()) -> None:
         self.polled: list[float] = []

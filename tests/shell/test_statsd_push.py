@@ -1,4 +1,4 @@
-"""Pushing to statsd: when, over how long, and what becomes of the rest at the end. Time is the mock clock's."""
+"""Pushing to statsd: when, over how long, and what happens to the rest at the end. Time is the mock clock's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nsq_to_file's writer: when it writes, and that nothing is finished before it is on the disk."""
+"""nsq_to_file's writer: when it writes, and that no message is finished before it is on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeMessage:
 
 
 class FakeConsumer:
-    """Hands out what it is given. `starved` is what it says of itself."""
+    """Yields the messages that it is given. `starved` is its own report."""
 
     def __init__(self) -> None:
         self.starved = False
@@ -62,7 +62,7 @@ class FakeConsumer:
 
 
 class Scene:
-    """A writer, what it is fed, and a clock that stands still until it is moved."""
+    """A writer, its input, and a clock that stands still until a test moves it."""
 
     def __init__(self, folder: Path, nursery: trio.Nursery, clock: MockClock, **settings: object) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ class Scene:
         nursery.start_soon(self.archive.run)
 
     async def settle(self, condition: Callable[[], object], *, ticking: bool = False) -> None:
-        """Until it is true; what threads do gives no event. `ticking`: with as many ticks as it takes."""
+        """Wait until the condition is true, as threads give no event. `ticking`: tick until then."""
         for attempt in range(20_000):
             if condition():
                 return
@@ -217,7 +217,7 @@ def test_a_new_hour_is_a_new_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("skip", "names"), [(False, ["t-000000.12", "t-000001.12"]), (True, [])])
 def test_quiet_topics_have_empty_files_unless_these_are_skipped(tmp_path: Path, skip: bool, names: list[str]) -> None:
     async def act(scene: Scene) -> None:
-        for count in (1, 1, 2):  # the third tick finds the first file too old
+        for count in (1, 1, 2):  # at the third tick the first file is too old
             scene.clock.jump(1)
             await trio.testing.wait_all_tasks_blocked()
             await scene.settle(lambda count=count: skip or len(scene.files()) == count)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A wake-up reaches its one task once, whenever it was set, and is not lost with a cancelled wait."""
+"""A wake-up reaches its one task once, whenever it is set, and a cancelled wait does not lose it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     seconds = arguments.hours * 3600 if arguments.hours else (arguments.minutes or 10) * 60
-    logging.disable(logging.ERROR)  # clients report that their nsqd was killed
+    logging.disable(logging.ERROR)  # clients log that their nsqd was killed
     plan = Plan(seconds=seconds, rate=arguments.rate, seed=arguments.seed)
     if arguments.folder is not None:
         arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from tests.support.certificates import make_certificates
 from tests.support.process import Daemon, Nsqadmin, Nsqd, Nsqlookupd
 
 SECRET: Final = "soak"
-RETENTION: Final = 300  # seconds that the archive keeps what is finished
+RETENTION: Final = 300  # seconds for which the archive keeps finished messages
 _OPTIONS: Final = (
     "broadcast-address=127.0.0.1",
     "max-bytes-per-file=1048576",
@@ -47,7 +47,7 @@ class Cluster:
     admin: Nsqadmin
     tls: ssl.SSLContext
     series: dict[str, Series]
-    # Held while the victim is down, and by operations that need it up.
+    # Held while the victim is down, and by operations for which it has to be up.
     undisturbed: trio.Lock = field(default_factory=trio.Lock)
 
     @property
@@ -60,18 +60,18 @@ class Cluster:
 
     @property
     def nodes(self) -> list[str]:
-        """TCP addresses, for publishing."""
+        """Return the TCP addresses, for publishing."""
         return [_text(self.steady.tcp), _text(self.victim.tcp)]
 
     def config(self, **settings: Any) -> Config:
-        """For a client of both nodes."""
+        """Return the settings for a client of both nodes."""
         return Config(
             tls="prefer",
             ssl_context=self.tls,
             auth_secret=SECRET,
             lookupd_poll_interval=2.0,
-            reconnect_delay="fixed",  # the growing one reaches a minute where a node is killed often
-            dial_timeout=10.0,  # other work may hold the machine
+            reconnect_delay="fixed",  # a growing delay reaches a minute if a node is killed often
+            dial_timeout=10.0,  # the machine may be busy
             write_timeout=10.0,
             **settings,
         )
@@ -83,7 +83,7 @@ class Cluster:
 
 
 async def ask(daemon: Daemon, path: str, *, method: str = "GET", body: bytes = b"") -> Answer:
-    """Raises HttpFailed, also for any status but 200."""
+    """Send a request, and return the body. Raise HttpFailed, also for any status but 200."""
     url = f"http://{_text(daemon.http_address)}{path}"
     answer = await fetch(method, url, tls=_NO_TLS, body=body, timeout=_ASK_TIMEOUT)
     if answer.status != 200:
@@ -96,7 +96,7 @@ _NO_TLS: Final = ssl.create_default_context()
 
 @asynccontextmanager
 async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """Started when the block begins, and killed at its end if `stop` has not ended it."""
+    """Start the cluster, and kill it at the end of the block if `stop` has not ended it."""
     certificates = make_certificates(folder)
     trusting = ssl.create_default_context(cafile=str(certificates.authority))
     with AuthServer(_grant) as auth, _killed_at_the_end() as daemons:
@@ -120,7 +120,7 @@ _NAMES: Final = ("nsqlookupd", "nsqd", "nsqd (killed)", "nsqadmin")
 
 
 def _grant(asked: Asked) -> Reply:
-    """Grant everything to whoever has the secret, for a minute; then nsqd has to ask again."""
+    """Grant everything to clients with the secret, for a minute; then nsqd has to ask again."""
     return granting(EVERYTHING, ttl=60) if asked.secret == SECRET else Reply(403)
 
 
@@ -147,7 +147,7 @@ def stay_put(node: Nsqd) -> None:
 
 
 def _sample(daemon: Daemon, now: float) -> Sample | None:
-    """None while it is not running."""
+    """Return a sample of the process, or None while it is not running."""
     try:
         folder = Path(f"/proc/{daemon.pid}")
         status = folder.joinpath("status").read_text()
@@ -162,7 +162,7 @@ def _sample(daemon: Daemon, now: float) -> Sample | None:
 
 
 def _size(folder: Path) -> int:
-    """Of all files below; what goes meanwhile counts as nothing."""
+    """Return the size of all files below the folder; files that disappear meanwhile count as nothing."""
     total = 0
     for path in folder.rglob("*"):
         try:

@@ -41,17 +41,17 @@ class Owed:
     sent: Sent
     attempts: int = 0
     attempts_at: float = 0.0
-    due: float = 0.0  # by a requeue
+    due: float = 0.0  # a requeue defers it until then
     requeued_at: float = -inf
 
 
 @dataclass(frozen=True, slots=True)
 class LostConnection:
-    """A consumer's connection that ended by itself: what was answered in its last seconds may not have been read."""
+    """A consumer's connection that ended by itself: its answers in the last seconds may not have been read."""
 
     since: float
     until: float
-    timeout: float  # seconds after the answer, at the least, until nsqd takes such a message back
+    timeout: float  # seconds after the answer until nsqd delivers such a message again, at the least
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +73,8 @@ class Ledger:
     def __init__(self, channels: Iterable[tuple[str, str]] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self.wrong: Counter[str] = Counter()
-        self.texts: list[str] = []  # what was wrong, the first of it
-        self.latest = 0.0  # seconds beyond its time of the latest deferred message
+        self.texts: list[str] = []  # what was wrong; only the first of it
+        self.latest = 0.0  # seconds by which the latest deferred message was late
         self._topics: dict[str, dict[str, Channel]] = {}
         self._interruptions: list[Interruption] = []
         self._next = 0
@@ -82,7 +82,7 @@ class Ledger:
             self.add_channel(topic, channel)
 
     def add_channel(self, topic: str, channel: str) -> None:
-        """From now on the channel owes what is sent to the topic."""
+        """Add a channel, which from now on has to get what is sent to the topic."""
         self._topics.setdefault(topic, {})[channel] = Channel()
 
     def remove_topic(self, topic: str) -> None:
@@ -107,7 +107,7 @@ class Ledger:
         return numbers
 
     def copying(self, topic: str, numbers: Sequence[int], now: float, delay: float = 0.0) -> None:
-        """The same messages are published to another topic."""
+        """Note that the same messages are published to another topic."""
         for number in numbers:
             sent = Sent(now, now + delay)
             for channel in self._topics[topic].values():
@@ -134,7 +134,7 @@ class Ledger:
     # Consuming
 
     def delivered(self, topic: str, name: str, body: bytes, attempts: int, now: float, node: str = "") -> int:
-        """`node` has sent it. Returns the message's number."""
+        """Note a delivery by `node`, and return the message's number."""
         number = int(body.split(None, 1)[0])
         self.counts["delivered"] += 1
         channel = self._topics[topic][name]
@@ -176,13 +176,13 @@ class Ledger:
         owed.attempts, owed.attempts_at = attempts, now
 
     def requeueing(self, topic: str, name: str, number: int, delay: float, now: float) -> None:
-        """Just before the REQ is sent."""
+        """Note a requeue, just before the REQ is sent."""
         self.counts["requeued"] += 1
         if (owed := self._topics[topic][name].owed.get(number)) is not None:
             owed.due, owed.requeued_at = now + delay, now
 
     def finishing(self, topic: str, name: str, number: int, now: float) -> None:
-        """Just after the FIN was sent."""
+        """Note a finish, just after the FIN was sent."""
         channel = self._topics[topic][name]
         channel.owed.pop(number, None)
         channel.finished[number] = now
@@ -191,11 +191,11 @@ class Ledger:
             channel.finished.popitem(last=False)
 
     def pausing(self, topic: str, name: str, at: float) -> None:
-        """No message may arrive after `at`; inf: the pause is over."""
+        """Note a pause: no message may arrive after `at`. inf: the pause is over."""
         self._topics[topic][name].paused_at = at
 
     def _may_be_unheeded(self, answered_at: float, now: float, node: str) -> bool:
-        """Whether an interruption between then and now may have lost what was sent or saved at `answered_at`."""
+        """Return whether an interruption since then may have lost an answer that was sent or saved at `answered_at`."""
         return any(
             it.node in ("", node) and it.since - GRACE <= answered_at <= it.until and now >= it.since
             for it in self._interruptions
@@ -226,7 +226,7 @@ class Ledger:
                         yield f"{topic}/{name}", channel, number, owed
 
     def failed(self, kind: str, text: str) -> None:
-        """Report something that is wrong with other things than messages."""
+        """Report something that is wrong apart from messages."""
         self._violated(kind, text)
 
     def _violated(self, kind: str, text: str) -> None:
@@ -236,7 +236,7 @@ class Ledger:
 
 
 def _may_be_unread(channel: Channel, answered_at: float, now: float) -> bool:
-    """Whether the answer may have been lost with its connection, so that the message has timed out since."""
+    """Return whether the answer may be lost with its connection, so that the message has timed out since."""
     return any(
         it.since <= answered_at <= it.until and now >= answered_at + it.timeout for it in channel.lost_connections
     )

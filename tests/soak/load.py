@@ -28,7 +28,7 @@ from tests.support.process import Nsqd
 
 MSG_TIMEOUT: Final = 20.0
 CHANNELS: Final = (
-    ("orders", "billing"),  # its consumer requeues, touches, and answers late
+    ("orders", "billing"),  # its consumers requeue, touch, and answer late
     ("orders", "audit"),
     ("later", "c"),  # deferred
     ("http", "c"),
@@ -44,21 +44,21 @@ _CALM: Final = ("audit", "c")  # channels whose consumers only finish
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How much of everything, and how long."""
+    """How much of everything, and for how long."""
 
     rate: float  # messages a second, of all topics together
-    longest_delay: float  # of a deferred message, seconds
+    longest_delay: float  # longest delay of a message, in seconds
 
 
 class Load:
-    """Everything that publishes, in a nursery that is cancelled; consumers live on until everything has arrived."""
+    """Everything that publishes, in a nursery that is cancelled; consumers run until everything has arrived."""
 
     def __init__(self, cluster: Cluster, ledger: Ledger, pace: Pace, chance: Random) -> None:
         self.cluster = cluster
         self.ledger = ledger
         self.pace = pace
         self.chance = chance
-        self.archived: list[tuple[float, int]] = []  # when it was acknowledged, and the number
+        self.archived: list[tuple[float, int]] = []  # (time of the acknowledgement, number)
 
     async def publish(self) -> None:
         """Publish until cancelled. Publishes under way are answered first, or count as unanswered."""
@@ -83,7 +83,7 @@ class Load:
         """Call `publish` so often that it publishes `rate` messages a second, at `_MEAN_COUNT` messages a call."""
         while True:
             await trio.sleep(self.chance.expovariate(rate / _MEAN_COUNT))
-            with trio.CancelScope(shield=True):  # the ledger has to know how it ended
+            with trio.CancelScope(shield=True):  # the ledger has to know the outcome
                 await publish()
 
     def _count(self) -> int:
@@ -111,7 +111,7 @@ class Load:
             await self._settled("later", numbers, partial(producer.publish, "later", body, delay=delay))
 
     async def _settled(self, topic: str, numbers: list[int], publish: Callable[[], Awaitable[None]]) -> list[int]:
-        """Returns those that were acknowledged."""
+        """Return the numbers that were acknowledged."""
         try:
             await publish()
         except (ConnectError, PublishUnsent):
@@ -133,7 +133,7 @@ class Load:
         try:
             await post(node, "http", bodies)
         except HttpFailed as error:
-            if "refused" in str(error):  # the connection: nobody was there to take it
+            if "refused" in str(error):  # the connection was refused, so nothing was sent
                 self.ledger.refused("http", numbers)
             else:
                 self.ledger.unanswered(numbers)
@@ -143,7 +143,7 @@ class Load:
     # Consuming
 
     async def consume(self, topic: str, channel: str) -> None:
-        """Until cancelled."""
+        """Consume until cancelled."""
         config = self.cluster.config(
             max_in_flight=200,
             msg_timeout=MSG_TIMEOUT,
@@ -183,7 +183,7 @@ class Load:
 
 
 async def post(node: Nsqd, topic: str, bodies: Sequence[bytes]) -> None:
-    """By /pub or /mpub. Raises HttpFailed."""
+    """Publish with /pub or /mpub. Raise HttpFailed."""
     if len(bodies) == 1:
         await ask(node, f"/pub?topic={topic}", method="POST", body=bodies[0])
     else:

@@ -23,9 +23,9 @@ from tests.support.client import Client, Disconnected
 from tests.support.process import Daemon, Nsqd
 from tests.support.tools import run_tool
 
-_SETTLES: Final = 5.0  # seconds in which clients hand on what they had when a channel was paused
-_SYNCED: Final = 5.0  # seconds after which what was acknowledged is in the history: --sync-timeout, and more
-_SHORT_TIMEOUT: Final = 4.0  # seconds after which nsqd takes messages back from a consumer that dies
+_SETTLES: Final = 5.0  # seconds in which clients handle what they had when a channel was paused
+_SYNCED: Final = 5.0  # seconds after which history has what was acknowledged: --sync-timeout, and more
+_SHORT_TIMEOUT: Final = 4.0  # seconds after which messages of a dead consumer are delivered again
 _PASSING: Final = 100  # names that come and go, in turn
 _PAGES: Final = ("/ping", "/", "/nodes", "/topics/orders", "/api/topics", "/api/nodes", "/api/v2/health")
 
@@ -41,8 +41,8 @@ class Rhythm:
     paused: float = 15.0
     history: float = 30.0
     replay: float = 120.0
-    death: float = 15.0  # of a consumer
-    look: float = 10.0  # at statistics and pages
+    death: float = 15.0  # between deaths of a consumer
+    look: float = 10.0  # between requests for statistics and pages
     kill: float = 240.0
 
     def quicker(self, times: float) -> Rhythm:
@@ -58,7 +58,7 @@ class Operations:
         self.rhythm = rhythm
         self._passed = 0
         self._replayed_to = 0
-        self._history: dict[int, int] = {}  # sequence -> number, as it was read last
+        self._history: dict[int, int] = {}  # sequence -> number, at the last read
 
     async def run(self) -> None:
         rhythm = self.rhythm
@@ -94,7 +94,7 @@ class Operations:
     # Topics and channels that come and go
 
     async def pass_by(self) -> None:
-        """Creates a topic, publishes, consumes half of it, and deletes the channel and the topic."""
+        """Create a topic, publish, consume half of it, and delete the channel and the topic."""
         node, topic = self.cluster.steady, f"passing-{self._passed % _PASSING}"
         self._passed += 1
         await ask(node, f"/topic/create?topic={topic}", method="POST")
@@ -112,11 +112,11 @@ class Operations:
             self.ledger.failed("shape", f"topic {topic} is there after its deletion")
 
     async def _take(self, node: Nsqd, topic: str, channel: str, count: int) -> list[Message]:
-        """Messages that are taken and never answered."""
+        """Take messages and never answer them."""
         return await trio.to_thread.run_sync(_take, node, topic, channel, count)
 
     async def consume_for_a_moment(self) -> None:
-        """An ephemeral channel on a topic that is kept, and an ephemeral topic."""
+        """Use an ephemeral channel of a lasting topic, and an ephemeral topic."""
         steady = self.cluster.nodes[:1]
         config = self.cluster.config(max_in_flight=10)
         for topic in ("orders", "passing#ephemeral"):
@@ -144,13 +144,13 @@ class Operations:
         await ask(self.cluster.steady, "/channel/create?topic=emptied&channel=c", method="POST")
 
     async def empty(self) -> None:
-        """Counts what waits, empties topic or channel, and counts again. Nobody consumes there."""
+        """Count what waits, empty the topic or channel, and count again. It has no consumers."""
         node = self.cluster.steady
         for count, emptied in ((20, "/channel/empty?topic=emptied&channel=c"), (30, "/topic/empty?topic=emptied")):
             await post(node, "emptied", [b"x"] * count)
             await self._check_depth(node, count)
             await ask(node, emptied, method="POST")
-            if "/topic/" in emptied:  # it leaves what its channels have been given, as in NSQ
+            if "/topic/" in emptied:  # messages that its channels have got stay, as in NSQ
                 await ask(node, "/channel/empty?topic=emptied&channel=c", method="POST")
             await self._check_depth(node, 0)
 
@@ -161,7 +161,7 @@ class Operations:
             self.ledger.failed("shape", f"depth of emptied is {depth}, not {expected}")
 
     async def pause(self) -> None:
-        """Pauses a channel on both nodes; nothing may come until it goes on."""
+        """Pause a channel on both nodes, and check that nothing comes until the pause ends."""
         async with self.cluster.undisturbed:
             await self._change("pause")
             self.ledger.pausing("held", "c", trio.current_time() + _SETTLES)
@@ -176,7 +176,7 @@ class Operations:
     # History
 
     async def read_history(self) -> None:
-        """What was acknowledged is in the history; a sequence always is the same message."""
+        """Check that history has what was acknowledged, and that a sequence always is the same message."""
         now = trio.current_time()
         self._forget_what_retention_may_remove(now)
         wanted = {number for at, number in self.load.archived if at < now - _SYNCED}
@@ -191,7 +191,7 @@ class Operations:
         self.load.archived = [it for it in self.load.archived if it[0] > now - RETENTION * 0.9]
 
     async def _read(self, first: str | int, end: str | int) -> dict[int, int]:
-        """The numbers by sequence in [first, end) of the archive."""
+        """Return the numbers by sequence in [first, end) of the archive."""
         bounds = json.loads((await ask(self.cluster.steady, "/topic/log?topic=archive")).body)
         end = bounds["next"] if end == "latest" else end
         found: dict[int, int] = {}
@@ -208,7 +208,7 @@ class Operations:
         return found
 
     async def replay(self) -> None:
-        """Copies what has come since the last replay into another topic, with the tool that users have."""
+        """Copy what has come since the last replay into another topic, with nsq_replay."""
         bounds = json.loads((await ask(self.cluster.steady, "/topic/log?topic=archive")).body)
         first, end = max(bounds["first"], self._replayed_to), bounds["next"]
         copied = await self._read(first, end)
@@ -232,10 +232,10 @@ class Operations:
         else:
             self.ledger.failed("replay", f"exit status {done.returncode}: {done.stdout!r} {done.stderr[-500:]!r}")
 
-    # Misfortune
+    # Accidents
 
     async def die_as_a_consumer(self) -> None:
-        """Takes messages, holds them, for longer than their timeout or not, and breaks the connection."""
+        """Take messages, hold them, perhaps beyond their timeout, and break the connection."""
         held = self.chance.choice((0.0, 1.5 * _SHORT_TIMEOUT))
         client = await trio.to_thread.run_sync(_subscribed, self.cluster.steady)
 
@@ -251,11 +251,11 @@ class Operations:
             client.close()
 
     async def kill(self) -> None:
-        """kill -9, a while without the node, and a start."""
+        """Kill the node with kill -9, wait a while, and start it again."""
         victim = self.cluster.victim
         async with self.cluster.undisturbed:
             interruption = self.ledger.interrupted(trio.current_time(), node=self.cluster.nodes[1])
-            await ask(victim, "/ping")  # on a busy machine nsqd may not yet have read what was sent a second ago
+            await ask(victim, "/ping")  # a busy nsqd may not have read yet what was sent a second ago
             await trio.to_thread.run_sync(victim.kill)
             await trio.sleep(self.chance.uniform(0, 3))
             await trio.to_thread.run_sync(victim.start)
@@ -265,7 +265,7 @@ class Operations:
     # Looking
 
     async def look(self) -> None:
-        """Statistics, metrics and pages are there at all times."""
+        """Check that statistics, metrics and pages can always be read."""
         for path in _PAGES:
             await ask(self.cluster.admin, path)
         for path in ("/stats?format=json", "/stats", "/metrics", "/info", "/ping"):
@@ -283,12 +283,12 @@ async def stats(node: Nsqd, topic: str) -> list[Any]:
 
 
 async def be_quiet(daemon: Daemon) -> None:
-    """A log of a day would be long; what matters is warnings."""
+    """Log warnings only, as a log of a day would be long."""
     await ask(daemon, "/config/log_level", method="PUT", body=b"warn")
 
 
 def end(daemon: Daemon) -> str:
-    """Stops it; returns what was wrong with that."""
+    """Stop the cluster, and return what was wrong with that."""
     status = daemon.stop(signal.SIGTERM)
     if status:
         return f"{daemon.program} ended with status {status}"

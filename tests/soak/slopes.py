@@ -1,4 +1,4 @@
-"""How the memory, descriptors, threads and disk of a process grow: a line through its samples. A core."""
+"""How the memory, descriptors, threads and disk of a process grow: a line fitted through its samples. A core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slope:
 
     @property
     def percent(self) -> float:
-        """Of the mean, an hour."""
+        """Return the growth an hour in percent of the mean."""
         return 100 * self.an_hour / self.mean if self.mean else 0.0
 
     @property
@@ -29,7 +29,7 @@ class Slope:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Slope | None:
-    """The line through (seconds, value); None where there are fewer than three, or all at one moment."""
+    """Fit a line through (seconds, value). None if there are fewer than three, or all at one moment."""
     count = len(points)
     if count < 3:
         return None

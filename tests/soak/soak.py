@@ -25,8 +25,8 @@ from tests.soak.slopes import Sample, Series, Slope
 
 Say = Callable[[str], None]
 
-MOST_RSS: Final = 1.0  # percent an hour
-MOST_DESCRIPTORS: Final = 10.0  # the same; clients come and go, so an hour's line through them is not as sure
+MOST_RSS: Final = 1.0  # largest growth of memory, in percent an hour
+MOST_DESCRIPTORS: Final = 10.0  # the same for descriptors; an hour's line is less certain, as clients come and go
 SHORTEST_JUDGED: Final = 1800.0  # seconds after the warm-up; a shorter line says nothing about an hour
 _SAMPLE_EVERY: Final = 5.0
 _SAY_EVERY: Final = 60.0
@@ -38,12 +38,12 @@ class Plan:
     seconds: float
     rate: float = 200.0
     seed: int = 0
-    longest_delay: float = 60.0  # of a deferred message
+    longest_delay: float = 60.0  # longest delay of a message
     rhythm: Rhythm = field(default_factory=Rhythm)
 
     @property
     def warm_up(self) -> float:
-        """When caches, histories and what is deferred have reached their size.
+        """Return the seconds until caches, histories and deferred messages have reached their size.
 
         nsqadmin takes longest: all names that come and go have been seen once after eight minutes, and the rows that it
         keeps of the last of them are complete another twelve minutes later.
@@ -52,7 +52,7 @@ class Plan:
 
 
 async def run(plan: Plan, folder: Path, say: Say) -> int:
-    """The exit status: 0 where nothing was lost or wrong, and nothing grew."""
+    """Run the soak, and return the exit status: 0 if nothing was lost or wrong, and nothing grew."""
     say(f"seed {plan.seed}, {plan.seconds:.0f} s, {plan.rate:.0f} messages a second, process {os.getpid()}")
     ledger = Ledger(CHANNELS)
     async with a_cluster(folder) as cluster:
@@ -75,7 +75,7 @@ class _Soak:
         self.began = trio.current_time()
         self.is_closed = False
         self._enough = trio.Event()
-        self._told = 0  # of what was wrong
+        self._told = 0  # number of errors that were printed
 
     async def run(self) -> None:
         async with trio.open_nursery() as everything:
@@ -96,7 +96,7 @@ class _Soak:
             everything.cancel_scope.cancel()
 
     async def _prepare(self) -> None:
-        """Channels are there before the first message."""
+        """Create the channels before the first message."""
         for node in (self.cluster.steady, self.cluster.victim):
             for topic, channel in CHANNELS:
                 await ask(node, f"/topic/create?topic={topic}", method="POST")
@@ -105,7 +105,7 @@ class _Soak:
             await be_quiet(daemon)
 
     async def _load(self, load: Load) -> None:
-        """Publishes and operates for as long as it is planned, or until a signal."""
+        """Publish and operate for the planned time, or until a signal."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.publish)
             nursery.start_soon(Operations(load, self.plan.rhythm).run)
@@ -114,7 +114,7 @@ class _Soak:
             nursery.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        """Waits until everything has arrived; what has not by then is lost."""
+        """Wait until everything has arrived. What has not arrived by then is lost."""
         with trio.move_on_after(2 * MSG_TIMEOUT + 1.5 * self.plan.longest_delay):
             while self.ledger.waiting():  # noqa: ASYNC110 -- a count, which goes down with each FIN
                 await trio.sleep(0.2)
@@ -181,7 +181,7 @@ def _percent(slope: Slope | None) -> str:
 
 
 def verdict(ledger: Ledger, series: list[Series], since: float, say: Say, *, is_closed: bool) -> int:
-    """The exit status, after saying why."""
+    """Print the reasons, and return the exit status."""
     reasons = [f"{what}: {count}" for what, count in ledger.wrong.items()]
     if not is_closed:
         reasons.append("given up before everything had arrived")

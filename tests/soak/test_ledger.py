@@ -1,4 +1,4 @@
-"""Does the ledger notice what it is there for, and forgive only what is promised?"""
+"""The ledger notices every broken promise, and excuses only what is allowed."""
 
 from __future__ import annotations
 

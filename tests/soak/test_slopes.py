@@ -1,4 +1,4 @@
-"""The arithmetic behind the verdict of a soak."""
+"""The arithmetic of a soak's verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINUTE = 60.0
 
 
 def series_of(rss: Callable[[float], float], descriptors: Callable[[float], float] = lambda at: 40) -> Series:
-    """An hour of samples, each a minute."""
+    """Return an hour of samples, one a minute."""
     times = [MINUTE * number for number in range(61)]
     return Series("nsqd", samples=[Sample(at, round(rss(at)), round(descriptors(at)), 3, 0) for at in times])
 
@@ -30,7 +30,7 @@ def test_a_line_has_the_slope_of_its_points() -> None:
 def test_error_says_how_far_points_are_from_the_line() -> None:
     slope = fit([(0, 0), (1, 1), (2, 0), (3, 1)])
     assert slope is not None
-    # By hand: slope 1/5, the squares of the residues sum up to 0.8, two degrees of freedom, spread 5.
+    # Computed by hand: slope 1/5, sum of squared residuals 0.8, two degrees of freedom, spread 5.
     assert slope.an_hour == pytest.approx(0.2 * 3600)
     assert slope.error == pytest.approx((0.8 / 2 / 5) ** 0.5 * 3600)
 

@@ -34,7 +34,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     assert int(done["published"].replace(",", "")) > 500
     operations = {"kill", "replay", "read_history", "pause", "empty", "pass_by", "look"}
     assert operations <= done.keys(), said[-2]
-    # The others: `ephemeral` and `death`, which so short a soak may leave out, and the length of a pause.
+    # Missing are `ephemeral` and `death`, which a short soak may leave out, and the length of a pause.
     assert len(fields(Rhythm)) == len(operations) + 3
 
 
@@ -57,5 +57,5 @@ def test_a_signal_ends_it_with_a_verdict_and_no_process_left(tmp_path: Path) -> 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return b""

@@ -1,4 +1,4 @@
-"""How long a peer may leave unread what it was sent, on asyncio: a real pair of sockets, and a clock that jumps."""
+"""How long a peer may leave unread what it was sent, on asyncio: a real socket pair, and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SENT = 200_000
 
 
 class JumpingSelector(selectors.SelectSelector):
-    """Does not wait: where nothing is ready, it is later."""
+    """A selector that does not wait: if nothing is ready, the clock moves on."""
 
     now = 0.0
 
@@ -36,7 +36,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class Connection:
-    """Has a lot to say, once."""
+    """A connection that has a lot to send, once."""
 
     finished = False
     was_written = False

@@ -1,4 +1,4 @@
-"""A producer on asyncio, where the loop and not an nsqd is what goes wrong."""
+"""A producer on asyncio when the loop fails, not an nsqd."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_publish_hears_of_the_end_even_if_connecting_had_not_begun() -> None:
     async def test() -> None:
         async with open_producer(NOBODY) as producer:
             publish = asyncio.create_task(producer.publish("events", b"first"))
-            await asyncio.sleep(0)  # the publish waits for a connection; the task that connects has not run yet
+            await asyncio.sleep(0)  # the publish waits for a connection, and the task that connects has not run yet
         with pytest.raises(Stopped):
             await asyncio.wait_for(publish, LIMIT)
 

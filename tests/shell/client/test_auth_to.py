@@ -1,4 +1,4 @@
-"""With `auth_to` the secret is sent to the nsqds that are named there, whoever else an nsqlookupd lists."""
+"""With `auth_to` the secret goes only to the nsqds that it names, whatever nsqlookupd lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 
 class HostileNsqd:
-    """Wants AUTH of everybody, and keeps what it is told."""
+    """Demands AUTH of every client, and keeps what they send."""
 
     def __init__(self) -> None:
         self.heard = b""

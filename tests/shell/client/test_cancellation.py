@@ -1,6 +1,6 @@
-"""Cancelled at every step that any task takes: nothing is lost, nothing finished twice, nothing goes on.
+"""Cancellation at every step of any task: nothing is lost, nothing is finished twice, nothing goes on.
 
-That no task is left shows by itself: the servers' nursery, and trio, would wait for it.
+If a task were left, the servers' nursery, or trio, would wait for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nsqclient.testing import MemoryNSQD
 
 MESSAGES = 6
 MOST_STEPS = 3000
-EVERY = int(os.environ.get("CANCEL_EVERY", "1"))  # more in scripts/test-quick, which begins at another step each time
+EVERY = int(os.environ.get("CANCEL_EVERY", "1"))  # larger in scripts/test-quick, which begins at another step each time
 
 
 class CancelAt(trio.abc.Instrument):
-    """Cancels `scope` after the n-th step of all tasks from `begin` on."""
+    """Cancels `scope` after the n-th step of all tasks, counted from `begin`."""
 
     def __init__(self, step: int) -> None:
         self.scope = trio.CancelScope()
@@ -42,7 +42,7 @@ class CancelAt(trio.abc.Instrument):
 
 
 def at_every_step(scenario: Callable[[CancelAt], Awaitable[bool]]) -> None:
-    """`scenario` says whether it came to its end; with that all steps have had their turn."""
+    """Run `scenario` with a cancellation at each step, until it says that it came to its end."""
     for step in range(random.randint(1, EVERY), MOST_STEPS, EVERY):
         cancelling = CancelAt(step)
 
@@ -52,7 +52,7 @@ def at_every_step(scenario: Callable[[CancelAt], Awaitable[bool]]) -> None:
 
         clock = trio.testing.MockClock(autojump_threshold=0)
         if trio.run(limited, clock=clock, instruments=[cancelling]):
-            assert step > 50  # else it has hardly been asked
+            assert step > 50  # otherwise hardly anything was tried
             return
     pytest.fail(f"more than {MOST_STEPS} steps")
 
@@ -119,7 +119,7 @@ def test_a_consumer(consume: Callable[[Consumer], Awaitable[None]]) -> None:
                 where = Counter(server.finished("t", "c")) + Counter(
                     it.body for it in server._channel("t", "c").waiting
                 )
-                # Every message is in exactly one place: finished, or there for others at once.
+                # Every message is either finished, or at once available to others.
                 assert where == Counter(b"%d" % number for number in range(MESSAGES))
         return done
 
@@ -161,7 +161,7 @@ def test_a_producer() -> None:
 
 
 def test_one_publish_is_cancelled_and_others_are_not() -> None:
-    """The others' receipts are theirs, whatever becomes of that one."""
+    """Cancelling one publish does not affect the receipts of the others."""
 
     async def scenario(cancelling: CancelAt) -> bool:
         done = False

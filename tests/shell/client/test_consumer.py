@@ -1,4 +1,4 @@
-"""A consumer and nsqds in memory: what is said to whom, in which order, and when."""
+"""A consumer and nsqds in memory: which commands it sends to which nsqd, in which order, and when."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ Heard = list[tuple[int, str]]
 
 
 async def open_all(stack: AsyncExitStack, count: int) -> tuple[list[MemoryNSQD], Heard]:
-    """Several nsqds, and what all of them hear, in that order."""
+    """Open a consumer of several nsqds, and return the commands that they get, in order."""
     heard: Heard = []
 
     def ear(number: int) -> Callable[[int, str], None]:
@@ -130,7 +130,7 @@ def told(heard: Heard) -> Heard:
 
 
 def highest_sum(heard: Heard) -> int:
-    """Of what all nsqds were told last, at any time."""
+    """Return the highest sum of the last RDYs of all nsqds at any time."""
     last: dict[int, int] = {}
     sums = [0]
     for number, command in told(heard):
@@ -295,7 +295,7 @@ async def test_who_requires_a_connection_hears_that_there_is_none() -> None:
             assert len(consumer.stats().connections) == 1
 
 
-# Who is not wanted
+# Refused consumers
 
 
 @pytest.mark.parametrize("fault", [Fault.BAD_TOPIC, Fault.BAD_CHANNEL, Fault.INVALID, Fault.UNAUTHORIZED])
@@ -545,7 +545,7 @@ async def test_a_handler_gives_up() -> None:
 
 @jumping
 async def test_backoff_as_it_is_known() -> None:
-    """One failing sink, multiplier 100 ms, at most 1 s; then it heals."""
+    """One failing sink, multiplier 100 ms, at most 1 s; then the sink recovers."""
     is_healed = False
 
     async def handle(message: Message) -> None:
@@ -586,7 +586,7 @@ async def test_backoff_as_it_is_known() -> None:
         -1
     ] == ("RDY 5", 0.0)
     first_answer = next(number for number, it in enumerate(server.commands) if it.text.startswith("REQ"))
-    assert server.commands[first_answer - 1].text == "RDY 0"  # RDY goes first
+    assert server.commands[first_answer - 1].text == "RDY 0"  # RDY is sent before the answer
 
 
 @jumping
@@ -675,7 +675,7 @@ async def test_a_drain_does_not_wait_for_ever_for_a_handler() -> None:
 async def test_a_message_that_races_the_stop_goes_back() -> None:
     def late(connection: int, command: str) -> bytes | None:
         if command == "CLS":
-            server.put("t", b"late")  # it is sent before CLS is carried out
+            server.put("t", b"late")  # nsqd sends it before it carries out CLS
         return None
 
     async with MemoryNSQD(on_command=late) as server:
@@ -736,7 +736,7 @@ async def test_a_consumer_as_a_service() -> None:
     assert server.finished("t", "c") == [b"one"]
 
 
-# Many at once
+# Many consumers at once
 
 
 @jumping
@@ -783,7 +783,7 @@ async def test_a_batch_that_is_cancelled_while_it_grows_goes_back() -> None:
             await until_said(server, f"REQ {id} 0")
 
 
-# Beside it
+# Threads and other tasks
 
 
 def test_a_plain_function_runs_in_a_thread_and_may_answer_there() -> None:

@@ -1,4 +1,4 @@
-"""A consumer, nsqlookupds that do as they are told, and nsqds in memory, found under the names that the former list."""
+"""A consumer with nsqlookupds that do what a test tells them, and nsqds in memory under the names that they list."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def listening(*lookupds: Lookupd) -> AsyncIterator[list[str]]:
 
 
 def found_as(*nsqds: MemoryNSQD) -> object:
-    """In the place of names and their resolution."""
+    """Replace name resolution and connecting."""
     by_name: dict[str, Target] = {str(nsqd): nsqd for nsqd in nsqds}
     return by_name.__getitem__
 
@@ -83,7 +83,7 @@ def test_all_are_asked_at_once_and_one_that_is_down_costs_nothing(caplog: pytest
                 ) as consumer:
                     for nsqd in (one, two, three):
                         await nsqd.wait_until(lambda nsqd=nsqd: nsqd.connections == 1)  # type: ignore[misc]
-                    await trio.sleep(0.2)  # some rounds more
+                    await trio.sleep(0.2)  # some more rounds
                     assert len(consumer.stats().connections) == 3
             assert two.said(None, "SUB") == ["SUB t c"]
             assert "GET /lookup?topic=t HTTP/1.1" in first.asked[0]

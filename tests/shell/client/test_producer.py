@@ -74,7 +74,7 @@ async def test_many_are_split_where_nsqd_would_refuse_them() -> None:
 
 @jumping
 async def test_what_was_cut_off_on_its_way_may_be_published_again() -> None:
-    """nsqd gives up a connection that stands still in the middle of a body: nothing is stored, and nothing was wrong with it."""
+    """nsqd drops a connection that stalls in the middle of a body: nothing is stored, and the publish was not wrong."""
     cuts = iter([True, True])
 
     def cut(connection: int, command: str) -> bytes | None:
@@ -128,7 +128,7 @@ async def test_a_publish_that_is_cancelled_leaves_its_place_to_its_reply() -> No
         assert scope.cancelled_caught
         receipt = await producer.submit("quick", b"two")
         await trio.sleep(1)
-        assert not receipt.done  # its OK was for the one before
+        assert not receipt.done  # this OK was for the previous publish
         server.send(b"\0\0\0\x06\0\0\0\0OK")
         await receipt.wait()
         assert receipt.error is None

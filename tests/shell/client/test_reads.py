@@ -1,4 +1,4 @@
-"""A read maps no memory: that would cost more than the rest of a small one."""
+"""A read must not map memory, as that would cost more than the rest of a small read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ asyncio.run(main())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's allocator")
 @pytest.mark.parametrize("code", [ON_TRIO, ON_ASYNCIO], ids=["trio", "asyncio"])
 def test_a_read_maps_no_memory(code: str) -> None:
-    # With its threshold said, the allocator does not move it, and the count is not left to chance.
+    # With a fixed threshold, which the allocator does not move, the count does not depend on chance.
     done = subprocess.run(
         [sys.executable, "-c", PREFACE + code],
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(128 * 1024)},
