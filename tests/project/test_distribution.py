@@ -33,14 +33,14 @@ def test_what_the_row_names_is_there() -> None:
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_two_processes_begin_at_both_ends(pytester: pytest.Pytester) -> None:
+def test_one_process_begins_at_the_near_end_and_all_others_at_the_far_end(pytester: pytest.Pytester) -> None:
     pytester.makeini(f"[pytest]\npythonpath = {ROOT}\naddopts = --import-mode=importlib")
     pytester.makeconftest("from tests.conftest import pytest_xdist_make_scheduler")
     for file in FILES:
         path = pytester.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("def test_it(): pass\n")
-    done = pytester.runpytest_subprocess("--numprocesses=2", "--dist=loadfile", "--verbose")
+    done = pytester.runpytest_subprocess("--numprocesses=3", "--dist=loadfile", "--verbose")
     done.assert_outcomes(passed=4)
     begun = dict(reversed(PASSED.findall(done.stdout.str())))
-    assert sorted(begun.values()) == [FILES[0], FILES[1]]
+    assert sorted(begun.values()) == [FILES[0], FILES[1], FILES[3]]

@@ -1,11 +1,13 @@
-"""Which process gets which tests, where pytest-xdist runs two and more: one computes while the other waits.
+"""Which process gets which tests, where pytest-xdist runs two and more: one computes while the others wait.
 
-Tests of Spark keep the processors busy, and those of daemons and pages wait most of the time. Spark beside Spark only takes
-its time from itself, so it runs beside those that wait. All files stand in one row, from those that compute to those that
-wait, with the short ones in the middle. One process takes its files from the near end, the next from the far end, and they
-meet among short files, so that no process is left with a long one when the others have nothing more to do.
+Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
+Spark only takes its time from itself, so it runs beside tests that wait. All files stand in one row, from those that
+compute to those that wait, with the short ones in the middle. One process takes its files from the near end, all others
+take theirs from the far end, and they meet among short files, so that no process is left with a long one when the
+others have nothing more to do.
 
-xdist's own order begins with the file that has the most tests, and so ends with the files of one test of several minutes.
+xdist's own order begins with the file that has the most tests, and so ends with the files of one test of several
+minutes.
 """
 
 from __future__ import annotations
@@ -49,6 +51,6 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         return scope_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        nearest = max if self.nodes.index(node) % 2 else min
+        nearest = max if self.nodes.index(node) else min
         self.workqueue.move_to_end(nearest(self.workqueue, key=place_of), last=False)
         super()._assign_work_unit(node)
