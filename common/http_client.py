@@ -1,8 +1,8 @@
 """HTTP requests from one daemon to another, on trio. Requests may share connections that are kept open.
 
 A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
-megabytes and a good part of a broker's start-up time, for one request for each new topic. The parser is the one that
-also serves requests (httptools).
+megabytes and a good part of a broker's start-up time, for one request for each new topic. What is read of a response
+is decided in `common/wire/http_exchange.py`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,27 @@ import socket
 import ssl
 from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Final
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
-import httptools
 import trio
 
 from common.net import join_host_port
 from common.nsq_json import Fields, JsonError, read
+from common.wire.http_exchange import Answer, BadResponse, Headers, ResponseReader, request_bytes
 
 MOST_BYTES: Final = 16 << 20  # of an answer, unless the caller sets another limit
 SMALL: Final = 64 * 1024  # bytes of an answer that are held without waiting for `before_large`
-_MOST_OVERHEAD: Final = 256 * 1024  # bytes of the head, the sizes of chunks and the trailer
-_MOST_OVERHEAD_PER_BYTE: Final = 8  # of the body, in addition: a chunk may be as short as one byte
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
 _TO_GET: Final = frozenset((301, 302, 303))  # as all clients have always understood these statuses
 _REDIRECTS: Final = _TO_GET | {307, 308}
 
-Headers = Sequence[tuple[str, str]]
 BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may grow larger than SMALL
 _ONLY_ONE: Final = ("Connection", "close")
 
@@ -48,14 +45,6 @@ class HttpFailed(Exception):
 
 class HttpTimeout(HttpFailed):
     """No answer was received in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    body: bytes
-    location: str = ""  # the URL of a redirect
-    index: str = ""  # of nsqlookupd; stays the same as long as the subject of the answer has not changed
 
 
 class HttpClient:
@@ -102,7 +91,7 @@ class HttpClient:
         headers: Headers = (),
     ) -> Answer:
         """Return the answer to a GET, whatever its status. Raise HttpFailed."""
-        request = _request("GET", join_host_port(host, port), target, headers, b"")
+        request = request_bytes("GET", join_host_port(host, port), target, headers, b"")
         with _failing(self._timeout):
             return await self._ask((host, port, tls), request)
 
@@ -125,13 +114,13 @@ class HttpClient:
     async def _ask(self, place: _Place, request: bytes) -> Answer:
         while True:
             stream, was_used = await self._connection(place)
-            answer = _ResponseParser(keeps_body=self._keeps_bodies)
-            try:
-                return await self._ask_on(stream, place, request, answer)
-            except (OSError, trio.BrokenResourceError, HttpFailed):
-                if answer.has_begun or not was_used:
-                    raise
-                # The server closed the connection while it was idle.
+            with ResponseReader(most=self._most, keeps_body=self._keeps_bodies) as reader:
+                try:
+                    return await self._ask_on(stream, place, request, reader)
+                except (OSError, trio.BrokenResourceError, BadResponse):
+                    if reader.has_begun or not was_used:
+                        raise
+                    # The server closed the connection while it was idle.
 
     async def _connection(self, place: _Place) -> tuple[trio.abc.Stream, bool]:
         """Return a connection that nobody uses, and whether it has served another request before."""
@@ -164,16 +153,15 @@ class HttpClient:
         else:
             self._idle.setdefault(place, []).append(_Idle(stream, trio.current_time()))
 
-    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _ResponseParser) -> Answer:
+    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, reader: ResponseReader) -> Answer:
         idle = self._idle
         stays = False
         try:
             await stream.send_all(request)
-            await _receive(stream, answer, most=self._most)
-            stays = answer.may_be_followed and idle is self._idle
-            return answer.whole()
+            await _receive(stream, reader)
+            stays = reader.may_be_followed and idle is self._idle
+            return reader.answer()
         finally:
-            answer.close()
             if stays:
                 self._release(place, stream)
             else:
@@ -218,7 +206,7 @@ async def get(
     most: int = MOST_BYTES,
 ) -> Answer:
     """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
-    request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
+    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(timeout):
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
 
@@ -257,7 +245,7 @@ async def _follow(
     for _ in range(_MOST_REDIRECTS + 1):
         parts = _split(url, location)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        request = _request(method, *_addressed(parts), [*_credentials(parts), *headers], body)
+        request = request_bytes(method, *_addressed(parts), [*_credentials(parts), *headers], body)
         answer = await ask((host, port, tls if parts.scheme == "https" else None), request)
         if answer.status not in _REDIRECTS or not answer.location:
             return answer
@@ -282,16 +270,14 @@ async def open_answer(
 
     `patience` is the time for each piece, in seconds. Raises HttpFailed.
     """
-    request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
+    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(inf):
         stream = await _connect(host, port, tls, connect_timeout)
     try:
-        answer = OpenAnswer(stream, patience)
-        try:
+        with ResponseReader() as reader:
+            answer = OpenAnswer(stream, reader, patience)
             await answer.send_request(request)
             yield answer
-        finally:
-            answer.close()
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -299,31 +285,30 @@ async def open_answer(
 class OpenAnswer:
     """An answer whose head has been received and whose body arrives piece by piece."""
 
-    def __init__(self, stream: trio.abc.Stream, patience: float) -> None:
+    def __init__(self, stream: trio.abc.Stream, reader: ResponseReader, patience: float) -> None:
         self._stream = stream
+        self._reader = reader
         self._patience = patience
-        self._parsed = _ResponseParser()
 
     async def send_request(self, request: bytes) -> None:
         with _failing(self._patience):
             await self._stream.send_all(request)
-            while not self._parsed.has_head and await _receive_piece(self._stream, self._parsed):
-                pass
+            while not self._reader.has_head:
+                await self._receive_piece()
 
     @property
     def status(self) -> int:
-        return self._parsed.status
+        return self._reader.status
 
     async def next_piece(self) -> bytes:
         """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut answer."""
         with _failing(self._patience):
-            while not self._parsed.body and await _receive_piece(self._stream, self._parsed):
-                pass
-        body, self._parsed.body = self._parsed.body, bytearray()
-        return bytes(body)
+            while not self._reader.body and not self._reader.is_complete:
+                await self._receive_piece()
+        return self._reader.take_body()
 
-    def close(self) -> None:
-        self._parsed.close()
+    async def _receive_piece(self) -> None:
+        self._reader.receive(await self._stream.receive_some(_READ_SIZE))
 
 
 def _split(url: str, location: str) -> SplitResult:
@@ -353,14 +338,6 @@ def _credentials(parts: SplitResult) -> Headers:
     return (("Authorization", f"Basic {b64encode(pair).decode()}"),)
 
 
-def _request(method: str, host: str, target: str, headers: Headers, body: bytes) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
-    lines += [f"{name}: {value}" for name, value in headers]
-    if body:
-        lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
 @contextmanager
 def _failing(timeout: float) -> Iterator[None]:
     """Turn every error inside into HttpFailed."""
@@ -372,8 +349,8 @@ def _failing(timeout: float) -> Iterator[None]:
     # ValueError, OverflowError: an impossible host name or port.
     except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
         raise HttpFailed(_cause(error)) from error
-    except httptools.HttpParserError as error:
-        raise HttpFailed(f"malformed HTTP response: {error}") from error
+    except BadResponse as error:
+        raise HttpFailed(str(error)) from error
 
 
 async def _exchange(
@@ -386,13 +363,12 @@ async def _exchange(
 ) -> Answer:
     """Send a request on a connection of its own and return the answer."""
     stream = await _connect(*place, connect_timeout)
-    answer = _ResponseParser()
     try:
-        await stream.send_all(request)
-        await _receive(stream, answer, most=most, before_large=before_large)
-        return answer.whole()
+        with ResponseReader(most=most) as reader:
+            await stream.send_all(request)
+            await _receive(stream, reader, before_large)
+            return reader.answer()
     finally:
-        answer.close()
         await trio.aclose_forcefully(stream)
 
 
@@ -416,106 +392,14 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
 
 
 async def _receive(
-    stream: trio.abc.Stream,
-    answer: _ResponseParser,
-    *,
-    most: int = MOST_BYTES,
-    before_large: BeforeLarge = trio.lowlevel.checkpoint,
+    stream: trio.abc.Stream, reader: ResponseReader, before_large: BeforeLarge = trio.lowlevel.checkpoint
 ) -> None:
     is_large = False
-    while await _receive_piece(stream, answer):
-        if max(len(answer.body), answer.announced) > most:
-            raise HttpFailed(f"response of more than {most} bytes")
-        if not is_large and len(answer.body) > SMALL:
+    while not reader.is_complete:
+        reader.receive(await stream.receive_some(_READ_SIZE))
+        if not is_large and len(reader.body) > SMALL:
             is_large = True
             await before_large()
-
-
-async def _receive_piece(stream: trio.abc.Stream, answer: _ResponseParser) -> bool:
-    """Receive and parse more of the answer; return False when it has ended."""
-    if answer.complete:
-        return False
-    data = await stream.receive_some(_READ_SIZE)
-    if data:
-        answer.feed(data)
-        if answer.overhead > _MOST_OVERHEAD + _MOST_OVERHEAD_PER_BYTE * answer.size:
-            raise HttpFailed("response with too much beside its body")
-    elif not answer.ends_with_the_connection:
-        raise HttpFailed("connection closed within the response")
-    return bool(data)
-
-
-class _ResponseParser:
-    """An answer as it arrives; httptools calls the methods that begin with `on_`.
-
-    This object and httptools' parser refer to each other, so `close` it: the garbage collector counts objects and not
-    the megabytes in them, so it may run too late.
-    """
-
-    def __init__(self, *, keeps_body: bool = True) -> None:
-        self.body = bytearray()  # joined at once: a list of chunks of two bytes would take 20 times their size
-        self.size = 0  # bytes of the body so far, also if they are not kept
-        self.overhead = 0  # received bytes that are not of the body
-        self.announced = 0  # the body's Content-Length
-        self.status = 0
-        self.location = b""
-        self.index = b""
-        self.has_begun = False  # at least one byte was received
-        self.has_head = False
-        self.complete = False
-        self._keeps_body = keeps_body
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._messages = 0
-        self._stays_open = False
-        self._has_end = False  # the head tells where the body ends
-
-    def feed(self, data: bytes | bytearray) -> None:
-        """Parse more data. Raise HttpParserError."""
-        self.has_begun = True
-        self.overhead += len(data)
-        self._parser.feed_data(data)
-
-    def close(self) -> None:
-        self._parser = None
-
-    def whole(self) -> Answer:
-        return Answer(self.status, bytes(self.body), self.location.decode("latin-1"), self.index.decode("latin-1"))
-
-    @property
-    def ends_with_the_connection(self) -> bool:
-        return self.has_head and not self._has_end
-
-    @property
-    def may_be_followed(self) -> bool:
-        """Whether the connection can serve another request; not if the server has sent more than one answer."""
-        return self._stays_open and self._messages == 1
-
-    def on_message_begin(self) -> None:
-        self._messages += 1
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        self._has_end |= name in (b"content-length", b"transfer-encoding")
-        if name == b"location":
-            self.location = value
-        elif name == b"x-nsq-index":
-            self.index = value
-        elif name == b"content-length" and self._keeps_body:
-            self.announced = int(value)  # the parser has checked it
-
-    def on_headers_complete(self) -> None:
-        self.has_head = True
-        self.status = int(self._parser.get_status_code())
-
-    def on_body(self, body: bytes) -> None:
-        self.overhead -= len(body)
-        self.size += len(body)
-        if self._keeps_body:
-            self.body += body
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-        self._stays_open = bool(self._parser.should_keep_alive())  # the parser does not know it later
 
 
 def https_port_in(answer: bytes) -> int | None:

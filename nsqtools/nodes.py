@@ -7,14 +7,17 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import trio
 
-from common.http_client import Answer, HttpFailed, get
+from common.http_client import HttpFailed, get
 from common.net import join_host_port
 from nsqtools.json_fields import list_in, number_in, text_in
+
+if TYPE_CHECKING:
+    from common.wire.http_exchange import Answer
 
 # Without this header, versions of NSQ before 1.0 wrap each answer in an envelope.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")

@@ -29,6 +29,7 @@ from nsqd.auth.grants import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.tls import client_context
 
 if TYPE_CHECKING:
+    from common.wire.http_exchange import Answer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
@@ -196,7 +197,7 @@ async def _query(url: str, question: Question, settings: Settings, room: _Room) 
     return answer.body
 
 
-async def _fetch(url: str, question: Question, settings: Settings, room: _Room) -> http_client.Answer:
+async def _fetch(url: str, question: Question, settings: Settings, room: _Room) -> Answer:
     posts = settings.posts
     return await http_client.fetch(
         "POST" if posts else "GET",

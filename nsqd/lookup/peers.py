@@ -28,7 +28,7 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, https_port_in
+from common.http_client import HttpClient, HttpFailed, HttpTimeout, https_port_in
 from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
@@ -48,6 +48,7 @@ from common.wire.lookup import (
 from nsqd.lookup.registration import Refused, Registration, Words, channels_in, identified
 
 if TYPE_CHECKING:
+    from common.wire.http_exchange import Answer
     from nsqd.broker.broker import Broker
     from nsqd.broker.topic import Topic
     from nsqd.options import Options

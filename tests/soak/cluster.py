@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from common.http_client import Answer, HttpFailed, fetch
+from common.http_client import HttpFailed, fetch
+from common.wire.http_exchange import Answer
 from nsqclient import Config
 from tests.soak.slopes import Sample, Series
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting

@@ -5,26 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-import httptools
-
-from common.http_client import _ResponseParser, https_port_in
+from common.http_client import https_port_in
+from common.wire.http_exchange import BadResponse, ResponseReader
 from nsqd.lookup.registration import Refused, channels_in
 from tests.fuzz.fuzzing import pieces
 
 
 def run(data: bytes, random: Random) -> None:
-    answer = _ResponseParser()
-    try:
-        with suppress(httptools.HttpParserError):
-            for piece in pieces(data, random):
-                if answer.complete:
-                    break
-                answer.feed(piece)
-            assert answer.ends_with_the_connection in (True, False)
-            assert answer.may_be_followed in (True, False)
-            answer.whole()
-    finally:
-        answer.close()
+    with suppress(BadResponse), ResponseReader(most=16 << 20) as reader:
+        for piece in (*pieces(data, random), b""):
+            if reader.is_complete:
+                break
+            reader.receive(piece)
+        assert reader.may_be_followed in (True, False)
+        reader.answer()
     https_port_in(data)
     with suppress(Refused):
         channels_in(data)

@@ -12,7 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, get, open_answer
+from common.http_client import HttpClient, HttpFailed, HttpTimeout, get, open_answer
+from common.wire.http_exchange import Answer
 
 
 def ask(reply: bytes, **settings: float) -> tuple[Answer, bytes]:
@@ -309,6 +310,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 def test_a_long_answer_comes_in_pieces() -> None:
     status, pieces = read_on([HEAD[:20], HEAD[20:], b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n"])
     assert (status, pieces) == (200, [b"abc", b"de"])
+
+
+def test_a_long_answer_without_a_length_ends_with_the_connection() -> None:
+    assert read_on([b"HTTP/1.1 200 OK\r\n\r\n", b"abc", b"de"]) == (200, [b"abc", b"de"])
 
 
 def test_who_has_enough_leaves() -> None:

@@ -130,6 +130,7 @@ async def test_while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses
         (json_answer(b"not json"), "answered with b'not json'"),
         (json_answer(b'{"channels":"x"}'), "answered with"),
         (b"garbage\r\n\r\n", "malformed HTTP response"),
+        (b"HTTP/1.1 101 Over\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "an upgrade to another protocol"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "connection closed within the response"),
         (b"", "connection closed within the response"),
         (None, "timeout"),
