@@ -8,9 +8,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-import httptools
-
 from common.net import join_host_port
+from common.wire.http_exchange import Answer, BadResponse, Headers, ResponseReader, request_bytes
 from nsqclient._listings import (
     TRIES,
     WAIT,
@@ -105,8 +104,8 @@ class Discovery:
         try:
             async with asyncio.timeout(limit):
                 answer = await _get(lookupd, target, headers_of(self._config), self._tls)
-            listed = read_answer(answer.status, b"".join(answer.pieces))
-        except (OSError, ValueError, httptools.HttpParserError, BadAnswer) as error:
+            listed = read_answer(answer.status, answer.body)
+        except (OSError, ValueError, BadResponse, BadAnswer) as error:
             pace.record_query(has_answered=False)
             self.listings.record_failure(lookupd)
             self._emit(LookupFailed(str(lookupd), str(error) or "timeout"))
@@ -119,45 +118,19 @@ class Discovery:
         return answer.index
 
 
-async def _get(
-    lookupd: Lookupd, target: str, headers: Sequence[tuple[str, str]], tls: ssl.SSLContext | None
-) -> _Answer:
-    """Send a GET on a connection of its own and return the answer. Raise OSError, HttpParserError or BadAnswer."""
+async def _get(lookupd: Lookupd, target: str, headers: Headers, tls: ssl.SSLContext | None) -> Answer:
+    """Send a GET on a connection of its own and return the answer. Raise OSError, BadResponse or BadAnswer."""
     secure = tls if lookupd.scheme == "https" else None
     reader, writer = await asyncio.open_connection(lookupd.host, lookupd.port, ssl=secure)
     try:
         host = join_host_port(lookupd.host, lookupd.port)
-        lines = [f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
-        answer = _Answer()
-        while not answer.is_whole:
-            data = await reader.read(_READ_SIZE)
-            if not data:
-                raise BadAnswer("connection closed within the response")
-            answer.parser.feed_data(data)
-        return answer
+        writer.write(request_bytes("GET", host, target, [("Connection", "close"), *headers]))
+        with ResponseReader() as response:
+            while not response.is_complete:
+                data = await reader.read(_READ_SIZE)
+                if not data:  # also after a body without a length, as nothing tells whether it is whole
+                    raise BadAnswer("connection closed within the response")
+                response.receive(data)
+            return response.answer()
     finally:
         writer.close()
-
-
-class _Answer:
-    """An HTTP response as it arrives; httptools calls the methods that begin with `on_`."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.index = ""
-        self.is_whole = False
-        self.status = 0
-        self.parser = httptools.HttpResponseParser(self)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"x-nsq-index":
-            self.index = value.decode("latin-1")
-
-    def on_body(self, body: bytes) -> None:
-        self.pieces.append(body)
-
-    def on_message_complete(self) -> None:
-        self.status = self.parser.get_status_code()
-        self.is_whole = True

@@ -103,6 +103,7 @@ def ask(loop: Loop, pieces: Sequence[bytes]) -> list[str] | str:
         b"HTTP/1.1 200\r\n" + LENGTH + b"\r\n" + BODY,
         b"\r\n" + OK + LENGTH + b"\r\n" + BODY,
         OK + LENGTH + b"X: " + b"x" * 200_000 + b"\r\n\r\n" + BODY,
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
     ],
 )
 def test_answer_is_accepted(loop: Loop, reply: bytes) -> None:
@@ -122,6 +123,7 @@ def test_answer_is_accepted(loop: Loop, reply: bytes) -> None:
         (b"HTTP/1.1 2000 OK\r\n" + LENGTH + b"\r\n" + BODY, "Invalid response status"),
         (b"HTTP/1.2 200 OK\r\n" + LENGTH + b"\r\n" + BODY, "Invalid HTTP version"),
         (b"GET / HTTP/1.1\r\n\r\n", "Expected HTTP/"),
+        (b"HTTP/1.1 101 Over\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "an upgrade to another protocol"),
         (OK + b"X: a\r\n b\r\n" + LENGTH + b"\r\n" + BODY, "Unexpected whitespace after header value"),
         (OK + LENGTH + LENGTH + b"\r\n" + BODY, "Duplicate Content-Length"),
         (OK + LENGTH + CHUNKED + b"\r\n" + CHUNKS, "Transfer-Encoding can't be present with Content-Length"),
