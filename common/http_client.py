@@ -24,9 +24,8 @@ import trio
 
 from common.net import join_host_port
 from common.nsq_json import Fields, JsonError, read
-from common.wire.http_exchange import Answer, BadResponse, Headers, ResponseReader, request_bytes
+from common.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
 
-MOST_BYTES: Final = 16 << 20  # of an answer, unless the caller sets another limit
 SMALL: Final = 64 * 1024  # bytes of an answer that are held without waiting for `before_large`
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from common.net import join_host_port
-from common.wire.http_exchange import Answer, BadResponse, Headers, ResponseReader, request_bytes
+from common.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
 from nsqclient._listings import (
     TRIES,
     WAIT,
@@ -125,12 +125,9 @@ async def _get(lookupd: Lookupd, target: str, headers: Headers, tls: ssl.SSLCont
     try:
         host = join_host_port(lookupd.host, lookupd.port)
         writer.write(request_bytes("GET", host, target, [("Connection", "close"), *headers]))
-        with ResponseReader() as response:
+        with ResponseReader(most=MOST_BYTES) as response:
             while not response.is_complete:
-                data = await reader.read(_READ_SIZE)
-                if not data:  # also after a body without a length, as nothing tells whether it is whole
-                    raise BadAnswer("connection closed within the response")
-                response.receive(data)
+                response.receive(await reader.read(_READ_SIZE))
             return response.answer()
     finally:
         writer.close()

@@ -15,6 +15,8 @@ import httptools
 
 Headers = Sequence[tuple[str, str]]
 
+MOST_BYTES: Final = 16 << 20  # of a body, unless the caller sets another limit
+
 _MOST_OVERHEAD: Final = 256 * 1024  # bytes of the head, the sizes of chunks and the trailer
 _MOST_OVERHEAD_PER_BYTE: Final = 8  # of the body, in addition: a chunk may be as short as one byte
 

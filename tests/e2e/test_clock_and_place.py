@@ -76,7 +76,7 @@ def test_data_path_that_was_moved_away_is_noticed_and_goes_on_when_it_is_back(tm
         (tmp_path / "data").rename(tmp_path / "elsewhere")
         eventually(lambda: b"was deleted or moved away" in nsqd.http("GET", "/ping").body)
         assert is_refused(nsqd)
-        assert "was deleted or moved away" in nsqd.log
+        assert eventually(lambda: "was deleted or moved away" in nsqd.log)
         (tmp_path / "elsewhere").rename(tmp_path / "data")
         eventually(lambda: nsqd.http("GET", "/ping").status == 200)
         nsqd.connect().publish("t", b"after")

@@ -76,7 +76,7 @@ def test_a_get_has_the_message_in_its_url_and_succeeds_with_200_only(nsqd: Nsqd,
         all_done(nsqd, topic)
         assert {request.target for request in sink.requests} == {"/?m=a+b%26c&p=1%25%20"}
         assert nsqd.channel(topic)["requeue_count"] == 2
-        assert "got status code 204" in tool.log
+        tool.wait_for_log("got status code 204")
         assert "Traceback" not in tool.log
 
 
@@ -261,8 +261,8 @@ def test_only_what_the_filter_lets_through(nsqd: Nsqd, topic: str) -> None:
     with to_nsq(nsqd, topic, address(nsqd.tcp), f"--destination-topic={topic}-2", *wanted) as tool:
         all_done(nsqd, topic)
         assert sorted(bodies_in(nsqd, f"{topic}-2", 2)) == [b'{"id":9007199254740993}', b"{}"]
-        assert "ERROR: Unable to decode json: [1]" in tool.log
-        assert "ERROR: missing field to check required value: message " in tool.log
+        tool.wait_for_log("ERROR: Unable to decode json: [1]")
+        tool.wait_for_log("ERROR: missing field to check required value: message ")
         assert tool.stop(signal.SIGTERM) == 0
         assert "3 messages were dropped by the filter" in tool.log
     assert nsqd.channel(topic)["requeue_count"] == 0

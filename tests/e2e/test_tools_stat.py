@@ -46,7 +46,7 @@ def test_two_nodes_are_summed_and_one_that_dies_marks_the_row(start_nsqd: StartN
         eventually(lambda: gone.encode() in tool.out)
         last = json.loads(tool.out.splitlines()[-1])
         assert (last["depth"], last["nodes"], last["missing"]) == (1, 1, [gone])
-        assert f"ERROR: failed to get nsqd stats - {gone}" in tool.log
+        tool.wait_for_log(f"ERROR: failed to get nsqd stats - {gone}")
         assert tool.stop(signal.SIGHUP) == 0
 
 

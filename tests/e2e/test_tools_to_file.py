@@ -89,7 +89,7 @@ def test_files_are_moved_when_they_are_finished_also_by_a_hang_up(nsqd: Nsqd, to
         assert (texts(out), texts(work)) == ({}, {"f-000000": b"1\n"})
         tool.signal(signal.SIGHUP)
         eventually(lambda: texts(out) == {"f-000000": b"1\n"} and not texts(work))
-        assert f"moving finished file {work}/f-000000 to {out}/f-000000" in tool.log
+        tool.wait_for_log(f"moving finished file {work}/f-000000 to {out}/f-000000")
         nsqd.connect().publish(topic, b"2")
         eventually(lambda: channel(nsqd, topic) == (0, 0, 2))
         assert texts(work) == {"f-000001": b"2\n"}
@@ -115,7 +115,7 @@ def test_topics_are_found_by_a_pattern_also_with_one_nsqlookupd_down(tmp_path: P
                 nsqd.connect().publish("a2", b"later")
                 eventually(lambda: texts(tmp_path / "out") == {"a1": b"a1\n", "a2": b"later\n"}, timeout=LIMIT)
                 assert tool.log.count("WARNING: skipping topic ba1 (doesn't match pattern ^a)") == 1
-                assert f"ERROR: could not retrieve topic list: {nobody}/topics" in tool.log
+                tool.wait_for_log(f"ERROR: could not retrieve topic list: {nobody}/topics")
                 assert tool.stop(signal.SIGTERM) == 0
 
 

@@ -42,7 +42,7 @@ def test_clients_are_served_over_unix_sockets(start_nsqd: StartNsqd, folder: Pat
     consumer.in_step()
     (client,) = nsqd.channel("t")["clients"]
     assert (client["remote_address"], client["client_id"], client["hostname"]) == ("@", "", "")
-    assert "TCP: new client(@)" in nsqd.log
+    assert eventually(lambda: "TCP: new client(@)" in nsqd.log)
     assert eventually(lambda: "200 GET /stats?format=json&topic=t (@) " in nsqd.log)
 
 
