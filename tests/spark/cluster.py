@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine, of a master and workers, from what is in the wheel."""
+"""A standalone Spark cluster on this machine: a master and workers, run from the pyspark wheel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _PATIENCE: Final = 120.0
 _SPARK: Final = Path(pyspark.__file__).parent
 _NSQPIPE: Final = Path(sys.executable).parent / "nsqpipe"  # as pip has installed it
-# Neither our interpreter nor our tree is on it: what workers need is to come with the job.
+# Neither our interpreter nor our tree is on it: what workers need has to come with the job.
 _PATH: Final = os.pathsep.join(
     dict.fromkeys([str(Path(shutil.which("java") or "/usr/bin/java").parent), "/usr/bin", "/bin"])
 )
-# How JVMs are started in tests is said by tests/conftest.py, and nothing else is.
+# Of the environment only tests/conftest.py's settings of JVMs are kept.
 _ENVIRON: Final = {"PATH": _PATH, **{name: os.environ[name] for name in ("JDK_JAVA_OPTIONS",) if name in os.environ}}
 
 Process = subprocess.Popen[bytes]
 
 
 class Cluster:
-    """Each of its processes leads a session, in which its own processes are found."""
+    """A cluster. Each of its processes leads a session, by which its child processes are found."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self._folder = folder
@@ -88,15 +88,15 @@ class Cluster:
         return (self._folder / "job.log").read_text()
 
     def kill_executor(self, worker: int) -> bool:
-        """The JVM of an executor; its Python workers end with it."""
+        """Kill the JVM of an executor; its Python workers end with it."""
         return self._kill(self._of_worker(worker, "CoarseGrainedExecutorBackend"))
 
     def kill_python(self, worker: int) -> bool:
-        """The Python processes of a worker's executor, and the one that makes them."""
+        """Kill the Python processes of a worker's executor, and the one that starts them."""
         return self._kill(self._of_worker(worker, "pyspark.daemon"))
 
     def kill_worker(self, worker: int) -> bool:
-        """All of it, as when its machine is gone."""
+        """Kill all of a worker, as if its machine was lost."""
         return self._kill(processes_of_session(self._processes[1 + worker].pid))
 
     def _of_worker(self, worker: int, word: str) -> list[int]:

@@ -51,7 +51,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
-    # What is installed editable is found by an import hook, which Spark's look for sources does not ask.
+    # An editable install is found by an import hook, which Spark's search for sources does not use.
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(), sys.executable
     folder = tmp_path_factory.mktemp("spark")
@@ -91,7 +91,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    """A topic of its own for each test."""
+    """Return a topic of its own for each test."""
     from tests.support.orders import Orders
 
     topic = request.node.name.partition("[")[0][-60:]

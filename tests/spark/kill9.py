@@ -41,11 +41,11 @@ from tests.support.spark import KEPT, address
 PATIENCE: Final = 300  # seconds for a session to start and catch up, on a busy machine
 PART: Final = 100  # messages of one publish
 WINDOW: Final = "idempotence-window=1h"
-READ_EVERY: Final = 1.0  # seconds between two looks at a table that is written; more when a look takes long
+READ_EVERY: Final = 1.0  # seconds between two reads of a table while it is written; more if a read takes long
 
 
 class Seen:
-    """Which of the numbers that were published have been found somewhere."""
+    """Which of the published numbers have been found in the table or topic."""
 
     def __init__(self, bodies: Iterable[pa.Array]) -> None:
         found = pa.chunked_array([body.cast(pa.string()).cast(pa.int64()) for body in bodies], pa.int64())
@@ -56,7 +56,7 @@ class Seen:
         return len(self._numbers)
 
     def missing(self, count: int) -> int:
-        """How many of the first ones."""
+        """Return how many of the first numbers are missing."""
         return count - int(pc.sum(pc.less(self._numbers, count)).as_py() or 0)
 
 
@@ -71,7 +71,7 @@ class Result:
     recoveries: list[float] = field(default_factory=list)  # seconds from the kill of Spark to the next commit
 
     def add_read(self, seen: Seen) -> None:
-        """A reader in between sees no message twice, and none go that an earlier one saw."""
+        """Check a read in between: no message is there twice, and none is gone that an earlier read saw."""
         assert not seen.duplicates, f"seed {self.seed}: seen twice after kill {self.spark_kills}"
         assert len(seen) >= len(self.landed), f"seed {self.seed}: seen and gone after kill {self.spark_kills}"
         self.landed = seen
@@ -95,7 +95,7 @@ class Result:
 
 
 class Publisher(threading.Thread):
-    """Publishes numbers at a rate, each batch with a key until there is an OK: what is published twice is its own fault."""
+    """Publishes numbers at a rate, and repeats each batch with its key until there is an OK."""
 
     def __init__(self, nodes: list[Nsqd], rate: int, part: int = PART) -> None:
         super().__init__(daemon=True)
@@ -128,7 +128,7 @@ class Publisher(threading.Thread):
 
 
 class Application:
-    """Whatever runs Spark, in a session of its own, so that all its processes can be found."""
+    """Anything that runs Spark, in a session of its own, so that all its processes can be found."""
 
     def __init__(self, folder: Path, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.checkpoint = folder / "checkpoint"  # if it has one
@@ -156,7 +156,7 @@ class Application:
             )
 
     def kill(self) -> None:
-        """kill -9 of the JVM, the driver and all Python workers."""
+        """Kill the JVM, the driver and all Python workers with kill -9."""
         if self._process is None:
             return
         while found := processes_of_session(self._process.pid):
@@ -169,12 +169,12 @@ class Application:
 
     @property
     def pids(self) -> list[int]:
-        """The JVM, the driver and all Python workers."""
+        """Return the process ids of the JVM, the driver and all Python workers."""
         assert self._process is not None
         return processes_of_session(self._process.pid)
 
     def commits(self) -> int:
-        """So far; Spark keeps the last hundred."""
+        """Return the number of commits so far; Spark keeps the last hundred."""
         return max((int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
 
     def wait_for_commit(self, before: int) -> None:
@@ -207,7 +207,7 @@ class Landing:
         kind: Format,
         store: S3Server | None = None,
         *,
-        pace: Sequence[str] = ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0"),  # many commits to be killed in
+        pace: Sequence[str] = ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0"),  # many commits to kill
     ) -> None:
         self._kind = kind
         self._folder = folder
@@ -228,7 +228,7 @@ class Landing:
         return ["nsqpipe", "land", *nodes, "--topic=orders", *places, f"--checkpoint={checkpoint}", *pace]
 
     def landed(self) -> Seen:
-        """What the table holds for who reads it now."""
+        """Return what a reader sees in the table now."""
         if self._kind is Format.ICEBERG:
             is_there = open_catalog(iceberg.catalog_at(self._folder)).table_exists("raw.table")
             return Seen(iceberg.rows_in(self._folder)["body"].chunks if is_there else ())
@@ -242,8 +242,11 @@ class Landing:
         )
 
     def _committed_files(self) -> set[str]:
-        """Those of Delta's newest version, or as Spark's file sink has written them down: a file for each batch, and now
-        and then one for all before. Within the table."""
+        """Return the files within the table that are committed.
+
+        They are those of Delta's newest version, or those in the log of Spark's file sink, which has a file for each
+        batch, and now and then one for all before.
+        """
         return {uri.removeprefix(self.table) for uri in self._committed_uris()}
 
     def _committed_uris(self) -> set[str]:
@@ -253,7 +256,7 @@ class Landing:
         while True:
             try:
                 lists = [path.read_text() for path in (Path(self.table) / "_spark_metadata").glob("[0-9]*")]
-            except FileNotFoundError:  # one was joined to others meanwhile
+            except FileNotFoundError:  # it was joined with others meanwhile
                 continue
             lines = [line for text in lists for line in text.splitlines()[1:]]
             return {line.split('"path":"file://')[1].split('"')[0] for line in lines}
@@ -277,10 +280,10 @@ class Looker(threading.Thread):
             except BaseException as failure:
                 self._failure = failure
                 return
-            pause = max(READ_EVERY, 5 * (time.monotonic() - began))  # it is not to take what Spark needs
+            pause = max(READ_EVERY, 5 * (time.monotonic() - began))  # it must not take processor time that Spark needs
 
     def stop(self) -> None:
-        """Raises what a look has raised."""
+        """Stop. Raise what a read has raised."""
         self.stop_asked.set()
         self.join(PATIENCE)
         if self._failure is not None:
@@ -327,7 +330,7 @@ def run(
         spark = landing.spark
 
         def look() -> None:
-            with lock:  # so that what is read later is what was there later
+            with lock:  # reads have to be recorded in the order in which they happened
                 result.add_read(landing.landed())
 
         looker = Looker(look)
@@ -337,7 +340,7 @@ def run(
         try:
             spark.wait_for_commit(0)
             for turn in range(spark_kills):
-                time.sleep(draw.random() * 2)  # at any moment of a batch
+                time.sleep(draw.random() * 2)  # the kill may come at any moment of a batch
                 spark.kill()
                 killed_at, commits = time.monotonic(), spark.commits()
                 result.spark_kills += 1
@@ -367,7 +370,7 @@ def run(
 
 
 def wait_for_rows(landing: Landing, count: int) -> None:
-    """Return when so many have landed. Raise if none more has come for as long as a start may take."""
+    """Return when this many rows have landed. Raise if none has come for as long as a start may take."""
     landed, deadline = len(landing.landed()), time.monotonic() + PATIENCE
     while landed < count:
         time.sleep(1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Result:
     messages: int
-    found: tuple[Seen, ...]  # by each query
+    found: tuple[Seen, ...]  # the numbers that each query found
     consumed: list[int]
     channel: dict[str, int]
 

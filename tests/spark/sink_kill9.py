@@ -61,7 +61,7 @@ def run(folder: Path, *, exactly_once: bool, kills: int, rate: int, seed: int) -
             for _ in range(kills):
                 spark.start()
                 spark.wait_for_commit(spark.commits())
-                time.sleep(draw.random() * 2)  # at any moment of a batch
+                time.sleep(draw.random() * 2)  # the kill may come at any moment of a batch
                 spark.kill()
             publisher.stop()
             spark.start("--until-now")
@@ -75,7 +75,7 @@ def run(folder: Path, *, exactly_once: bool, kills: int, rate: int, seed: int) -
 
 
 def _copied(nsqd: str) -> Seen:
-    """What is in the topic: by the source, but without Spark."""
+    """Return what is in the topic, read with the source but without Spark."""
     reader = NsqBatchReader(source_options({"nsqd": nsqd, "topic": INTO}), pa.schema([("body", pa.binary())]))
     return Seen(batch["body"] for part in reader.partitions() for batch in reader.read(part))
 

@@ -73,7 +73,7 @@ def evenly(count: int, together: int) -> SimulatedLane:
     return SimulatedLane(records)
 
 
-# The rule alone
+# Without Spark
 
 
 def take_level(reading: Reading, limit: int) -> Mapping[Lane, range]:
@@ -81,7 +81,7 @@ def take_level(reading: Reading, limit: int) -> Mapping[Lane, range]:
 
 
 def late(reading: Reading, limit: int, take: Take = take_level) -> int:
-    """How many messages a watermark drops: those that are older than it when their batch comes."""
+    """Return how many messages a watermark drops, because they are older than it when their batch comes."""
     newest, dropped = 0, 0
     while reading.rows_left:
         watermark = newest - WATERMARK * 10**9
@@ -127,7 +127,7 @@ def run(spark: SparkSession, folder: Path, *, skew: int, limit: int) -> Result:
 def aggregated(
     spark: SparkSession, folder: Path, nodes: Sequence[Nsqd], options: Mapping[str, str], **more: Any
 ) -> int:
-    """How many messages windows count when all that is there has been read, from where the folder's checkpoint stands."""
+    """Return how many messages windows count when everything has been read, from the folder's checkpoint on."""
     job = Aggregate(
         source=From(topics=(TOPIC,), nsqd=tuple(map(address, nodes)), options=options),
         window_seconds=5,
@@ -145,7 +145,7 @@ def aggregated(
 
 
 def written(path: Path, lane: SimulatedLane, *, minutes_ago: int = 10) -> Path:
-    """A data path with such a lane."""
+    """Make a data path with such a lane."""
     start = (time.time_ns() // 10**10 - 6 * minutes_ago) * 10**10
     path.mkdir()
     with opened(path) as store:

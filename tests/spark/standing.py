@@ -51,7 +51,7 @@ from tests.support.spark import KEPT, address, numbered, publish
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AT_ONCE: Final = 2.0  # seconds in which a refusal has to come
+AT_ONCE: Final = 2.0  # seconds within which a refusal has to come
 PART: Final = 500  # messages that are published between two disorders
 LIMIT: Final = 300  # seconds for one landing on a busy machine
 TOPICS: Final = ("orders", "others")
@@ -59,24 +59,24 @@ Crash = Callable[[str], None]
 
 
 class Refused(Exception):
-    """The landing said why it does not go on."""
+    """The landing has said why it does not go on."""
 
 
 class Killed(Exception):
-    """What a kill is in this process."""
+    """Stands for a kill in this process."""
 
 
 class Engine(Protocol):
-    slowest: float  # seconds that a refusal before Spark took
+    slowest: float  # the longest that a refusal before Spark took, in seconds
 
     def land(self, topic: str, table: Path, checkpoint: Path) -> None:
-        """Until now. Raises Refused."""
+        """Land everything that is there. Raise Refused."""
 
     def land_and_kill(self, topic: str, table: Path, checkpoint: Path) -> None:
-        """At any moment."""
+        """Land, and be killed at any moment."""
 
     def land_twice(self, topic: str, table: Path, checkpoint: Path, other: Path) -> None:
-        """By two jobs at once, of which one may lose, and say so."""
+        """Land with two jobs at once, of which one may lose, and say so."""
 
 
 @dataclass
@@ -111,8 +111,8 @@ class Order:
         self._names = {topic: f"{topic}_{seed}" for topic in TOPICS}
         self._table = folder / "table"
         self._checkpoint = folder / "table.checkpoint"
-        self._spare = folder / "spare.checkpoint"  # another job's, of the same table
-        self._strange = folder / "strange.checkpoint"  # of another table
+        self._spare = folder / "spare.checkpoint"  # another job's checkpoint of the same table
+        self._strange = folder / "strange.checkpoint"  # the checkpoint of another table
         self._strange_table = folder / "strange"
         self._published = dict.fromkeys(TOPICS, 0)
         self.result = Result(seed)
@@ -144,7 +144,7 @@ class Order:
         self._land()
 
     def take_a_foreign_checkpoint(self) -> None:
-        """Of the same topic into another table, which may be behind ours or ahead of it."""
+        """Use a checkpoint of the same topic and another table, which may be behind ours or ahead of it."""
         if self._draw.random() < 0.5 or not self._strange.exists():
             self._engine.land(self._names["orders"], self._strange_table, self._strange)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -162,7 +162,7 @@ class Order:
         self._land()
 
     def wrong_topic(self) -> None:
-        """With the checkpoint of ours."""
+        """Land another topic with our checkpoint."""
         try:
             self._engine.land(self._names["others"], self._table, self._checkpoint)
         except Refused as refused:
@@ -170,7 +170,7 @@ class Order:
         else:
             raise AssertionError(f"seed {self.result.seed}: a checkpoint of another topic was taken")
 
-    # What is done in between
+    # Steps in between
 
     def _publish(self) -> None:
         for topic, name in self._names.items():
@@ -179,7 +179,7 @@ class Order:
             self._published[topic] += count
 
     def _land(self) -> None:
-        """As somebody would who reads why it is refused."""
+        """Land like a user who reads why it is refused."""
         try:
             self._engine.land(self._names["orders"], self._table, self._checkpoint)
         except Refused as refused:
@@ -219,7 +219,7 @@ def _rows(path: Path, kind: Format) -> pa.Table:
 
 
 class NotedRefusals:
-    """A refusal within is noted, and no failure: two jobs, or one that was killed, may leave it to the next landing."""
+    """Notes refusals within, which are no failure: two jobs, or a killed one, leave the rest to the next landing."""
 
     def __init__(self, note: Callable[[Refused], None]) -> None:
         self._note = note
@@ -237,7 +237,10 @@ class NotedRefusals:
 
 
 class Model:
-    """What Spark does: plan, write down the end, run tasks, commit, write down that. Two at once take turns batch by batch."""
+    """A model of Spark: plan, write down the end, run tasks, commit, write that down.
+
+    If two run at once, they take turns batch by batch.
+    """
 
     def __init__(self, nsqd: Nsqd, draw: random.Random, kind: Format) -> None:
         self._nsqd = nsqd
@@ -314,7 +317,7 @@ class _Query:
         try:
             yield from self._run()
         finally:
-            self._reader.stop()  # or its threads would go on asking in the tests of other modules
+            self._reader.stop()  # otherwise its threads would go on in the tests of other modules
 
     def _run(self) -> Iterator[str]:
         self._reader.prepareForTriggerAvailableNow()
@@ -365,7 +368,7 @@ class _Query:
 
     def _write(self, name: str, number: int, text: str) -> None:
         path = self._checkpoint / name / str(number)
-        if path.exists():  # as Spark has it: two queries on one checkpoint
+        if path.exists():  # as in Spark: two queries on one checkpoint
             raise Refused(f"another job has the checkpoint {self._checkpoint}")
         path.write_text(text)
 
@@ -374,7 +377,7 @@ class _Query:
 
 
 class Command:
-    """`nsqpipe land`, a process each."""
+    """`nsqpipe land`, a process for each landing."""
 
     def __init__(self, nsqd: Nsqd, draw: random.Random, kind: Format) -> None:
         self._nsqd = nsqd
@@ -459,7 +462,7 @@ def main() -> int:
     parser.add_argument("--model", action="store_true", help="without Spark")
     parser.add_argument("--format", choices=("delta", "iceberg"), default="delta")
     given = parser.parse_args()
-    logging.getLogger("pyspark_nsq").setLevel(logging.ERROR)  # readers that are done with notice when nsqd ends
+    logging.getLogger("pyspark_nsq").setLevel(logging.ERROR)  # abandoned readers log the end of nsqd
     status = 0
     with tempfile.TemporaryDirectory(prefix="nsq-standing-") as folder:
         engine = Model if given.model else Command

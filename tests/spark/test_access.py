@@ -1,4 +1,4 @@
-"""TLS and tokens, both ways."""
+"""TLS and tokens for the source and the sink."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ roles = ["publish", "read"]
 
 
 def guarded(folder: Path) -> tuple[Nsqd, dict[str, str]]:
-    """An nsqd that insists on TLS and a token, and the options that satisfy it."""
+    """Run an nsqd that demands TLS and a token, and return the options for it."""
     made = make_certificates(folder)
     rights = folder / "rights.toml"
     rights.write_text(RIGHTS.format(digest=sha256(b"secret").hexdigest()))
@@ -52,7 +52,7 @@ def guarded(folder: Path) -> tuple[Nsqd, dict[str, str]]:
 def test_topics_behind_tls_and_tokens_are_written_and_read(spark: SparkSession, tmp_path: Path) -> None:
     nsqd, access = guarded(tmp_path)
     with nsqd:
-        where = {"nsqd": address(nsqd), "topic": "orders", **access}  # the plain port, which names the other one
+        where = {"nsqd": address(nsqd), "topic": "orders", **access}  # the plain port, whose 403 names the HTTPS port
         rows = spark.range(100).selectExpr("cast(id as string) as body")
         rows.write.format("nsq").mode("append").options(**where).save()
         assert spark.read.format("nsq").options(**where).load().count() == 100
@@ -86,7 +86,7 @@ def test_allowing_loss_does_not_hide_that_one_may_not(tmp_path: Path) -> None:
 
 
 class _Listening(HttpServer):
-    """Answers everything with a list that names itself, and keeps which questions came with a token."""
+    """Answers everything with a list that names itself, and keeps which requests had a token."""
 
     def __init__(self) -> None:
         self.shown: list[bool] = []
@@ -104,7 +104,7 @@ class _Listening(HttpServer):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         super().__init__(Handler)
 

@@ -1,4 +1,4 @@
-"""How far a stream has come, as nsqd are told: what is told when, to whom, and that nothing waits for it."""
+"""A stream reports its progress to nsqd: when, to which node, and that nothing waits for the reports."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_node_that_knows_no_readers_is_asked_once() -> None:
     assert due(schedule, 1e9, {A: 5, B: 5, OTHER: 5}) == [OTHER]
 
 
-# What nsqd is told
+# Reports
 
 
 def readers(nsqd: Nsqd, topic: str) -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ def test_a_stream_reports_what_is_committed_and_no_more(nsqd: Nsqd) -> None:
     assert found["host"]
     assert announcers()
     stream.stop()
-    eventually(lambda: not announcers())  # or a node would hear for ever that the stream is alive
+    eventually(lambda: not announcers())  # otherwise reports would say for ever that the stream is alive
 
 
 def announcers() -> list[threading.Thread]:
@@ -110,7 +110,7 @@ def test_a_stream_without_a_name_reports_nothing(nsqd: Nsqd) -> None:
 
 
 class OldNode(Http):
-    """An nsqd that knows no readers."""
+    """An nsqd that does not know readers."""
 
     def __init__(self) -> None:
         super().__init__(Access())
@@ -154,7 +154,7 @@ def test_what_is_reported_is_json_that_nsqd_takes(nsqd: Nsqd) -> None:
     assert (found["name"], found["into"], found["behind"]) == ('a "quoted" name', "s3://lake/ü", 1)
 
 
-# Named by options and by nsqpipe
+# Names from options and from nsqpipe
 
 
 def test_into_without_a_name_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""A cluster of a master and two workers lands a topic, submitted as documented, while parts of it are killed."""
+"""A cluster of a master and two workers lands a topic, submitted as documented, while its parts are killed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.process import Nsqd, eventually
 from tests.support.spark import address, numbered, publish
 
 PATIENCE = 240.0
-MESSAGES = 2000  # between two kills
+MESSAGES = 2000  # messages between two kills
 
 
 @pytest.mark.slow
 def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # four JVMs start; every wait here has its own end
+    faulthandler.cancel_dump_traceback_later()  # four JVMs start; every wait here has a limit of its own
     table, events = tmp_path / "table", tmp_path / "events"
     events.mkdir()
     publish(nsqd, "orders", numbered(MESSAGES))
@@ -63,7 +63,7 @@ def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_pa
 
 
 def properties(events: Path) -> dict[str, str]:
-    """What the event log says about Spark's configuration."""
+    """Return the event log's entries about Spark's configuration."""
     (log,) = events.glob("eventlog_v2_*/events_1_*")
     found = [json.loads(line) for line in log.read_text().splitlines() if "SparkListenerEnvironmentUpdate" in line]
     return dict(found[0]["Spark Properties"])

@@ -1,4 +1,4 @@
-"""Spark Connect: a server that has the package, and clients that have no Java."""
+"""Spark Connect: a server that has the package, and clients without Java."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SETTINGS: Final = (
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """Its address."""
-    faulthandler.cancel_dump_traceback_later()  # a JVM starts, and three clients; every wait here has its own end
+    """Run a server, and return its address."""
+    faulthandler.cancel_dump_traceback_later()  # a JVM and three clients start; every wait here has a limit of its own
     conf = [text for setting in _SETTINGS for text in ("--conf", setting)]
     server = Application(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The schema on the command line: read as Spark reads it, before there is a Spark."""
+"""The schema on the command line is read as Spark reads it, without starting Spark."""
 
 from __future__ import annotations
 

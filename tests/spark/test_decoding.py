@@ -1,4 +1,4 @@
-"""Bodies into values: each cause by name and field, and the quick way the same as the slow one."""
+"""Decoding bodies: each error names cause and field, and the quick way gives the same as the slow one."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class SlowMsgpack(MsgpackParser):
 
 
 def shown(found: Decoded) -> tuple[Any, ...]:
-    """With repr, as -0.0 equals 0.0, and NaN does not equal NaN."""
+    """Return the repr, because -0.0 equals 0.0, and NaN does not equal NaN."""
     assert found.values is not None
     return repr(found.values.to_pylist()), found.values.type, errors_of(found, len(found.values)), dict(found.counts)
 

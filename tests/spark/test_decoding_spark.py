@@ -1,4 +1,4 @@
-"""What decoders share with Spark: the words of a schema, and what `from_json` makes of a body, with the differences by name."""
+"""What decoders share with Spark: the types of a schema, and `from_json`'s results, except for known differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAME = [
     "nonsense",
 ]
 
-# What differs: Spark's answer and ours, None for a row that fails. docs/reference/decoders.md lists them.
+# Differences: Spark's result and ours, None for a row that fails. docs/reference/decoders.md lists them.
 DIFFERENT: list[tuple[str, str, str | None, str | None]] = [
     ("too large for a tinyint", '{"n": 128}', "-128", None),
     ("a number for a string", '{"s": 5}', "5", None),
@@ -100,7 +100,7 @@ def test_where_we_differ_from_from_json_is_known(spark: SparkSession) -> None:
 
 
 def _only(value: dict[str, Any] | None) -> str | None:
-    """The one field that is there."""
+    """Return the only field."""
     if value is None:
         return None
     [found] = [it for it in value.values() if it is not None]

@@ -1,4 +1,4 @@
-"""What the pages about Spark say is what there is."""
+"""The pages about Spark are true."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_pipeline_runs_as_it_is_written(spark: SparkSession, nsqd: Nsqd, tmp
     publish(nsqd, "clicks", numbered(10))
     for command in commands.splitlines():
         words = command.replace("pipeline.toml", f"{tmp_path}/pipeline.toml").split()[1:]
-        result = CliRunner().invoke(app, [*words, "--until-now"])  # or it would not end
+        result = CliRunner().invoke(app, [*words, "--until-now"])  # otherwise it would not end
         assert result.exit_code == 0, result.output
     table = pa.table(DeltaTable(tmp_path / "tables/orders").to_pyarrow_table().sort_by("sequence"))
     assert table["amount"].to_pylist() == [5, 100]

@@ -1,4 +1,4 @@
-"""What a table lacks of a batch: a model of tables and of jobs with checkpoints of any age, and no table and no Spark."""
+"""Which part of a batch a table lacks: a model of tables, and of jobs with checkpoints of any age, without Spark."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LANE = "n/orders/l"
     [
         (None, 5, True, 5, 9),  # the lane begins here
         (5, 5, False, 5, 9),
-        (9, 5, False, 9, 9),  # there already
+        (9, 5, False, 9, 9),  # already in the table
         (12, 5, True, 9, 12),
-        (7, 5, False, 7, 9),  # a part of it
+        (7, 5, False, 7, 9),  # partly in the table
     ],
 )
 def test_what_a_table_takes_of_messages_up_to_nine(
@@ -56,9 +56,9 @@ def test_the_parts_of_a_span_join_in_any_order(borders: list[int], opens: bool, 
 
 
 steps = st.tuples(
-    st.integers(0, 2),  # whose checkpoint
-    st.integers(0, 9),  # how many messages the batch takes
-    st.integers(1, 3),  # in how many tasks
+    st.integers(0, 2),  # which job
+    st.integers(0, 9),  # messages in the batch
+    st.integers(1, 3),  # tasks
     st.sampled_from(["commits", "dies before", "dies after", "loses its checkpoint"]),
 )
 

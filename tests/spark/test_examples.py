@@ -1,4 +1,4 @@
-"""What lies in examples/ does what its pages say: Airflow and Dagster with their own schedulers left out, and the notebook."""
+"""The examples in examples/ do what their pages say: Airflow and Dagster without their schedulers, and the notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.spark import KEPT, PATIENCE, address, publish
 EXAMPLES: Final = ROOT / "examples"
 NOTEBOOK: Final = EXAMPLES / "notebook" / "orders.ipynb"
 ORDERS: Final = 600
-# The first landing does its work and is killed before anybody hears of it, where this is asked for.
+# If asked for, the first landing does its work and is killed before the scheduler learns of it.
 WRAPPED: Final = """#!/bin/sh
 {nsqpipe} "$@" || exit $?
 if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def _patience() -> None:
-    faulthandler.cancel_dump_traceback_later()  # JVMs start; every wait here has its own end
+    faulthandler.cancel_dump_traceback_later()  # JVMs start; every wait here has a limit of its own
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 @pytest.fixture
 def environ(orders: Nsqd, tmp_path: Path) -> dict[str, str]:
-    """What the examples are told."""
+    """Return the environment of the examples."""
     programs = tmp_path / "environment" / "bin"
     programs.mkdir(parents=True)
     real = quote(str(Path(sys.executable).parent / "nsqpipe"))

@@ -1,4 +1,4 @@
-"""Avro, Protobuf, and Confluent's frame around them, with a registry."""
+"""Avro, Protobuf, and Confluent's framing of both, with a registry."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_no_avro_schema_is_refused(text: str) -> None:
 
 
 def descriptors(*, whole: bool = True) -> bytes:
-    """What protoc would write of a small shop.proto."""
+    """Return what protoc would make of a small shop.proto."""
     Field = descriptor_pb2.FieldDescriptorProto
     known = [timestamp_pb2.DESCRIPTOR, wrappers_pb2.DESCRIPTOR]
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
@@ -221,7 +221,7 @@ def test_descriptors_that_cannot_be_used_are_refused(given_: bytes, message: str
 
 
 class RegistryServer(HttpServer):
-    """What a registry answers, by path, and what it was asked."""
+    """Serves a registry's answers by path, and keeps the requests."""
 
     def __init__(self, answers: dict[str, tuple[int, object]]) -> None:
         self.asked: list[str] = []
@@ -238,7 +238,7 @@ class RegistryServer(HttpServer):
                 self.wfile.write(json.dumps(answer).encode())
 
             def log_message(self, format: str, *args: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         super().__init__(Handler)
 
@@ -340,6 +340,6 @@ def test_json_avro_by_a_file_and_protobuf_whatever_their_number_is() -> None:
     assert values_of(decode(by_file, framed(3, avro(ORDER)))) == [{"user": "ä"}]
     decoder = confluent_protobuf_decoder(fields, descriptors(), "shop.Order")
     message = order_message(user="a").SerializeToString()
-    indexes = (b"\0", b"\x02\0", b"\x04\x02\x80\x02")  # [0] for short, [0], [1, 128]
+    indexes = (b"\0", b"\x02\0", b"\x04\x02\x80\x02")  # the short form of [0], [0], [1, 128]
     assert values_of(decode(decoder, *(framed(3, it + message) for it in indexes))) == [{"user": "a"}] * 3
     assert error_of(decode(decoder, framed(3, b"\x04\x02"))).startswith("no Confluent header: the list of Protobuf's")

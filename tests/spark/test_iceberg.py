@@ -1,4 +1,4 @@
-"""Landing into Iceberg without Spark: tasks that read a real nsqd, commits of a driver, and what the table says of itself."""
+"""Landing into Iceberg without Spark: tasks read a real nsqd, a driver commits, and the table is examined."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BAD = "raw.bad"
 
 
 class IcebergJob(Job):
-    """A query that is started now: it is told how far the tables go."""
+    """A query that starts now, and learns from the tables how far they go."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class IcebergJob(Job):
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, times: int = 1) -> None:
-    """Somebody does this just before the next commits to the table, and after they were judged."""
+    """Call this just before the next commits to the table, after they were judged."""
     commit, left = SqlCatalog.commit_table, times
 
     def beaten(catalog: SqlCatalog, table: Opened, *arguments: object) -> object:
         nonlocal left
         if table.name()[-1] == "table" and left:
             left -= 1
-            now, left = left, 0  # what is done may be a commit itself
+            now, left = left, 0  # the call may itself be a commit
             act()
             left = now
         return commit(catalog, table, *arguments)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_ranges_become_rows_with_the_end_of_their_lane_and_outlive_every_snapsho
     told = table.metadata.snapshots[-1].summary
     assert told is not None
     assert (told["nsq.query"], told["nsq.batch"], told["nsq.rows"]) == ("q", "1", "40")
-    table.append(table.scan().to_arrow().slice(0, 0))  # somebody else's snapshot is the newest
+    table.append(table.scan().to_arrow().slice(0, 0))  # the newest snapshot is another writer's
     table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
     assert len(opened(tmp_path).snapshots()) == 1
     assert opened(tmp_path).properties[lane] == "100"
@@ -157,8 +157,8 @@ def test_files_have_the_partition_of_their_rows_whatever_metrics_the_table_keeps
 def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
     IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
     again = IcebergJob(orders, tmp_path, "another")
-    again.batch_of(0, 20, 40, opens=True)  # all of it is there
-    again.batch_of(40, 50, 80)  # and a part of this
+    again.batch_of(0, 20, 40, opens=True)  # the table has all of it
+    again.batch_of(40, 50, 80)  # and a part of this one
     again.batch_of(80, 100)
     assert landed(tmp_path) == list(range(100))
 
@@ -194,7 +194,7 @@ def test_of_two_jobs_the_later_one_says_that_there_is_another(orders: Orders, tm
 
 
 def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyiceberg by itself would add the rows of both, and say that the table ends at 50."""
+    """By itself pyiceberg would add the rows of both, and say that the table ends at 50."""
     first, second = IcebergJob(orders, tmp_path), IcebergJob(orders, tmp_path, "second")
     tasks, rival = first.tasks(0, 50, opens=True), second.tasks(0, 80, opens=True)
     before_the_commit(monkeypatch, lambda: second.commit(rival))
@@ -319,7 +319,7 @@ def test_a_table_that_was_set_back_is_not_added_to(orders: Orders, tmp_path: Pat
     first = opened(tmp_path).history()[0].snapshot_id
     opened(tmp_path).manage_snapshots().rollback_to_snapshot(first).commit()
     assert landed(tmp_path) == list(range(50)), "and the ends say 80"
-    job.batch = 1  # the one that has gone is run again: its snapshot is there still
+    job.batch = 1  # the lost batch runs again: its snapshot is still there
     for borders in ((50, 80), (80, 100)):
         with pytest.raises(NotJoined, match="was set back to a snapshot"):
             job.batch_of(*borders)
@@ -343,7 +343,7 @@ def test_a_table_that_was_set_back_is_known_though_its_newest_snapshot_has_expir
 
 
 def delay_a_commit(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> Callable[[], object]:
-    """The next commit to this table raises; the catalog gets it when the function that is returned is called."""
+    """Let the next commit to this table raise; the catalog gets it when the returned function is called."""
     commit, late = SqlCatalog.commit_table, []
 
     def slow(catalog: SqlCatalog, table: Opened, *arguments: object) -> object:
@@ -361,7 +361,7 @@ def delay_a_commit(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception)
 def test_a_commit_that_arrives_after_the_abort_finds_its_files(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    """Spark aborts in another process, which knows nothing of the commit. The next run finds what has arrived."""
     job = IcebergJob(orders, tmp_path, decoder=Odd())
     tasks = job.tasks(0, 40, opens=True)
     arrive = delay_a_commit(monkeypatch, name, CommitStateUnknownException("502"))
@@ -380,7 +380,7 @@ def test_a_commit_that_arrives_after_it_was_said_to_be_refused_finds_its_files_a
     job.batch_of(0, 10, opens=True)
     tasks = job.tasks(10, 40)
     arrive = delay_a_commit(monkeypatch, "table", CommitFailedException("somebody else has the lock"))
-    commit = SqlCatalog.commit_table  # which is the delay, until it has happened
+    commit = SqlCatalog.commit_table  # until the commit has happened, this is the delaying function
 
     def late(catalog: SqlCatalog, *arguments: object) -> object:
         try:
@@ -407,7 +407,7 @@ def test_files_of_tasks_beside_one_that_has_failed_are_removed(orders: Orders, t
 def test_an_answer_that_was_lost_doubles_nothing(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """The commit was made, and its second try by the client's own transport is refused."""
+    """The commit was made, and the client's own transport repeats it, which is refused."""
     job = IcebergJob(orders, tmp_path)
     commit = SqlCatalog.commit_table
 
@@ -432,7 +432,10 @@ def crash_between_the_two_commits(job: IcebergJob, monkeypatch: pytest.MonkeyPat
 def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    """After a crash the decoder was corrected: 1, 3, ... are in the quarantine.
+
+    0, 4, ... would be in neither table.
+    """
     crash_between_the_two_commits(IcebergJob(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
     old, new = IcebergJob(orders, tmp_path, decoder=Odd()), IcebergJob(orders, tmp_path, decoder=Odd(fails=0))
     for borders in ((0, 20), (0, 0), (0, 40)):
@@ -466,7 +469,7 @@ def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
 def land_selected(
     orders: Orders, folder: Path, made: pa.StructType, select: Callable[[int], dict[str, object]]
 ) -> None:
-    """As after `--select`, which makes this of the numbers."""
+    """Land as after `--select`, which makes this of the numbers."""
     seen = seen_by_sql(Job(orders, folder), (SELECTED, made))
     rows, _ = landing.seen_by_sql(seen, drops_body=False)
     to = landing_of(table_at(folder).sink_options(rows), from_arrow_schema(seen))
@@ -513,7 +516,7 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
     def beaten(catalog: SqlCatalog) -> None:
         monkeypatch.undo()
         open_catalog(catalog_at(tmp_path))
-        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)  # it has looked before
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)  # it has checked before
 
     monkeypatch.setattr(SqlCatalog, "create_tables", beaten)
     assert iceberg.standing(table_at(tmp_path)) is None
@@ -527,7 +530,7 @@ def test_two_that_make_a_namespace_at_once_both_have_it(
     def beaten(catalog: SqlCatalog, namespace: str) -> bool:
         found = exists(catalog, namespace)
         monkeypatch.undo()
-        open_catalog(catalog_at(tmp_path)).create_namespace(namespace)  # after the other has looked
+        open_catalog(catalog_at(tmp_path)).create_namespace(namespace)  # after the other has checked
         return found
 
     monkeypatch.setattr(SqlCatalog, "namespace_exists", beaten)
@@ -566,7 +569,7 @@ def test_each_catalog_that_is_opened_is_closed(orders: Orders, tmp_path: Path, m
     job.batch_of(0, 20, opens=True)
     with pytest.raises(NotJoined):
         job.batch_of(30, 40)
-    IcebergJob(orders, tmp_path, decoder=Odd())  # whose tables are there
+    IcebergJob(orders, tmp_path, decoder=Odd())  # whose tables exist
     table = table_at(tmp_path)
     check_standing(source_of(orders), table)
     table.check_rows(pa.schema([("body", pa.binary())]))
@@ -577,7 +580,7 @@ def test_each_catalog_that_is_opened_is_closed(orders: Orders, tmp_path: Path, m
 
 
 def pipeline_file(orders: Orders, folder: Path, *names: str) -> Path:
-    """Jobs as `nsqpipe run` takes them."""
+    """Write a file of jobs for `nsqpipe run`."""
     file = folder / "pipeline.toml"
     properties = dict(catalog_at(folder).properties)
     lines = ["[defaults]", f'nsqd = "{address(orders.nsqd)}"', f'topic = "{orders.topic}"', 'format = "iceberg"']
@@ -622,7 +625,7 @@ def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: 
 
 
 def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp_path: Path) -> None:
-    """In a process of its own, as pyiceberg reads its configuration when it is imported."""
+    """It needs a process of its own, as pyiceberg reads its configuration when it is imported."""
     job = IcebergJob(orders, tmp_path)
     job.batch_of(0, 60, opens=True)
     code = (
@@ -651,7 +654,7 @@ def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> Non
     lines += [f"    {name}: {text}" for name, text in properties.items()]
     folder.joinpath(".pyiceberg.yaml").write_text("\n".join(lines))
     monkeypatch.setenv("PYICEBERG_HOME", str(folder))
-    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read at the import
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # pyiceberg reads it when it is imported
 
 
 def test_checks_and_commits_ask_the_default_catalog_of_the_configuration(
@@ -679,7 +682,7 @@ ENVIRONMENT = {
 
 
 def reached(storage: dict[str, str], **more: str) -> dict[str, object]:
-    """What pyiceberg knows of stores."""
+    """Return what pyiceberg knows about stores."""
     found = load_catalog("lake", **with_stores(CatalogName("lake", more), storage, ENVIRONMENT).properties).properties
     return {name: text for name, text in found.items() if name.startswith(("s3.", "client.", "gcs.", "adls."))}
 
@@ -750,7 +753,7 @@ def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Ord
 
 
 def append_nothing(folder: Path, *, times: int) -> None:
-    """Somebody else makes snapshots after ours."""
+    """Make further snapshots as another writer."""
     for _ in range(times):
         opened(folder).append(rows_in(folder).slice(0, 0))
 

@@ -1,4 +1,4 @@
-"""The short versions of `python -m tests.spark.kill9` and `python -m tests.spark.sink_kill9`."""
+"""Short forms of `python -m tests.spark.kill9` and `python -m tests.spark.sink_kill9`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.pipe import IN_FOLDERS
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format, tmp_path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # every wait in there has its own end
+    faulthandler.cancel_dump_traceback_later()  # every wait in there has a limit of its own
     result = kill9.run(tmp_path, kind=kind, spark_kills=1, nsqd_kills=3, rate=5_000, seed=random.randrange(1 << 32))
     assert (result.missing, result.duplicates, result.spark_kills, result.nsqd_kills) == (0, 0, 1, 3), str(result)
     assert result.acknowledged > 10_000

@@ -1,4 +1,4 @@
-"""One-pass landing without Spark: tasks that read a real nsqd, and the commits of a driver."""
+"""Landing in one pass without Spark: tasks read a real nsqd, and a driver commits."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tests.support.orders import Orders
 from tests.support.spark import numbered, publish
 
 RANGES = from_arrow_schema(COLUMNS)
-QUERY = "9b0c4c1e-7d0e-4c8e-9a57-0f5f0b7a2c11"  # as Spark names one
+QUERY = "9b0c4c1e-7d0e-4c8e-9a57-0f5f0b7a2c11"  # an id as Spark gives it
 VALUE = pa.struct([("n", pa.int64())])
 GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Odd:
-    """A decoder that takes odd numbers for an error, or even ones."""
+    """A decoder that fails for odd numbers, or for even ones."""
 
     value_type: pa.DataType = VALUE
-    fails: int = 1  # the remainder of numbers that do
+    fails: int = 1  # fails for numbers with this remainder
 
     def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
@@ -62,7 +62,7 @@ class Odd:
 
 
 class Ones:
-    """A decoder to which each message is a one, with a field too many and two too few."""
+    """A decoder that makes a one of each message, with an extra field and two missing ones."""
 
     value_type = VALUE
 
@@ -72,7 +72,7 @@ class Ones:
 
 
 class Job:
-    """Lands a topic as Spark would have it done: tasks, then a commit."""
+    """Lands a topic in the way that Spark does it: tasks, then a commit."""
 
     def __init__(self, orders: Orders, folder: Path, query: str = "q", *, decoder: Odd | None = None) -> None:
         self.source, self.head = orders.source, orders.head
@@ -100,7 +100,7 @@ class Job:
         return found
 
     def lose(self, place: int) -> list[Landed]:
-        """The lane is gone, and nobody knows how far it went."""
+        """Lose the lane, so that nobody knows how far it went."""
         rows = as_rows([Range(self.head.lane, "", place, None)], frozenset())
         landing = landing_of({**self.options, "source.gapRows": "true", "source.failOnDataLoss": "false"}, RANGES)
         return [land(landing, iter([rows]), query=self.query, name=f"{self.query}-{self.batch}-{place:05d}")]
@@ -156,8 +156,8 @@ def test_ranges_become_rows_of_topic_day_and_hour_with_the_end_of_their_lane(ord
 def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
     Job(orders, tmp_path).batch_of(0, 60, opens=True)
     again = Job(orders, tmp_path, "another")
-    again.batch_of(0, 20, 40, opens=True)  # all of it is there
-    again.batch_of(40, 50, 80)  # and a part of this
+    again.batch_of(0, 20, 40, opens=True)  # the table has all of it
+    again.batch_of(40, 50, 80)  # and a part of this one
     again.batch_of(80, 100)
     assert landed(tmp_path) == list(range(100))
 
@@ -220,7 +220,7 @@ def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, m
 def test_a_commit_that_arrives_after_the_abort_finds_its_files(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    """Spark aborts in another process, which knows nothing of the commit. The next run finds what has arrived."""
     job = Job(orders, tmp_path, decoder=Odd())
     tasks = job.tasks(0, 40, opens=True)
     arrive = delay_a_commit(monkeypatch, folder=name)
@@ -265,7 +265,7 @@ def take(job: Job, tasks: Sequence[Landed]) -> None:
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
-    """Somebody does this just before the next commit to a `table`."""
+    """Call this just before the next commit to a `table`."""
     make = DeltaTable.create_write_transaction
 
     def beaten(table: DeltaTable, *arguments: object, **more: object) -> None:
@@ -410,7 +410,10 @@ def crash_between_the_two_commits(job: Job, monkeypatch: pytest.MonkeyPatch, *bo
 def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    """After a crash the decoder was corrected: 1, 3, ... are in the quarantine.
+
+    0, 4, ... would be in neither table.
+    """
     old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
     crash_between_the_two_commits(old, monkeypatch, 0, 20)
     for borders in ((0, 20), (0, 0), (0, 40)):
@@ -546,7 +549,7 @@ def test_a_lane_that_vanished_and_came_back_lands_whole_beside_a_row_that_says_s
     job = Job(orders, tmp_path)
     job.options["source.gapRows"] = "true"
     job.batch_of(0, 30, opens=True)
-    for _ in range(2):  # the second time it is run again, with an old checkpoint
+    for _ in range(2):  # the second run repeats it, with an old checkpoint
         job.commit(job.lose(30))
         assert gaps(tmp_path) == [30]
     back = Job(orders, tmp_path, "back")

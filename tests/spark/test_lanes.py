@@ -1,4 +1,4 @@
-"""The decisions of the source: offsets, fair shares, what a batch holds and what is an error."""
+"""The decisions of the source: offsets, fair shares, the contents of a batch, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ A, B, C = (Lane(node, "orders", "log") for node in "abc")
 
 
 def heads(**ends: tuple[int, int]) -> dict[Lane, Head]:
-    """`a=(first, next)`"""
+    """Parse `a=(first, next)`."""
     return {Lane(node, "orders", "log"): Head(Lane(node, "orders", "log"), node, *it) for node, it in ends.items()}
 
 
@@ -56,7 +56,7 @@ def test_what_is_no_offset_is_refused(written: object) -> None:
 
 
 def at_most(rows: int) -> ChooseRows:
-    """Of each lane."""
+    """Return the limits of each lane."""
     return lambda waiting: {lane: min(rows, span.end - span.begin) for lane, span in waiting.items()}
 
 
@@ -180,7 +180,7 @@ def test_whatever_drains_restarts_and_goes_nothing_is_read_twice_or_lost_without
                     assert it.begin == read
                     read = it.end if it.end is not None else -1
                 offsets = end
-                if not is_up:  # nothing was said, so nothing is missing but what came after the last batch
+                if not is_up:  # there was no error, so only what came after the last batch may be missing
                     assert read == offsets.closed[A]
     assert read == offsets.lanes[A]
 
@@ -220,7 +220,7 @@ def test_when_loss_is_allowed_what_was_removed_costs_no_rows() -> None:
     start = Offsets({A: 5})
     end = advance(start, heads(a=(8, 20)), choose_rows=at_most(3), vanished={}, lossless=False)
     assert end.lanes == {A: 11}
-    assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 11)]  # whoever reads it is told what is left
+    assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 11)]  # the reader learns what is left
 
 
 def test_a_lane_that_vanished_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Messages that come after their window was closed are a number, or an error, but never silence."""
+"""Messages that come after their window was closed are counted, or are an error, but are never ignored silently."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_node_that_was_away_for_ten_minutes_is_late_and_that_is_said(spark: Sp
             late = LateRows(Late.ERROR)
             with pytest.raises(PipeFailed, match=r"aggregate: at least [1-9][0-9]* late rows were dropped"):
                 skew.aggregated(spark, tmp_path, [first, second], {}, late=late)
-            # Who begins with both of them has nothing late.
+            # A batch that begins with both of them has nothing late.
             strict = LateRows(Late.ERROR)
             limited = {"maxRowsPerTrigger": "900"}
             assert skew.aggregated(spark, tmp_path / "whole", [first, second], limited, late=strict) == 1800

@@ -1,4 +1,4 @@
-"""What Spark reports about queries over topics, as numbers, and as a page for Prometheus."""
+"""Spark's reports about queries over topics, as numbers, and as a page for Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A, B, C = (Lane(node, "t", "l") for node in "abc")
 
 
 def report(end: int = 10, latest: int = 10, *, start: int | None = 0, at: int = 0, **more: Any) -> dict[str, Any]:
-    """As Spark gives it: offsets are texts."""
+    """Make a report as Spark does: offsets are texts."""
     source = {
         "startOffset": None if start is None else json.dumps({"v": 1, "lanes": {LANE: start}}),
         "endOffset": json.dumps({"v": 1, "lanes": {LANE: end}, "begins": {LANE: 4} if start is None else {}}),
@@ -78,12 +78,12 @@ def test_messages_that_a_batch_leaves_out_are_counted() -> None:
     start = Offsets({A: 5, B: 1, C: 7}, closed={C: 9})
     assert skipped(start, start, heads) == 0
     assert skipped(start, Offsets({A: 20, B: 9, C: 7}), heads) == 3
-    assert skipped(start, Offsets({A: 20, B: 9}), heads) == 5  # of C two are known to have been there
+    assert skipped(start, Offsets({A: 20, B: 9}), heads) == 5  # C is known to have had two
     assert skipped(Offsets({A: 5}), Offsets({A: 6}), heads) == 1
     assert skipped(Offsets({}, initial=True), Offsets({A: 20}, {A: 6}), heads) == 2
 
 
-# How old the first unread message is
+# The age of the first unread message
 
 
 def test_a_lane_that_is_read_to_its_end_has_no_lag() -> None:
@@ -179,7 +179,7 @@ def test_batches_add_up() -> None:
 
 
 def looked(answers: dict[str, Any] | None, at: float, last: dict[str, Any]) -> reports.Report:
-    """What is seen of an idle query at a node with this log, or at one that is down."""
+    """Look at an idle query whose node has this log, or is down."""
     look = ClusterLook({"nsqd": "127.0.0.1:1", "topic": "t"}, clock=lambda: at)
     if answers is not None:
         look._cluster._http.json = Mock(return_value=answers)  # type: ignore[method-assign]

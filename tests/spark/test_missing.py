@@ -1,4 +1,4 @@
-"""Nodes that are known and do not answer: they are named, and never taken for nothing to read."""
+"""Known nodes that do not answer: they are named, and never count as having nothing to read."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def gone(*, has_drained: bool, is_retired: bool = False) -> Departed:
         (Seen(departed=[gone(has_drained=True, is_retired=True)], silent=DOWN), UNREAD, {"b:1", "node a"}),
         (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), READ, set()),
         (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), UNREAD, {"b:1"}),
-        # An nsqlookupd of NSQ's remembers nobody, but the query has seen the lane.
+        # NSQ's nsqlookupd does not remember nodes, but the query has seen the lane.
         (Seen(registered={"a:1"}, silent=DOWN, lanes={"a:1": [A], "b:1": [B]}), UNREAD, {"b:1"}),
         (Seen(registered={"a:1"}, silent=DOWN, lanes={"a:1": [A], "b:1": [B]}), READ, set()),
         (Seen(registered={"a:1"}, lanes={"a:1": [A]}), UNREAD, {"node b"}),
         (Seen(registered={"a:1"}, lanes={"a:1": [A]}), READ, set()),
-        # The silent one is as good as certainly the one that has the lane; of two lanes it can only have one.
+        # The silent node almost certainly has the lane; of two lanes it can have only one.
         (Seen(registered={"a:1", "b:1"}, silent=DOWN, lanes={"a:1": [A]}), UNREAD, {"b:1"}),
         (Seen(registered={"b:1"}, silent=DOWN), UNREAD, {"b:1", "node a", "node b"}),
-        # It was away and came back without its topic: nobody else has the lane.
+        # The node was down and came back without its topic: no other node has the lane.
         (Seen(registered={"a:1", "b:1"}, lanes={"a:1": [A], "b:1": []}), Offsets({A: 1, B: 1}), {"node b"}),
     ],
 )
@@ -87,7 +87,7 @@ def test_what_has_to_be_there_is_checked() -> None:
 
 
 class Answers(Http):
-    """Of an nsqlookupd that has node a, and remembers node b; what b answers is given."""
+    """The answers of an nsqlookupd that has node a and remembers node b; a test sets b's own."""
 
     def __init__(self, answer: dict[str, Any] | NsqError, topics: list[str] | None) -> None:
         super().__init__(Access())
@@ -177,7 +177,7 @@ class Three:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Three]:
-    """An nsqlookupd and two nsqd with ten messages each."""
+    """Run an nsqlookupd and two nsqd with ten messages each."""
     with three_at(tmp_path) as made:
         yield made
 

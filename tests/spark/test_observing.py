@@ -1,4 +1,4 @@
-"""Jobs go on, and are seen to do so, when one of those who watch them fails; what is stopped is not taken for done."""
+"""A job goes on, and says so, when something that observes it fails; a stopped job does not count as done."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def broken(*_: object) -> None:
 
 
 class Streams:
-    """The part of a session that has listeners; a test does what Spark would."""
+    """The part of a session that has listeners; a test plays Spark."""
 
     def __init__(self) -> None:
         self.listeners: list[Any] = []
@@ -60,7 +60,7 @@ class Streams:
 
 
 class Query:
-    """Ends after some looks at it."""
+    """A query that ends after it was looked at a few times."""
 
     name = "land"
 

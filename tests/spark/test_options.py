@@ -1,4 +1,4 @@
-"""Options are read and checked before anything is asked over the network."""
+"""Options are read and checked before any request is made."""
 
 from __future__ import annotations
 

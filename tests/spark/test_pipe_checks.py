@@ -1,4 +1,4 @@
-"""What cannot work is one line before Spark is started, with the right exit status, and nothing is left behind."""
+"""What cannot work is reported in a line before Spark starts, with the right exit status, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tests.support.process import ROOT, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
 
-LIMIT: Final = 30.0  # seconds; `python -m tests.spark.test_pipe_checks` prints what they take here
+LIMIT: Final = 30.0  # seconds; `python -m tests.spark.test_pipe_checks` prints how long the cases take here
 
 
 @dataclass(frozen=True)
 class World:
-    """A cluster of one, and a folder with all sorts of obstacles in it."""
+    """A cluster of one node, and a folder with all sorts of obstacles."""
 
     nsqd: Nsqd
     lookupd: Nsqlookupd
@@ -84,7 +84,7 @@ Words = Callable[[World], list[str]]
 AVRO: Final = ("--decoder=avro", "--schema=a int")
 JSON: Final = ("--decoder=json", "--schema=a int")
 
-# name: (the command, its exit status, what it says)
+# name: (command, exit status, message)
 CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no such topic": (lambda w: w.land(topic="ordrs"), 1, "there is no topic ordrs at 127.0.0.1:"),
     "nsqlookupd is down": (
@@ -209,7 +209,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
 
 
 def run(words: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, as what is imported counts."""
+    """Run the command in a process of its own, because its imports matter."""
     return subprocess.run(
         [sys.executable, "-m", "nsqpipe", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
@@ -298,7 +298,7 @@ def test_a_name_that_nobody_resolves_is_not_waited_for(
 ) -> None:
     asked, may_answer = threading.Event(), threading.Event()
 
-    def unanswered(*_: object, **__: object) -> NoReturn:  # threads of other tests may ask, too
+    def unanswered(*_: object, **__: object) -> NoReturn:  # threads of other tests may call this, too
         asked.set()
         may_answer.wait(LIMIT)
         raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
@@ -329,7 +329,7 @@ def test_a_node_that_is_missing_stops_a_batch_and_a_stream_only_where_all_are_re
 
 
 def main() -> None:
-    """Prints what each case says, and after how long."""
+    """Print the message of each case, and how long it took."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as name, Nsqlookupd() as lookupd, Nsqd(Path(name) / "data", KEPT) as nsqd:

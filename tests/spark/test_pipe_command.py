@@ -215,7 +215,7 @@ def test_an_address_for_metrics_that_cannot_be_is_one_line() -> None:
 
 
 def doctor(*words: str, path: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, as what it looks at is this process."""
+    """Run the doctor in a process of its own, because it examines its process."""
     paths = os.pathsep.join(str(it) for it in (path, ROOT) if it)
     return subprocess.run(
         [sys.executable, "-m", "nsqpipe", "doctor", *words],
@@ -228,7 +228,7 @@ def doctor(*words: str, path: Path | None = None, **environ: str) -> subprocess.
 
 
 def hidden(folder: Path, package: str, version: str = "") -> Path:
-    """A path on which a package has another version, or none."""
+    """Return a path on which a package has another version, or is missing."""
     code = (
         "import importlib.metadata as m\n_version = m.version\n"
         f"def version(name):\n    if name == {package!r}:\n"

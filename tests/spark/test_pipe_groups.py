@@ -1,4 +1,4 @@
-"""Streams of several jobs beside each other: which of them end, and what is said of it. Queries are made up here."""
+"""Streams of several jobs side by side: which of them end, and what is reported. The queries are fakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsqpipe.running import Group, run_groups
 
 
 class Query:
-    """Runs for so many looks, and then it has ended, or failed."""
+    """Runs until it was looked at this many times, and then has ended or failed."""
 
     def __init__(self, spark: Mock, name: str, looks: int, error: str = "") -> None:
         self._spark = spark

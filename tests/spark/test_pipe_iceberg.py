@@ -1,4 +1,4 @@
-"""`nsqpipe land --format iceberg` with Spark: each message once, as pyiceberg reads the table, whatever happens in between."""
+"""`nsqpipe land --format iceberg` with Spark: pyiceberg reads each message once, whatever happens in between."""
 
 from __future__ import annotations
 

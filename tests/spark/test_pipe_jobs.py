@@ -1,4 +1,4 @@
-"""What is done with tables and checkpoints once they are there: counts, replays, repairs."""
+"""Jobs on existing tables and checkpoints: counts, replays, repairs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_windows_of_a_stream_are_those_of_a_batch(spark: SparkSession, nsqd: Nsq
 
 
 class Interrupted(Exception):
-    """The power went off."""
+    """Stands for a power cut."""
 
 
 def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
 
         with pytest.raises(Interrupted, match="40 of 100"):
             run(interrupt)
-        # As if it had died between the slice's last OK and writing that down.
+        # As if it had died after the slice's last OK, before it recorded that.
         written = json.loads(progress.read_text())
         (origin, end), *_ = written["reached"].items()
         node, topic = origin.split("/")
@@ -113,7 +113,7 @@ def test_few_rows_far_apart_are_few_slices(spark: SparkSession) -> None:
     place = replay.Reached(None, "", "")
     every = replay.plan(rows, 50, place)
     assert [part.rows for part in every] == [100] * 20
-    few = replay.plan(rows.where("sequence % 50 = 7"), 5, place)  # a slice of 10 rows would be one of each 50 alone
+    few = replay.plan(rows.where("sequence % 50 = 7"), 5, place)  # by sequences alone, a slice would have one row
     assert [(part.node, part.first, part.end, part.rows) for part in few] == [
         ("a", 7, 458, 10),
         ("a", 507, 958, 10),
@@ -155,7 +155,7 @@ def test_a_backfill_adds_what_is_missing_and_a_dedupe_removes_what_is_there_twic
         assert pipeline.numbers() == list(range(100))
     pipeline.land()
     assert pipeline.numbers() == list(range(120))
-    # What a writer does that knows nothing of lanes.
+    # The commit of a writer that knows nothing of lanes.
     pipeline.table.batch_writer(pipeline.rows.where("sequence < 30")).save()
     assert maintenance.dedupe(spark, pipeline.table)["removed"] == 30
     assert pipeline.numbers() == list(range(120))

@@ -1,4 +1,4 @@
-"""`nsqpipe land`: each message once in the table, or in the quarantine, whatever is forgotten in between."""
+"""`nsqpipe land`: each message once in the table or in the quarantine, whatever is lost in between."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_first_batch_again_begins_where_it_began(
     publish(nsqd, "orders", numbered(100, start=900_000))
     start = {name: text.replace("now", datetime.now(UTC).isoformat()) for name, text in start.items()}
     pipeline = Pipeline(spark, source_of(nsqd, "orders", **start), tmp_path)
-    pipeline.land()  # finds the place, and no message
+    pipeline.land()  # finds its position, and no new message
     pipeline.forget_commit(0)
     publish(nsqd, "orders", numbered(300))
     pipeline.land()

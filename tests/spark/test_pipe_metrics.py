@@ -1,4 +1,4 @@
-"""What `--metrics-address` says beside what the listener knows. Without Spark."""
+"""What `--metrics-address` exports in addition to the listener's metrics. Without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of `nsqpipe run`: what its sections mean, and a line for each thing that is wrong with it. No Spark is needed."""
+"""The file of `nsqpipe run`: the meaning of its sections, and a line for each mistake in it. Without Spark."""
 
 from __future__ import annotations
 

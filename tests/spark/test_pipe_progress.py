@@ -1,4 +1,4 @@
-"""What is shown of a job while it runs and at its end, and how failures are told. Most of it needs no Spark."""
+"""What is shown of a job while it runs and at its end, and how failures are reported. Most of it needs no Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.process import ROOT, Nsqd
 from tests.support.spark import address, numbered, publish
 
 PATIENCE: Final = 240.0  # seconds that Spark may take on a busy machine
-QUIET: Final = 10.0  # seconds; on a machine that has time for us it is little more than one
+QUIET: Final = 10.0  # seconds; an idle machine takes little more than one
 
 
 def report(
@@ -57,7 +57,7 @@ def test_rows_are_those_between_the_offsets_whatever_spark_has_counted() -> None
 
 
 def test_a_batch_without_messages_behind_the_first_one_has_no_rows() -> None:
-    """It begins and ends where the first one ended, which still says where that one began."""
+    """It begins and ends where the first batch ended, whose offset still says where that one began."""
     lanes = {"v": 1, "lanes": {"n/t/a": 10}, "begins": {"n/t/a": 0}}
     assert rows_of({"batchId": 1, "sources": [{"startOffset": lanes, "endOffset": lanes}]}) == 0
     grown = report(start={"n/t/a": 10}, end={"n/t/a": 10, "n/t/new": 7})
@@ -74,7 +74,7 @@ def test_a_tally_counts_late_rows_and_knows_how_long_it_takes_yet() -> None:
     assert tally.seconds_left == 9
 
 
-# What is shown
+# Display
 
 
 class Terminal(io.StringIO):
@@ -162,7 +162,7 @@ def test_late_rows_are_a_lower_bound_while_it_runs_and_at_the_end() -> None:
     stream, ledger = Terminal(), Ledger("aggregate", "results r.json")
     Progress(stream, clock=Clock()).observe("aggregate", late)
     ledger.observe("aggregate", late)
-    assert "at least 3" in stream.getvalue()  # the line ends where the terminal does
+    assert "at least 3" in stream.getvalue()  # the line is cut at the width of the terminal
     assert ", at least 3 late, " in ledger.summary(1)
 
 
@@ -198,7 +198,7 @@ Caused by: java.io.IOException: mkdir of file:/t/_delta_log failed
 
 
 class Captured(Exception):
-    """As pyspark hands on what Java has raised."""
+    """An exception as pyspark passes it on from Java."""
 
     def __init__(self, text: str, trace: str) -> None:
         super().__init__(text)
@@ -236,7 +236,7 @@ def test_a_failure_is_its_deepest_cause_in_one_line(error: Exception, line: str)
 
 
 def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd: Nsqd, tmp_path: Path) -> None:
-    faulthandler.cancel_dump_traceback_later()  # a JVM starts, and the wait below has its own end
+    faulthandler.cancel_dump_traceback_later()  # a JVM starts; the wait below has a limit of its own
     publish(nsqd, "orders", numbered(500))
     temporary, table = tmp_path / "tmp", tmp_path / "table"
     temporary.mkdir()
@@ -252,7 +252,7 @@ def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd
         if select.select([terminal], [], [], 0.1)[0]:
             try:
                 shown += os.read(terminal, 1 << 16)
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 break
             quiet = max(quiet, time.monotonic() - last)
             last = time.monotonic()

@@ -1,4 +1,4 @@
-"""`nsqpipe reland`: quarantined rows into the table once they are understood, each once, whatever ends it in the middle."""
+"""`nsqpipe reland` moves quarantined rows into the table when they can be decoded, each once, whatever interrupts it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """As kill -9 would, at a place of the test's choice."""
+    """Stands for kill -9, at a place of the test's choice."""
 
 
 @pytest.mark.parametrize("place", ["_append", "_settle"])

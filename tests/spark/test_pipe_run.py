@@ -1,4 +1,4 @@
-"""`nsqpipe run`: several jobs in one Spark session, each as exact as alone, and each of them named when it fails."""
+"""`nsqpipe run`: several jobs in one Spark session, each as exact as alone, and each named in its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def run(folder: Path, nsqd: Nsqd, text: str, *words: str) -> Result:
-    """`T` is the folder of all tables."""
+    """Run it. `T` is the folder of all tables."""
     return CliRunner().invoke(app, ["run", written(folder, nsqd, text), "--until-now", *words])
 
 
@@ -146,7 +146,7 @@ cli.app(["run", *sys.argv[1:]])
 
 
 def test_jobs_that_are_checked_beside_each_other_import_nothing(nsqd: Nsqd, tmp_path: Path) -> None:
-    """Or one of them may find half a module, and the command ends with what looks like a fault of the installation."""
+    """Otherwise one could find half a module, and the command would end with what looks like a broken installation."""
     publish(nsqd, "orders", numbered(1))
     publish(nsqd, "clicks", numbered(1))
     (tmp_path / "rules.toml").write_text('[[rule]]\ncheck = "n > 0"\n')
@@ -171,7 +171,7 @@ def blocked_signals(pid: int) -> set[int]:
 def test_killed_and_started_again_each_job_goes_on_where_it_was(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
-    faulthandler.cancel_dump_traceback_later()  # every wait in here has its own end
+    faulthandler.cancel_dump_traceback_later()  # every wait in here has a limit of its own
     pace = "source_option = { maxRowsPerTrigger = 700, minRowsPerTrigger = 0 }\n"
     jobs = ORDERS + pace + CLICKS + pace + COUNTS + pace
     publish(nsqd, "orders", [b'{"n": %d}' % number for number in range(10_000)])

@@ -1,4 +1,4 @@
-"""`--select`: what a table gets of a message is what SQL makes of it, once each, and nothing that was left out of it."""
+"""`--select`: a table gets of each message what SQL makes of it, once, and nothing that SQL leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One table for each job: what the command line, the file and the reference make of it; and what Spark is told."""
+"""The table of options of each job: command line, file and reference follow it; and the settings for Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_command_line_and_its_reference_need_no_spark() -> None:
 
 
 def parsed(name: str, words: list[str]) -> Job:
-    """What a command's runner would get."""
+    """Return what a command's runner would get."""
     job, made = COMMANDS[name][0], list[Job]()
     done = CliRunner().invoke(root("", "", {}, {name: (job, made.append)}), [name, *words])
     assert done.exit_code == 0, done.stderr
@@ -116,7 +116,7 @@ def test_words_that_are_no_values() -> None:
     assert moment("2026-03-01T12:00:00Z")
 
 
-# What Spark is told
+# Settings for Spark
 
 
 def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> None:

@@ -1,4 +1,4 @@
-"""One name of a place, as pyarrow, deltalake and Spark want to hear it; and who may get in."""
+"""One name of a place, in the forms of pyarrow, deltalake and Spark; and its credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of nsqd to plan a batch and its tasks, and what becomes of nodes that cannot answer."""
+"""The requests to nsqd that plan a batch and its tasks, and what happens to nodes that cannot answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MB = 1 << 20
 
 
 class Answering(Cluster):
-    """nsqd that tell of simulated lanes, some of which cannot."""
+    """Nodes that report simulated lanes; some cannot answer."""
 
     def __init__(self, lanes: dict[Lane, SimulatedLane]) -> None:
         options = source_options({"nsqd": "here:1", "topic": "orders"})
@@ -68,7 +68,7 @@ def spans(cluster: Answering, **begins: int) -> dict[Lane, Span]:
 
 @pytest.fixture
 def two() -> Answering:
-    """One that is ten times as busy."""
+    """Return two lanes, one of them ten times as busy."""
     return Answering({A: every(0.01, 1000), B: every(0.1, 100)})
 
 
@@ -101,7 +101,7 @@ def test_a_lane_alone_that_does_not_answer_is_still_to_be_read(two: Answering) -
 @pytest.mark.parametrize("failure", [Refused("b", 503, "CANNOT_READ", {}), None])
 def test_where_times_cannot_be_told_all_share_in_proportion(two: Answering, failure: Exception | None) -> None:
     if failure is None:
-        two.old |= {A, B}  # an nsqd that knows no points
+        two.old |= {A, B}  # nsqds that do not know `points=`
     else:
         two.failing = {A: failure, B: failure}
     assert Profiles(two).share(two.heads(), spans(two), Limit(220)) == {A: 199, B: 21}
@@ -159,11 +159,11 @@ def test_tasks_by_rows_as_before(two: Answering) -> None:
     ]
 
 
-# When a batch begins
+# The start of a batch
 
 
 class Still(Watch):
-    """Nobody is asked in threads."""
+    """Asks no node in a thread."""
 
     def __init__(self, cluster: Answering) -> None:
         super().__init__(cluster, 10)
@@ -177,7 +177,7 @@ class Still(Watch):
         return self.is_down
 
     def refresh(self) -> None:
-        """They never change by themselves."""
+        """Do nothing: the heads never change by themselves."""
 
 
 def reader_of(cluster: Answering, options: dict[str, str]) -> stream_source.NsqStreamReader:
@@ -195,7 +195,7 @@ class Stream:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def batch(self, limit: ReadLimit | None = None) -> int:
-        """How many rows it takes."""
+        """Return the number of rows of the next batch."""
         before = self.offset
         self.offset = self.reader.latestOffset(before, limit or self.reader.getDefaultReadLimit())
         return sum(Offsets.from_json(self.offset).lanes.values()) - sum(Offsets.from_json(before).lanes.values())

@@ -1,4 +1,4 @@
-"""What a task does when the node that it reads from is not there for a while, or does not have what it should."""
+"""What a task does if the node that it reads from is down for a while, or does not have what it should."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_who_takes_rows_slowly_has_not_waited_for_the_node(tmp_path: Path, monke
         options, head = planned(nsqd)
         batches = read_ranges((Range(head.lane, head.address, 0, head.next),), options, SCHEMA)
         rows = next(batches).num_rows
-        now += 3600  # meanwhile nsqd has ended the connection, as it does after a minute
+        now += 3600  # by then nsqd has closed the connection, as it does after a minute
         nsqd.kill()
         nsqd.start()
         assert rows + sum(batch.num_rows for batch in batches) == 40_000
@@ -91,7 +91,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[True, False], ids=["has the topic", "has no such topic"])
 def other(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nsqd]:
-    """Another node, that has an address at which a lane was before."""
+    """Return another node, at the former address of a lane."""
     with Nsqd(tmp_path / "other", KEPT) as other:
         if request.param:
             publish(other, "orders", numbered(10))
@@ -120,7 +120,7 @@ def test_and_when_loss_is_allowed_it_is_a_gap_after_that(nsqd: Nsqd, other: Nsqd
 def test_the_ranges_of_one_task_do_not_wait_one_after_the_other(
     nsqd: Nsqd, other: Nsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PATIENCE", 2.0)  # more than all else that the ten ranges take
+    monkeypatch.setattr(reading, "PATIENCE", 2.0)  # longer than everything else that the ten ranges need
     publish(nsqd, "orders", numbered(10))
     _, head = planned(nsqd)
     options = source_options({"nsqd": address(other), "topic": "orders", "failOnDataLoss": "false"})
@@ -152,7 +152,7 @@ def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: 
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """As in a new process, and this one as before."""
+    """Run the test as in a new process, and restore this one afterwards."""
     freeze_imports.cache_clear()
     yield
     gc.unfreeze()

@@ -1,4 +1,4 @@
-"""Records of a log become Arrow columns, whatever their sizes and wherever the range is cut."""
+"""Records of a log become Arrow columns, whatever their sizes and wherever the range begins and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's schema grows by nullable fields, and by nothing else; whoever writes the old one goes on."""
+"""A table's schema grows only by nullable fields; writers of the old schema go on."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_another_failure_of_a_commit_is_not_tried_again() -> None:
 
 @st.composite
 def parts_of(draw: Any, kind: pa.DataType) -> pa.DataType:
-    """The same type, without some of its fields."""
+    """Return the same type without some of its fields."""
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", draw(parts_of(kind.value_type))))
     if pa.types.is_map(kind):
@@ -117,7 +117,7 @@ def test_a_widened_table_lacks_nothing_of_either_writer(data: st.DataObject, who
 
 
 def append(table: DeltaTable, path: Path, rows: list[dict[str, object]], schema: pa.Schema) -> None:
-    """As the sink does it; `table` may be of an older version."""
+    """Append as the sink does; `table` may be an older version."""
 
     def attempt() -> None:
         widen(table, Schema.from_arrow(schema))

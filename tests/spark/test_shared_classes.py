@@ -1,4 +1,4 @@
-"""Whether a JVM uses the archive of Spark's classes; whether it is faster by it is what `bench` and CI's length say."""
+"""Whether a JVM uses the archive of Spark's classes. `bench` measures whether that makes it faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a limited batch is shared: it fits, it goes on, it is level in time, and nobody starves."""
+"""How a limited batch is shared: it fits, it makes progress, it is level in time, and no lane starves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_bytes_are_a_limit_too(found: dict[Lane, SimulatedLane], rows: int | Non
         taken = reading.take(Limit(rows, size))
         count = sum(map(len, taken.values()))
         assert 1 <= count <= (rows or count)
-        # A message is taken to be as long as the others of its record; and one goes, however long it is.
+        # A message counts as long as the others of its record; and one is taken, however long it is.
         longest = max(record.size // record.count + 1 for lane in found.values() for record in lane.records)
         assert count == 1 or reading.bytes_of(taken) <= size + len(found) * longest
         reading.check_level(taken)
@@ -131,7 +131,7 @@ def test_a_message_larger_than_the_limit_goes_alone() -> None:
 
 @dataclass
 class Growing:
-    """A lane as its head tells of it from time to time."""
+    """A lane as its head reports it from time to time."""
 
     profile: Profile
     end: int = 0
@@ -151,7 +151,7 @@ def test_a_lane_that_is_followed_is_measured_without_questions() -> None:
         assert lane.profile.most_bytes == 1000
         assert share({A: lane.profile}, Limit(None, 1000)) == {A: 10}
         lane.profile.move_to(lane.end)
-    lane.grow(10, -3000, first=20)  # retention took more than came
+    lane.grow(10, -3000, first=20)  # retention removed more than was published
     assert share({A: lane.profile}, Limit(None, 1000)) == [Question(A, 50, 60)]
 
 

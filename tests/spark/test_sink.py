@@ -1,4 +1,4 @@
-"""`df.write.format("nsq")` and `df.writeStream.format("nsq")` on real nsqd."""
+"""`df.write.format("nsq")` and `df.writeStream.format("nsq")` on a real nsqd."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
 
 
 def bodies(nsqd: Nsqd, topic: str) -> Counter[int]:
-    """What is in the topic; all of it is synced."""
+    """Return what is in the topic, all of which is synced."""
     found = nsqd.topic(topic)
     count = found["message_count"] if found["channels"] else found["depth"]  # the former counts from the start on
     patiently(lambda: next_of(nsqd, topic) == count)
@@ -131,7 +131,7 @@ class Copying:
         assert query.awaitTermination(PATIENCE)
 
     def forget_last_commit(self) -> None:
-        """As if the driver had died when everything was published."""
+        """Remove the last commit, as if the driver had died when everything was published."""
         last = max(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
         for path in (self.checkpoint / "commits").glob(f"*{last}*"):
             path.unlink()

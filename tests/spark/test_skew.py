@@ -1,4 +1,4 @@
-"""The short version of `python -m tests.spark.skew`, and that it would see what it looks for."""
+"""A short form of `python -m tests.spark.skew`, and a check that it finds late messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_no_message_of_level_batches_is_late(ratio: int, limit: int) -> None:
 
 
 def take_fair_shares(reading: Reading, limit: int) -> Mapping[Lane, range]:
-    """The smallest lanes whole, whatever their times are."""
+    """Take the smallest lanes whole, whatever their times."""
     taken = {}
     lanes = sorted(reading.lanes, key=lambda lane: reading.lanes[lane].end - reading.places[lane])
     for place, lane in enumerate(lanes):

@@ -1,4 +1,4 @@
-"""Checkpoints and tables that do or do not belong to each other, without Spark; and the short form of `tests.spark.standing`."""
+"""Checkpoints and tables that may not belong together, without Spark; and a short form of `tests.spark.standing`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
-    """A checkpoint as Spark leaves it, of which so many batches are committed."""
+    """Write a checkpoint as Spark leaves it, of which this many batches are committed."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     (folder / "metadata").write_text(json.dumps({"id": "q"}))
@@ -124,7 +124,7 @@ def test_a_lane_that_the_table_does_not_know_begins_where_the_options_say(orders
 
 
 def planned_by(source: From) -> dict[str, tuple[int, int | None]]:
-    """What a batch query would read."""
+    """Return what a batch query would read."""
     reader = NsqBatchReader(source_options(source.as_options()), pa.schema([("sequence", pa.int64())]))
     tasks = [task for task in reader.partitions() if isinstance(task, Task)]
     return {str(it.lane): (it.begin, it.end) for task in tasks for it in task.ranges}
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_was_made_to_begin_somewhere_may_fill_a_new_table(orde
 def test_a_checkpoint_that_is_half_made_plans_nothing(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before one of its files, of which there are three."""
+    """It was killed before one of its three files."""
     lane, place = f"{'1' * 32}/orders/{'2' * 32}", place_of(str(tmp_path / "made"))
     left = iter(range(written))
 
@@ -241,7 +241,7 @@ def parquet(folder: Path, checkpoint: str = "") -> Table:
 
 
 def fill(table: Table) -> None:
-    """As Spark's file sink does."""
+    """Fill the table as Spark's file sink does."""
     (Path(table.path) / "_spark_metadata").mkdir(parents=True, exist_ok=True)
     (Path(table.path) / "_spark_metadata" / "0").write_text("v1")
 

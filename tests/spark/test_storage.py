@@ -1,4 +1,4 @@
-"""Object stores without Spark, against a real S3 server: tables, small files, checks, and two writers at once."""
+"""Object stores without Spark, with a real S3 server: tables, small files, checks, and two writers at once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def target(place: Place) -> Target:
 
 
 def written(place: Place, *numbers: int, query: str = "query") -> Written:
-    """What a task hands to the driver."""
+    """Return what a task hands to the driver."""
     filesystem, root = place.filesystem()
     writer = PartitionedWriter(filesystem, root, ("hour",), "part-00000")
     bodies = [b"%d" % number for number in numbers]

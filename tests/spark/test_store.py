@@ -1,4 +1,4 @@
-"""`nsqpipe` on tables that lie in an object store: landed, killed and repeated, compacted, read, replayed."""
+"""`nsqpipe` on tables in an object store: landed, killed and repeated, compacted, read, replayed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def in_store(s3: S3Server, pipeline: Pipeline) -> Pipeline:
-    """The same pipeline with its tables in the store, and its checkpoints on the disk."""
+    """Return the same pipeline with its tables in the store, and its checkpoints on disk."""
     table = Table(s3.new_uri(), Format.DELTA, pipeline.table.checkpoint, s3.storage)
     quarantine = Table(f"{table.path}.quarantine", Format.DELTA, pipeline.quarantine.checkpoint, s3.storage)
     pipeline.move(table, quarantine)

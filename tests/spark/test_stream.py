@@ -1,4 +1,4 @@
-"""`spark.readStream.format("nsq")`: batch by batch, again after a crash, and what happens when nodes come and go."""
+"""`spark.readStream.format("nsq")`: batch by batch, again after a crash, and while nodes come and go."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Landing:
         return writer.start(str(self.table))
 
     def run(self) -> list[Any]:
-        """Lands all there is, and returns the progress of each batch."""
+        """Land everything that is there, and return the progress of each batch."""
         query = self.start(availableNow=True)
         assert query.awaitTermination(PATIENCE)
         return list(query.recentProgress)
@@ -63,12 +63,12 @@ class Landing:
         return [(row.sequence, row.gap.end, row.gap.reason) for row in self.rows.where("gap is not null").collect()]
 
     def forget_commit(self, batch: int) -> None:
-        """As if the driver had died between the sink's commit and its own."""
+        """Remove Spark's commit, as if the driver had died after the sink's commit."""
         for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
             path.unlink()
 
     def forget_batch_of_sink(self, batch: int) -> None:
-        """As if it had died before that."""
+        """Remove the sink's commit, as if the driver had died before it."""
         for path in (self.table / "_spark_metadata").glob(f"*{batch}*"):
             path.unlink()
 
@@ -107,7 +107,7 @@ def test_a_first_batch_that_is_replayed_is_the_same_batch(
         patiently(lambda: landing.rows.count() == 5)
     del query
     before = landing.rows.collect()
-    # The first batch that had data becomes the first of all: then it is planned from an initial offset made anew.
+    # The first batch with data becomes the first of all, so it is planned from a new initial offset.
     last = max(int(path.name) for path in (landing.checkpoint / "offsets").glob("[0-9]*"))
     ends = (landing.checkpoint / "offsets" / str(last)).read_text().splitlines()
     begun = json.loads((landing.checkpoint / "offsets" / "0").read_text().splitlines()[-1])
@@ -147,7 +147,7 @@ def test_a_limited_batch_has_the_oldest_messages_of_all_lanes(spark: SparkSessio
     busy, quiet = lane_of(nsqd, "busy"), lane_of(nsqd, "quiet")
     ends = [json.loads(report["sources"][0]["endOffset"])["lanes"] for report in landing.run()]
     assert 0 < ends[0][busy] <= 1000
-    for end in ends:  # a lane never runs ahead of the other
+    for end in ends:  # neither lane runs ahead of the other
         assert end[quiet] == 0 or end[busy] >= 1500
         assert end[busy] <= 1500 or end[quiet] == 100
     assert landing.rows.groupBy("topic").count().orderBy("topic").collect() == [("busy", 3000), ("quiet", 100)]
@@ -221,7 +221,7 @@ def test_a_drained_node_that_is_started_again_is_read_on(spark: SparkSession, ns
 
 
 def wiped(nsqd: Nsqd, *more: str) -> Nsqd:
-    """The same address, another data path."""
+    """Replace the node by one with the same address and another data path."""
     nsqd.kill()
     shutil.rmtree(nsqd.data_path)
     nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}", *more)
@@ -291,13 +291,13 @@ SMALL_FILES = ("max-bytes-per-file=20000", "retention-bytes=40000")
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> Iterator[Nsqd]:
-    """Keeps about 40 kB behind its channel."""
+    """Run an nsqd that keeps about 40 kB behind its channel."""
     with Nsqd(tmp_path / "forgetful", *SMALL_FILES) as nsqd:
         yield nsqd
 
 
 def overtaken(spark: SparkSession, nsqd: Nsqd, folder: Path, **options: str) -> tuple[Landing, int]:
-    """A checkpoint that retention has passed, and what is left."""
+    """Return a checkpoint that retention has passed, and what is left."""
     publish(nsqd, "orders", numbered(100, size=100))
     landing = Landing(spark, folder, nsqd=address(nsqd), **options)
     landing.run()

@@ -36,7 +36,7 @@ def target(folder: Path, schema: pa.Schema = SCHEMA) -> Target:
 
 
 def written(folder: Path, *batches: pa.RecordBatch) -> Written:
-    """What a task hands to the driver."""
+    """Return what a task hands to the driver."""
     writer = PartitionedWriter(LocalFileSystem(), str(folder), ("hour",), "part")
     for batch in batches:
         writer.write(batch)
@@ -59,7 +59,7 @@ def test_an_abort_after_a_commit_that_failed_too_late_removes_nothing_of_the_tab
     writer = TableStreamWriter(target(tmp_path))
     first, second = written(tmp_path, rows(1, 2)), written(tmp_path, rows(3))
     writer.commit([first], 0)
-    writer.abort([first], 0)  # Spark does it whenever commit() raises, though the log may have it by then
+    writer.abort([first], 0)  # Spark aborts whenever commit() raises, though the log may have the commit by then
     writer.abort([second, None], 1)
     assert landed(tmp_path) == [1, 2]
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
@@ -165,7 +165,7 @@ def test_of_two_drivers_with_the_same_batch_and_a_new_field_one_adds_it(
 def open_files(folder: Path) -> int:
     found = 0
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the one that lists them is among them
+        with suppress(OSError):  # one of them was the listing's own, which is closed
             found += os.readlink(link).startswith(str(folder))
     return found
 

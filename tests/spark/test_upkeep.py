@@ -1,4 +1,4 @@
-"""Upkeep of a table: what is joined and when, what is removed and what never, and what readers see meanwhile."""
+"""Upkeep of a table: which files are joined and when, which are removed, and what readers see meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(*rows: int, size: int = 1000, added: float = 0.0) -> list[NamedFile]:
     return [NamedFile(f"{added}-{number}", HOUR, count, size * count, added) for number, count in enumerate(rows)]
 
 
-# What is decided
+# Decisions
 
 
 def test_an_hour_is_closed_when_nothing_was_added_for_a_while() -> None:
@@ -77,7 +77,7 @@ def test_partitions_are_judged_one_by_one() -> None:
 
 @pytest.mark.parametrize(("commits", "most"), [(60, 20), (600, 30), (3000, 35)])
 def test_an_hour_of_many_commits_has_few_files_and_few_rewrites(commits: int, most: int) -> None:
-    """50 messages a second, a commit each second or so: simulated, with a perfect join."""
+    """Simulates 50 messages a second and a commit each second or so, with a perfect join."""
     policy, here, rewritten = Policy(), list[NamedFile](), 0
     seen = 0
     for number in range(commits):
@@ -102,7 +102,7 @@ def test_only_files_with_our_names_are_leftovers_and_only_when_they_are_old() ->
     assert leftovers(found, {OURS, OURS_BY_NAME, JOINED}, old) == []
 
 
-# What is done
+# Files
 
 SCHEMA = pa.schema([("hour", pa.int32()), ("body", pa.binary())])
 
@@ -117,7 +117,7 @@ class Landing:
         self._sink = TableStreamWriter(Target(str(folder), ("hour",), "", SCHEMA))
 
     def write(self, rows: int = 5, hour: int | None = 1) -> Written:
-        """What a task has written and nobody has committed."""
+        """Write files as a task does, without a commit."""
         bodies = [b"%d" % (self.numbers + number) for number in range(rows)]
         writer = PartitionedWriter(LocalFileSystem(), str(self.folder), ("hour",), "part-00000")
         writer.write(pa.RecordBatch.from_pydict({"hour": [hour] * rows, "body": bodies}, SCHEMA))
@@ -161,7 +161,10 @@ def test_files_of_a_closed_hour_become_one_and_those_of_an_open_one_stay(landing
 
 
 def test_ten_minutes_of_fifty_messages_a_second_are_at_most_twenty_files(landing: Landing) -> None:
-    """A batch each 15 seconds and a look each 30, on a clock of our own; `python -m tests.spark.trickle` is the real one."""
+    """Batches come every 15 seconds and looks every 30, on the test's clock.
+
+    `python -m tests.spark.trickle` is the real run.
+    """
     most = 0
     for number in range(40):
         landing.commit(landing.write(rows=750), rows=750)
@@ -267,7 +270,7 @@ def test_what_a_crash_left_behind_goes_and_nothing_else(landing: Landing) -> Non
 
 
 def test_files_of_a_batch_that_is_being_written_are_never_removed(landing: Landing) -> None:
-    """An upkeep that runs all the time, with all it is allowed to remove, against a batch that takes its time."""
+    """Upkeep runs all the time, and may remove anything, beside a batch that takes its time."""
     landing.add(3)
     slow = landing.write()
     for age in (0.0, LEASE / 2, LEASE - 60, LEASE + 60, ABANDONED_AFTER - 60):

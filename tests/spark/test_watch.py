@@ -1,4 +1,4 @@
-"""Who is asked for its logs, for how long, and what is not worth waiting for."""
+"""Which nodes are asked for their logs, for how long, and which are not worth waiting for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE, THERE = Place("here:1", "orders"), Place("there:1", "orders")
 
 
 class Nodes(Cluster):
-    """Some that answer."""
+    """Nodes that answer, or do not."""
 
     def __init__(self, where: str = "nsqd") -> None:
         options = source_options({where: "here:1,there:1", "topic": "orders"})
@@ -31,7 +31,7 @@ class Nodes(Cluster):
         self.up = {HERE, THERE}
         self.hidden: set[Place] = set()
         self.nodes = {HERE: "here:1", THERE: "there:1"}
-        self.refusal: NsqError | None = None  # of HERE
+        self.refusal: NsqError | None = None  # what HERE answers instead, if anything
 
     def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
         for place in self.hidden:
@@ -50,7 +50,7 @@ class Nodes(Cluster):
 
 
 class Discovered(watch.Watch):
-    """Places are listed by hand."""
+    """A discovery whose nodes a test lists."""
 
     def list(self, *places: Place) -> None:
         self._watch_all(list(places))
@@ -93,7 +93,7 @@ def test_a_node_that_is_down_does_not_hide_new_topics_of_the_others(nsqd: Nsqd) 
 
 
 class Unhurried(watch.Watch):
-    """Nobody follows: it hears what it is told, and looks when it is told to."""
+    """Starts no threads: a test tells it what it hears, and when it looks."""
 
     def _watch_all(self, places: list[Place]) -> None:
         pass
@@ -122,7 +122,7 @@ def here(nodes: Nodes) -> Unhurried:
     return here
 
 
-LANE = Lane("here:1", "orders", "log")  # is what all is about
+LANE = Lane("here:1", "orders", "log")  # the lane of all tests
 
 
 def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
@@ -134,7 +134,7 @@ def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
     here = Discovered(nodes, discovery_seconds=10)
     try:
         here.list(THERE)
-        here._note(HERE, nodes.head(HERE))  # and nobody follows it
+        here._note(HERE, nodes.head(HERE))  # and no thread follows it
         here._note_silence(HERE.address, Unreachable("here:1 is down", HERE.address))
         patiently(lambda: len(here.heads()) == 2)
         assert here.missing(Offsets({})).keys() == {HERE.address}
@@ -170,7 +170,7 @@ def test_lanes_whose_nodes_swap_addresses_are_not_gone(nodes: Nodes, here: Unhur
     nodes.nodes = {HERE: "there:1", THERE: "here:1"}
     here.hear_of(HERE)
     assert here.heads().keys() == {Lane("there:1", "orders", "log")}
-    here.look(10)  # the other one is down all the while
+    here.look(10)  # the other node is down all the time
     assert not here.vanished()
     nodes.up = {HERE, THERE}
     here.look(10)
@@ -218,7 +218,7 @@ def test_a_lane_is_gone_at_once_when_its_own_node_says_so(here: Unhurried) -> No
 
 def test_a_lane_that_has_moved_is_not_thought_to_be_where_it_was(nodes: Nodes, here: Unhurried) -> None:
     nodes.nodes = {HERE: "here:1", THERE: "here:1"}
-    here.hear_of(THERE)  # its old address has nothing any more, and says nothing
+    here.hear_of(THERE)  # its old address does not answer any more
     nodes.nodes[THERE] = "new"
     nodes.up = {THERE}
     here.hear_of(THERE)
@@ -230,7 +230,7 @@ def test_a_batch_that_is_run_again_waits_for_its_lanes_and_with_loss_allowed_not
 ) -> None:
     monkeypatch.setattr(stream_source, "PATIENCE", 0.3)
     publish(nsqd, "orders", [b"1"])
-    # One is down, so nobody can say whether a lane is gone that none of the others has.
+    # One node is down, so a lane that no other node has may or may not be gone.
     options = source_options({"nsqd": f"127.0.0.1:1,{address(nsqd)}", "topic": "orders", "failOnDataLoss": "false"})
     reader = stream_source.NsqStreamReader(options, pa.schema([("sequence", pa.int64())]))
     began = time.monotonic()

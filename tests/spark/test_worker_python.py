@@ -1,4 +1,4 @@
-"""Spark's Python workers take pyspark from where it is installed, not from a zip without bytecode."""
+"""Spark's Python workers import pyspark from its installation, not from a zip without bytecode."""
 
 from __future__ import annotations
 

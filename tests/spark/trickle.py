@@ -1,4 +1,4 @@
-"""A topic that gets a few messages a second lands for ten minutes: how many files does the table have meanwhile?
+"""A topic that gets a few messages a second lands for ten minutes: how many files does its table have meanwhile?
 
 `python -m tests.spark.trickle --rate 50 --minutes 10 --at-most 20` starts nsqd and `nsqpipe land` with its defaults, prints a
 line now and then, and fails when the table ever names more files, or a message is missing or there twice at the end.
