@@ -1,4 +1,4 @@
-"""`nsqpipe reland` moves quarantined rows into the table when they can be decoded, each once, whatever interrupts it."""
+"""`nsqpipe reland` moves quarantined rows into the table once they are understood, each once, despite interruptions."""
 
 from __future__ import annotations
 

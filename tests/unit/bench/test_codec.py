@@ -1,4 +1,4 @@
-"""What is measured of layers alone is what nsqd's streams consist of."""
+"""The layers that `bench.codec` measures alone are those of nsqd's streams."""
 
 from __future__ import annotations
 

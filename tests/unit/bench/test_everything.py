@@ -1,4 +1,4 @@
-"""`python -m bench all --quick` has a quick form of every benchmark, which its command line takes."""
+"""`python -m bench all --quick` has a quick form of every benchmark, which its command line accepts."""
 
 from __future__ import annotations
 

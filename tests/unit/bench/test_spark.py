@@ -1,4 +1,4 @@
-"""What the benchmark of Spark makes of samples and of a sink's log."""
+"""How the benchmark of Spark evaluates samples and a sink's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.spark.latency import committed_files
 
 def test_lag_is_the_age_of_the_oldest_message_that_is_not_committed() -> None:
     samples = [Sample(0, 0, 0), Sample(1, 100, 0), Sample(2, 200, 50), Sample(3, 300, 300), Sample(4, 300, 300)]
-    # At 2 the oldest is number 50, which was published at 0.5.
+    # At 2 the oldest message is number 50, which was published at 0.5.
     assert lags(samples) == [Lag(0, 0), Lag(1, 1), Lag(2, 1.5), Lag(3, 0), Lag(4, 0)]
 
 
@@ -59,7 +59,7 @@ def test_only_batches_with_a_commit_are_committed(tmp_path: Path) -> None:
     for batch in range(2):
         (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
     assert (committed.look().batch, committed.next) == (1, 101)
-    (tmp_path / "commits" / "0").unlink()  # as Spark does with old ones
+    (tmp_path / "commits" / "0").unlink()  # as Spark removes old ones
     assert (Committed(tmp_path).look().batch, committed.next) == (1, 101)
 
 

@@ -1,4 +1,4 @@
-"""The process around a daemon, seen from outside: a real one, which does nothing but wait for a signal."""
+"""The process of a daemon, seen from outside: a real one, which only waits for a signal."""
 
 from __future__ import annotations
 

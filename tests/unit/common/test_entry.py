@@ -1,4 +1,4 @@
-"""An entry point without what its extra brings says in one line which extra it is."""
+"""An entry point whose extra is not installed says in one line which extra it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshakes in step with each other."""
+"""The order and pace of handshakes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.streams.layer import StreamError
 
 
 class Tls:
-    """Is done when it has heard `done`; garbage is `?`."""
+    """A handshake that is done when it has received `done`; garbage is `?`."""
 
     has_more = False
     ended = False
@@ -48,12 +48,12 @@ class Tls:
 STEP = 0.001
 HELLO = b"\x16\x03\x01\x00\x09" + b"\x01\x00\x00\x05" + b"hello"
 WRONG_KEYS = b"\x16\x03\x01\x00\x09" + b"\x01\x00\x00\x05" + b"wrong"
-# The beginning of what OpenSSL answers to a ClientHello without a share of a key.
+# The beginning of OpenSSL's answer to a ClientHello without a key share.
 HELLO_RETRY = bytes.fromhex("1603030058020000540303cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c20")
 
 
 class Crowd:
-    """Handshakes of one server; who is woken is noted."""
+    """The handshakes of one server. It records which ones are woken."""
 
     def __init__(self, most: int = 1000) -> None:
         self.layers: list[Tls] = []
@@ -120,7 +120,7 @@ def test_a_crowd_signs_one_after_the_other_and_leaves_others_half_of_the_time() 
     for handshake in waiting[1:]:
         crowd.now = handshake.next_deadline
         handshake.receive(b"", crowd.now)
-    assert crowd.woken == list(range(2, 500))  # the second finds the queue empty
+    assert crowd.woken == list(range(2, 500))  # the second call finds the queue empty
     assert 0.99 < crowd.now - 1.0 < 1.01
 
 

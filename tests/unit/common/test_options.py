@@ -1,4 +1,4 @@
-"""A small table, read from flags, environment and file as any daemon's is."""
+"""A small table of options, read from flags, environment and file as any daemon's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text that Prometheus reads."""
+"""Prometheus' text format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may be shown a secret."""
+"""Which nodes may receive a secret."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Inner:
-    """Answers in upper case; `bye` is the last thing that it hears."""
+    """Answers in upper case; `bye` is the last message that it reads."""
 
     write_timeout = inf
     lingers = False
@@ -150,7 +150,7 @@ def test_a_handshake_waits_for_its_slot(server: Server, certificates: Certificat
     client = TlsLayer(context, server_side=False, server_hostname="localhost")
     client.handshake(b"")
     assert server.say(client.pending()) == b""
-    assert server.handler.reading  # to see whether it is still there
+    assert server.handler.reading  # to see whether the peer is still there
     slot = server.handler.next_deadline
     assert 1.0 < slot < 1.1
     server.handler.tick(slot)

@@ -1,4 +1,4 @@
-"""What nsqadmin is started with."""
+"""The options of nsqadmin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the library has on trio and not on asyncio: the page names all of it."""
+"""The page lists everything that the library has on trio and not on asyncio."""
 
 from __future__ import annotations
 

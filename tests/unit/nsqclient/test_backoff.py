@@ -1,4 +1,4 @@
-"""Backoff: levels, waits, tests; and that it ends."""
+"""Backoff: levels, waits, single tries; and that it ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_pauses_of_nothing_may_come_as_often_as_they_like() -> None:
     st.randoms(use_true_random=False),
 )
 def test_it_ends(signals: list[Signal], multiplier: float, longest: float, strategy: str, random: object) -> None:
-    """Whatever has happened: as many successes as levels lead out of it, and no wait is longer than it may be."""
+    """Whatever has happened, as many successes as there are levels end it, and no wait is too long."""
     it = Backoff(strategy, multiplier=multiplier, longest=longest, random=random.random)  # type: ignore[arg-type, attr-defined]
     now = 0.0
 

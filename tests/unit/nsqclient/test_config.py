@@ -121,7 +121,7 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_every_option_of_nsq_has_its_default() -> None:
-    """What the text of a default means is what is in force without it."""
+    """The text of a default means the value that applies without it."""
     plain = Config()
     for option in OPTIONS.values():
         if option.kind == "duration":

@@ -1,4 +1,4 @@
-"""The shares of RDY: exact, never too much in sum, and nobody forgotten."""
+"""The shares of RDY: exact, never too much in sum, and no connection is forgotten."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nsqclient._flow import Flow, Seat
 
 
 class Nsqd:
-    """The other end: it goes by what has reached it."""
+    """The other end, which acts on the RDY that has reached it."""
 
     def __init__(self, *, max_rdy: int = 2500, now: float = 0.0) -> None:
         self.told: list[int] = []
-        self.read = 0  # of those
+        self.read = 0  # how many of those it has read
         self.seat = Seat(self.told.append, max_rdy=max_rdy, now=now)
         self.taken = 0
 
@@ -41,7 +41,7 @@ def flow_of(nsqds: list[Nsqd], max_in_flight: int | None, **settings: object) ->
 
 
 def write_all(flow: Flow, nsqds: list[Nsqd]) -> None:
-    """Until nobody has anything left to write."""
+    """Write until no connection has anything left to write."""
     for _ in range(3):
         for nsqd in nsqds:
             nsqd.take()
@@ -85,7 +85,7 @@ def test_what_is_told_while_older_words_leave_counts_still() -> None:
     first, second = Nsqd(), Nsqd()
     flow = flow_of([], 6)
     flow.join(first.seat, 0.0)
-    first.take()  # RDY 6 is on its way,
+    first.take()  # RDY 6 has been sent,
     flow.join(second.seat, 0.0)  # RDY 3 is not
     flow.written(first.seat, 0.0)
     assert second.told == []
@@ -148,7 +148,7 @@ def test_backoff_leaves_one_and_returns_all() -> None:
     flow = flow_of(nsqds, 6)
     flow.hold(1.0)
     assert rdys(nsqds) == [0, 0, 0]
-    assert not flow.test_one(1.0)  # they do not know yet
+    assert not flow.test_one(1.0)  # the nsqds do not know yet
     write_all(flow, nsqds)
     assert flow.test_one(2.0)
     assert sorted(rdys(nsqds)) == [0, 0, 1]
@@ -233,7 +233,7 @@ def test_adaptive_shares_follow_the_load() -> None:
 
 
 class Lives(RuleBasedStateMachine):
-    """Whatever happens in whatever order: the nsqds together never go by more than `max_in_flight`."""
+    """Whatever happens in whatever order, the nsqds together never act on more than `max_in_flight`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ class Lives(RuleBasedStateMachine):
         self._with_one(data, self._write)
 
     def _write(self, nsqd: Nsqd) -> None:
-        """What was taken goes, and is read at once: one RDY after the other."""
+        """Send what was taken, and let it be read at once: one RDY after the other."""
         while nsqd.read < nsqd.taken:
             nsqd.read += 1
             self.check_sum()
@@ -318,7 +318,7 @@ class Lives(RuleBasedStateMachine):
     @rule(count=st.integers(0, 20))
     def set_max_in_flight(self, count: int) -> None:
         self.flow.set_max_in_flight(count, self.now)
-        # What was allowed before is, until everybody has heard of less.
+        # What was allowed before stays allowed until every nsqd knows of less.
         self.allowed = max(count, self.flow.believed)
 
     @rule()

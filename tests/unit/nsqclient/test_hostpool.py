@@ -1,4 +1,4 @@
-"""Which nsqd is published to."""
+"""Which nsqd the next message is published to."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_first_that_works() -> None:
     assert pool.pick(30) == 0
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-5])  # also hosts that take microseconds
+@pytest.mark.parametrize("scale", [1.0, 1e-5])  # includes hosts that answer in microseconds
 def test_the_quickest_gets_most_and_no_one_nothing(scale: float) -> None:
     times = [0.5 * scale, 1.0 * scale, 10.0 * scale]
     pool, picked, now = EpsilonGreedy(3, Random(7)), Counter[int](), 1000.0

@@ -1,4 +1,4 @@
-"""nsqlookupd: where to ask, how answers read, and what several of them say together."""
+"""nsqlookupd: addresses, parsing of answers, and how several answers become one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a consumer has to give up, because no nsqd will ever have it."""
+"""When a consumer has to give up because no nsqd will ever accept it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an nsqd answers to IDENTIFY, good or bad."""
+"""The answers of an nsqd to IDENTIFY, good and bad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drain: who is refused, what is waited for, and when it ends."""
+"""A drain: what is refused, what it waits for, and when it ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
     client = node.client()
     for _ in range(3):
         client.ask(PUB)
-    assert undelivered(node.broker) == 3  # of the first channel: two in flight, one that waits
+    assert undelivered(node.broker) == 3  # the first channel has two in flight, and one that waits
 
 
 def test_it_ends_when_everything_is_finished(node: Node) -> None:
@@ -98,7 +98,7 @@ def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node:
 
     async def shorten(seconds: float) -> None:
         await trio.sleep(seconds)
-        drain.start()  # says nothing about it
+        drain.start()  # without `stay`, which leaves it as it is
         drain.start(stay=20.0)
 
     clock = trio.testing.MockClock(autojump_threshold=0)

@@ -1,4 +1,4 @@
-"""Who reads logs without a channel: what is remembered of them, and what is not."""
+"""Readers of logs without a channel: what nsqd remembers about them, and what not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers about very many names come in steps, so that nobody else waits for one of them."""
+"""Answers with very many names are made in steps, so that other clients do not wait for one of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nsqlookupd.registry import Lookup
 from tests.unit.nsqlookupd.test_registry import Directory
 
 MANY = 20_000
-STEPS = MANY // 2000  # of sorting alone
+STEPS = MANY // 2000  # steps of the sorting alone
 
 
 def crowded() -> Directory:
-    """A topic with very many channels, registered in an order that is none."""
+    """Make a topic with very many channels, registered in no particular order."""
     directory = Directory()
     nsqd = directory.nsqd()
     for number in range(MANY):
@@ -47,7 +47,7 @@ def test_lookup_of_a_topic_with_very_many_channels_comes_in_steps() -> None:
     assert found["channels"] == sorted(f"c{number}" for number in range(MANY))
     assert [it["broadcast_address"] for it in found["producers"]] == ["a"]
     assert steps > STEPS
-    assert joined(lookup_json(answer_of(directory))) == (text, 1)  # it is kept
+    assert joined(lookup_json(answer_of(directory))) == (text, 1)  # the answer is kept
 
 
 def test_few_channels_are_in_order_as_well() -> None:

@@ -1,4 +1,4 @@
-"""The HTTP API's exact answers, endpoint by endpoint. How waiting waits is tested with real connections."""
+"""The HTTP API's exact answers, endpoint by endpoint. Integration tests cover waiting, with real connections."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_debug_tells_every_registration_that_has_a_producer(lookupd: Lookupd) ->
     plain, hidden = entry % (b"false", b"0"), entry % (b"true", b"1700000000000000000")
     expected = b'{"channel:t:c":[%b],"client::":[%b],"topic:t:":[%b]}' % (plain, plain, hidden)
     assert lookupd.get("/debug").body == expected
-    lookupd.now = 46  # it no longer counts, but it can be seen
+    lookupd.now = 46  # inactive, but still listed
     assert lookupd.get("/debug").body == expected
 
 

@@ -1,4 +1,4 @@
-"""Nodes that were here, and are not."""
+"""Nodes that were registered and have gone."""
 
 from __future__ import annotations
 

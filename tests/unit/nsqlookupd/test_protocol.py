@@ -1,4 +1,4 @@
-"""The lookup protocol as nsqd meets it: every answer, every error, and what ends the connection."""
+"""The lookup protocol as nsqd uses it: every answer, every error, and what ends the connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IDENTIFIED = b'{"broadcast_address":"127.0.0.1","hostname":"vm","http_port":4161
 
 
 class Nsqd:
-    """One connection to a registry, and what was said on it."""
+    """A connection to a registry, with all its replies."""
 
     def __init__(self, registry: Registry | None = None) -> None:
         self.registry = registry or Registry(inactive_timeout=300, tombstone_lifetime=45)
@@ -38,7 +38,7 @@ class Nsqd:
         self.notes.append(f"{level}: {text % arguments}")
 
     def say(self, data: bytes) -> list[bytes]:
-        """The replies to it."""
+        """Send this, and return the replies."""
         self.protocol.receive(data)
         while self.protocol.step():
             pass

@@ -1,4 +1,4 @@
-"""The directory: what is registered, who is alive, what is hidden, and what counts as a change."""
+"""The directory: registrations, activity, tombstones, and what counts as a change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = 1_000_000_000
 
 
 class Directory(Registry):
-    """A registry whose clock is moved by hand."""
+    """A registry whose clock a test moves."""
 
     def __init__(self, on_change: Callable[[str], None] = lambda topic: None, *, missing_lifetime: float = 0) -> None:
         super().__init__(
@@ -259,7 +259,7 @@ def test_index_tells_every_change_of_the_producers_and_no_other() -> None:
 
     directory.register(nsqd, "t")
     assert changes()
-    directory.register(nsqd, "t", "c")  # a channel is none
+    directory.register(nsqd, "t", "c")  # a new channel is no change
     directory.register(nsqd, "t")
     assert not changes()
     directory.tombstone("t", "a:4151")
@@ -448,7 +448,7 @@ def test_a_topic_that_is_deleted_while_it_is_unregistered_is_gone() -> None:
 
 @pytest.mark.parametrize("rest", [0, 1])
 def test_the_rows_of_very_many_topics_come_in_small_steps(rest: int) -> None:
-    """Topics without channels, whose rows come last, or without producers, which have no row."""
+    """Some topics have no channels, and their rows come last; some have no producers, and no row."""
     directory = Directory()
     nsqd = directory.nsqd()
     for number in range(MANY):
@@ -470,14 +470,14 @@ def test_whoever_is_in_a_channel_is_a_producer_of_its_topic(steps: list[tuple[st
         if what == "register":
             directory.register(nsqds[number], topic, channel)
         elif what == "unregister":
-            next(directory.unregister_topic(nsqds[number], topic), None)  # or some of it, as when the peer leaves then
+            next(directory.unregister_topic(nsqds[number], topic), None)  # or a part of it, as if the peer leaves then
         elif what == "tombstone":
             directory.delete_topic(topic)
         for it in directory._topics.values():
             assert all(each.peers <= it.producers for each in it.channels.values())
 
 
-# Who was here and is not
+# Missing nodes
 
 
 @pytest.fixture

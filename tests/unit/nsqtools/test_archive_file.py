@@ -1,4 +1,4 @@
-"""Files of nsq_to_file: where they are opened, what is in them, and where they end up."""
+"""Files of nsq_to_file: where they are opened, their contents, and their final names."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_nothing_is_overwritten_by_a_move(tmp_path: Path, caplog: pytest.LogCapt
     )
 
 
-# What goes wrong
+# Failures
 
 
 @pytest.mark.parametrize("trouble", ["removed", "replaced"])

@@ -1,4 +1,4 @@
-"""The file that keeps how far a replay has come."""
+"""The file that records how far a replay has come."""
 
 from __future__ import annotations
 

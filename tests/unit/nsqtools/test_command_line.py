@@ -1,4 +1,4 @@
-"""The grammar of the tools' flags: what is said about each mistake, where, and with which status."""
+"""The grammar of the tools' flags: the message of each mistake, its stream, and the exit status."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ seen: list[Options] = []
 
 @pytest.fixture(autouse=True)
 def _log_stays_as_it_was() -> Iterator[None]:
-    """A tool has the process for itself, and we do not."""
+    """Restore the log's settings, as a tool assumes that the process is its own."""
     loggers = [logging.getLogger(name) for name in (None, "common", "nsqtools", "nsqclient", "__main__")]
     before = [(it.handlers[:], it.level, it.propagate) for it in loggers]
     yield

@@ -1,4 +1,4 @@
-"""How long things took, with few counters."""
+"""A histogram of durations with few counters."""
 
 from __future__ import annotations
 

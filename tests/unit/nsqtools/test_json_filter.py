@@ -1,4 +1,4 @@
-"""Which messages nsq_to_nsq forwards, and what of them."""
+"""Which messages nsq_to_nsq forwards, and which of their fields."""
 
 from __future__ import annotations
 

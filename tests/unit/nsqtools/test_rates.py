@@ -1,4 +1,4 @@
-"""The rows of nsq_stat, from statistics that are given."""
+"""The rows of nsq_stat, from given statistics."""
 
 from __future__ import annotations
 

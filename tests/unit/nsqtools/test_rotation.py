@@ -1,4 +1,4 @@
-"""What files of nsq_to_file are called, and when the next one begins."""
+"""The names of nsq_to_file's files, and when the next file begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records, throttle, status lines and progress: small things that several tools are made of."""
+"""Records, throttle, status lines and progress, which several tools use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deflate as NSQ speaks it: a raw stream, flushed at every send, and never more memory than is fair."""
+"""Deflate as NSQ speaks it: a raw stream, flushed at every send, with bounded memory."""
 
 from __future__ import annotations
 

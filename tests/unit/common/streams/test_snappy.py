@@ -1,4 +1,4 @@
-"""Snappy's framing format: NSQ's vector, what comes back, and what is refused."""
+"""Snappy's framing format: NSQ's test vector, round trips, and refusals."""
 
 from __future__ import annotations
 

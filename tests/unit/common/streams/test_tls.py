@@ -106,12 +106,12 @@ def test_the_other_side_may_say_goodbye(certificates: Certificates) -> None:
     shake_hands(server, client)
     last = client.encode(b"CLS\n")
     with pytest.raises(ssl.SSLError):
-        client._tls.unwrap()  # says that it is done, and would wait for the same from us
+        client._tls.unwrap()  # sends close_notify, and would wait for ours
     assert server.decode(last + client.pending()) == b"CLS\n"
     assert server.ended
 
 
-# With a certificate that nobody has to vouch for
+# With a certificate that need not be verified
 
 
 def any_certificate_of(certificates: Certificates) -> SecureLayer:

@@ -1,4 +1,4 @@
-"""Each rule of the command reader. What must hold for any stream is in test_commands_properties.py."""
+"""Each rule of the command reader. test_commands_properties.py has the rules that hold for any stream."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(stream: bytes, limits: Limits = LIMITS) -> list[Command]:
 
 
 def error_of(stream: bytes, limits: Limits = LIMITS) -> bytes:
-    """The error that the stream earns by itself, without ending."""
+    """Return the error that the stream causes by itself, without ending."""
     with pytest.raises(ProtocolError) as raised:
         read(stream, limits)
     assert raised.value.fatal
@@ -54,7 +54,7 @@ def error_of(stream: bytes, limits: Limits = LIMITS) -> bytes:
 
 
 def error_at_end(stream: bytes) -> bytes | None:
-    """The error that is due when the stream ends here."""
+    """Return the error that is due if the stream ends here."""
     reader = reader_of(stream)
     while reader.next_command() is not None:
         pass
@@ -330,7 +330,7 @@ def test_refusal_comes_before_any_error_of_the_payload() -> None:
     assert raised.value.data == b"E_BAD_TOPIC no"
 
 
-# Errors of sizes
+# Invalid sizes
 
 
 @pytest.mark.parametrize(

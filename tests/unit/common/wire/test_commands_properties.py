@@ -1,4 +1,4 @@
-"""What holds for any stream: packet borders do not matter, garbage does no harm, cost stays in bounds."""
+"""Properties of any stream: packet borders do not matter, garbage does no harm, cost is bounded."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BROKEN = st.lists(
 
 
 def pieces_of(stream: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
-    """The stream in pieces of the given lengths, the rest in one."""
+    """Return the stream in pieces of the given lengths, with the rest in one piece."""
     for cut in cuts:
         yield stream[:cut]
         stream = stream[cut:]
@@ -83,7 +83,7 @@ CUTS = st.lists(st.integers(1, 40), max_size=60)
 
 
 def outcome(pieces: Iterable[bytes]) -> tuple[list[Command | bytes], str]:
-    """What was read, FINs one by one as their grouping follows the packets, and how it ended."""
+    """Return what was read, with single FINs because packets determine how they are grouped, and how it ended."""
     reader = CommandReader(LIMITS, admit_all)
     got: list[Command | bytes] = []
     try:
@@ -99,7 +99,7 @@ def outcome(pieces: Iterable[bytes]) -> tuple[list[Command | bytes], str]:
     return got, repr(reader.end())
 
 
-# A slow and obvious reader to compare with, which has all of the stream at hand.
+# A slow and obvious reader to compare with, which has the whole stream.
 
 
 def obvious(stream: bytes) -> tuple[list[Command | bytes], str]:
@@ -203,5 +203,5 @@ def test_big_payload_in_small_pieces_is_no_slower_than_its_length(stream: bytes)
         assert reader.next_command() is None
         reader.receive(stream[at : at + 100])
     assert reader.next_command() is not None
-    # It takes a tenth of a second. Copying what is there with each piece would be 100 GB, and take seconds.
+    # This takes a tenth of a second. Copying the buffer for each piece would be 100 GB, and take seconds.
     assert time.process_time() - began < 3

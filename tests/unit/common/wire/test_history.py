@@ -1,4 +1,4 @@
-"""The stream of /topic/read, both ends: whatever the pieces, whatever the damage, a message is never another one."""
+"""The stream of /topic/read, both ends: whatever the pieces or the damage, no message turns into another one."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ def test_damage_over_the_border_of_two_pieces_is_one_gap_or_two_but_never_silenc
 
 
 def test_a_record_inside_a_message_is_no_record() -> None:
-    """A log published to a log: what a message contains is not taken for what follows damage."""
+    """A log was published to a log: after damage, the contents of a message must not be read as records."""
     inner = record(make_batch(5, [b"not of this log"]))
     outer = bytearray(record(make_batch(0, [inner + b"tail"])) + record(make_batch(1, [b"b"])))
-    outer[20] ^= 1  # the header's
+    outer[20] ^= 1  # of the header
     events = read(encode_range(LogRange("n", "l", 0, 2)) + packed(bytes(outer)) + encode_end(End(2)))
     assert b"not of this log" not in [body for _, body in messages(events).values()]
     assert sum(end - first for first, end, _ in gaps(events)) + len(messages(events)) == 2

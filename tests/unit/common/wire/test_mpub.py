@@ -1,4 +1,4 @@
-"""The body of MPUB as HTTP posts it. The same as TCP sends it is in test_commands.py."""
+"""The body of MPUB as HTTP posts it. test_commands.py has the tests over TCP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_bad_body_is_refused(body: bytes, error: bytes) -> None:
 
 
 def test_many_offsets_of_a_body_that_is_not_whole_are_packed() -> None:
-    """A million numbers, each an object, take 36 MB, and letting go of them holds everybody up."""
+    """A million numbers as objects take 36 MB, and freeing them would hold up other clients."""
     count = 50_000
     held: list[int] = []
     reader = CommandReader(Limits(max_body=1 << 20), lambda params: None, held.append)

@@ -24,8 +24,8 @@ INVALID = [
     "\nt",
     "t\x00",
     "é",
-    "٣",  # a digit, but not one of ASCII
-    "\u212a",  # the Kelvin sign, which is a K only in other cases
+    "٣",  # a digit outside ASCII
+    "\u212a",  # the Kelvin sign, which becomes a k in lower case
 ]
 
 

@@ -21,7 +21,7 @@ from common.nsq_json import Fields, JsonError, dumps, loads, read
         ("\u2028\u2029", '"\\u2028\\u2029"'),
         ('\n\r\t"\\', '"\\n\\r\\t\\"\\\\"'),
         ("\b\f\x00\x1f\x7f", '"\\u0008\\u000c\\u0000\\u001f\x7f"'),
-        ("\\b\\f\\<", '"\\\\b\\\\f\\\\\\u003c"'),  # backslashes of the text itself
+        ("\\b\\f\\<", '"\\\\b\\\\f\\\\\\u003c"'),  # the text itself has backslashes
         ("é日😀/", '"é日😀/"'),
         ("a\ud800b\udcff", '"a\ufffdb\ufffd"'),
         ({"<": "&"}, '{"\\u003c":"\\u0026"}'),

@@ -1,4 +1,4 @@
-"""The sum of all bodies that have come in part has a bound, and those that began first make room."""
+"""All incomplete bodies together have a bound, and those that began first make room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_body_that_began_first_makes_room() -> None:
     first, second, third = Holder(), Holder(), Holder()
     bodies.hold(first, 10)
     bodies.hold(second, 60)
-    bodies.hold(first, 40)  # it has grown, and began first all the same
+    bodies.hold(first, 40)  # it has grown, but still is the one that began first
     assert bodies.total == 100
     bodies.hold(third, 1)
     assert (first.given_up, second.given_up, third.given_up) == (1, 0, 0)

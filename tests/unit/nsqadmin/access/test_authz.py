@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""Rights and roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a request that changes something comes from somebody else's page."""
+"""Whether a request that changes something comes from another site's page."""
 
 from __future__ import annotations
 

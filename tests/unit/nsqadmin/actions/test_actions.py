@@ -1,4 +1,4 @@
-"""What an action asks of whom, and what the one who confirms it is told."""
+"""What an action asks of which node, and what the user sees before confirming it."""
 
 from __future__ import annotations
 

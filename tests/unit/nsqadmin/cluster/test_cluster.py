@@ -1,4 +1,4 @@
-"""Nodes' answers become one picture: rates, sums, ages, restarts, foreign answers."""
+"""Nodes' answers are merged into one picture: rates, sums, ages, restarts, odd answers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_age_of_the_oldest_message_is_told_from_our_samples() -> None:
     for second, (count, depth) in enumerate([(10, 0), (20, 10), (30, 20), (40, 25)]):
         answer = read(stats(message_count=count, depth=depth), at=float(second), before=answer)
         (topic,) = merger.merge([answer], Directory(), now=float(second))
-    # 15 are taken: the 16th is the next one, and came between the first sample (10) and the second (20).
+    # 15 were taken: the next one is the 16th, which came between the first sample (10) and the second (20).
     assert (topic.channels[0].oldest_age, topic.channels[0].oldest_is_older) == (3.0, False)
 
 
@@ -179,7 +179,7 @@ def test_versions_are_compared_as_numbers() -> None:
     assert version_key("1.10.0") > version_key("1.9.9") > version_key("1.0.0-alpha") > version_key("what")
 
 
-# Who is there
+# Nodes
 
 
 def test_nodes_of_several_nsqlookupds_are_one() -> None:
@@ -194,7 +194,7 @@ def test_nodes_of_several_nsqlookupds_are_one() -> None:
     }
     one = producers({"producers": [producer]})
     two = producers({"producers": [{**producer, "remote_address": "", "topics": ["c"], "tombstones": []}]})
-    for _ in range(2):  # what was read is not changed by merging it
+    for _ in range(2):  # merging does not change its input
         (node,) = merged_nodes([("l1:1", one), ("l2:1", two)])
         assert node.remote_addresses == ["l1:1/10.0.0.5:1", "l2:1/N/A"]
     assert node.topics == {"a": True, "b": False, "c": False}

@@ -1,4 +1,4 @@
-"""What the pipeline has counted: its file as series, and what happens when the file is not what it should be."""
+"""The pipeline's counts: its file as series, and files that are not what they should be."""
 
 from __future__ import annotations
 

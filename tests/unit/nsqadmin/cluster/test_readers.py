@@ -1,4 +1,4 @@
-"""Readers of a topic's logs: what nodes say of them, joined, and whether retention overtakes them."""
+"""Readers of a topic's logs: nodes' reports, merged, and whether retention overtakes the readers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def row(**fields: Any) -> ReaderNode:
     return ReaderNode(node="n1:4151", **{**known, "retention_time": HOUR, **fields})
 
 
-# What a node says
+# One node's report
 
 
 def test_an_answer_as_it_comes() -> None:
@@ -127,7 +127,7 @@ def test_nonsense_is_refused(document: object) -> None:
         read_readers("n1:4151", document, as_of=NOW, skew=None)
 
 
-# Joined
+# Merged
 
 
 def test_nodes_are_joined_by_name_and_place() -> None:

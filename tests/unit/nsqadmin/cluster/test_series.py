@@ -1,4 +1,4 @@
-"""How numbers went, in memory."""
+"""The history of numbers, in memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_minute_becomes_its_mean_and_ten_of_them_too() -> None:
     days = store.series(KEY, Span.DAYS)
     assert hours is not None
     assert days is not None
-    # The first minute was still, so that its history begins with the second one.
+    # Nothing changed in the first minute, so history begins with the second one.
     assert hours.values["depth"] == tuple(float(it) for it in range(1, 25))
     assert hours.step == 60.0
     assert days.step == 600.0

@@ -1,4 +1,4 @@
-"""Each rule finds what it is there for, with its evidence, and nothing else."""
+"""Each rule finds what it is made for, with its evidence, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.picture import NOW, channel, channel_node, client, node, snap
 
 
 class Trends:
-    """What was told, whatever the time asked for."""
+    """Returns the given trends, whatever the time."""
 
     def __init__(self, **values: Sequence[float]) -> None:
         self._values = values

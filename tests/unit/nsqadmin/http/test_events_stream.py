@@ -1,4 +1,4 @@
-"""A stream of events lets go of what it holds, however it ends."""
+"""A stream of events releases everything, however it ends."""
 
 from __future__ import annotations
 

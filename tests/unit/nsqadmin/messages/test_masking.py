@@ -1,4 +1,4 @@
-"""What is hidden in a body."""
+"""Which parts of a body are hidden."""
 
 from __future__ import annotations
 

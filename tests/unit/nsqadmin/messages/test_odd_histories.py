@@ -1,4 +1,4 @@
-"""What a node says of a topic's history, field by field something else: that node's trouble, and its page comes."""
+"""A node's answers about history with one odd field each: an error of that node, and its page is still served."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAID: dict[str, Any] = {
 
 
 class Pieces:
-    """No generator: nobody has to close it."""
+    """An iterator that is not a generator, so it need not be closed."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._pieces = iter([b"\n".join(lines)])
@@ -126,7 +126,7 @@ def test_a_history_without_end_is_read_no_further_than_a_page() -> None:
 
 
 class SlicingUpstream(FakeUpstream):
-    """Counts the pauses of what it is given to do in slices."""
+    """Counts the pauses of work that is done in slices."""
 
     pauses = 0
 

@@ -1,4 +1,4 @@
-"""Where following a topic does no harm."""
+"""Following a topic is allowed only where it does no harm."""
 
 from __future__ import annotations
 

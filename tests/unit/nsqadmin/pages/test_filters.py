@@ -44,7 +44,7 @@ def test_a_row_that_fulfils_all_is_shown(text: str, row: Row) -> None:
     [
         ("orders billing", Row()),
         ("depth>1000", Row(numbers={"depth": 1000})),
-        ("depth>0", Row()),  # unknown is neither more nor less
+        ("depth>0", Row()),  # an unknown number is neither greater nor less
         ("state:problem", Row()),
         ("ephemeral:yes", Row()),
         ("-orders", Row()),

@@ -1,4 +1,4 @@
-"""What the page of a topic says of its readers."""
+"""The readers on the page of a topic."""
 
 from __future__ import annotations
 

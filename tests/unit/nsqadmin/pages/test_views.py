@@ -1,4 +1,4 @@
-"""What pages show beyond the model: the overview, details, who sees what, the palette, links."""
+"""What pages show in addition to the model: the overview, details, visibility, the palette, links."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_latency_of_a_row_is_the_highest_percentile(shares: tuple[float, ...
     assert latency(Latency(count=1, percentiles=points)).startswith("p99 ")
 
 
-# Who sees what, and where it is
+# Visibility and links
 
 
 def test_what_one_may_not_see_is_nowhere() -> None:

@@ -1,4 +1,4 @@
-"""Whose clients are asked for in the next sweep."""
+"""The topics whose clients the next sweep asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from nodes that may be anybody's has bounds, and what is beyond them is said."""
+"""Bounds on the answers of nodes, which may be anybody's, and the messages about answers beyond them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_what_follows_the_packed_data_is_refused_and_not_kept(cut: int) -> None:
         at_once(body.receive(packed[len(packed) - cut :] + b"x" * 65536))
 
 
-# What is in it
+# Contents
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_names_are_read_with_pauses() -> None:
     assert sum(1 for _ in names_in({"topics": ["t"] * 100_000}, "topics")) == 20
 
 
-# What is said of it
+# Messages
 
 
 def node(**known: Any) -> Node:

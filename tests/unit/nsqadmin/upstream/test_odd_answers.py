@@ -1,4 +1,4 @@
-"""Each field of what a node says, of another kind or size than it should be: a node's trouble, and never an error of ours."""
+"""Each field of a node's answer with another type or size: always an error of the node, never one of ours."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ODD: list[Any] = [
 
 
 def places(document: Any, *way: Any) -> Iterator[tuple[Any, ...]]:
-    """The way to everything in it."""
+    """Yield the path to each value in the document."""
     if way:
         yield way
     if isinstance(document, dict | list):
@@ -82,7 +82,7 @@ def test_statistics(way: tuple[Any, ...]) -> None:
             with pytest.raises(NotUnderstood):
                 read_stats("n", document, at=1.0, before=whole)
             continue
-        both = [(NODE, topics), (NODE, STATS["topics"])]  # it stands beside others
+        both = [(NODE, topics), (NODE, STATS["topics"])]  # together with a correct answer
         for shown in (
             topic_document("t", both, now=1.0),  # type: ignore[arg-type]
             channel_document("t", "c", both, now=1.0),  # type: ignore[arg-type]

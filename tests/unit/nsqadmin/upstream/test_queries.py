@@ -1,4 +1,4 @@
-"""Questions to many: who answers nonsense is named, and the others' answers count."""
+"""Requests to many nodes: a node that answers nonsense is named, and the others' answers count."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NONSENSE: list[Any] = [
 
 
 class FakeUpstream:
-    """`good:1` answers as it should, `odd:1` with what it is given."""
+    """`good:1` answers correctly, and `odd:1` with what it is given."""
 
     def __init__(self, odd: Any, *, weight: int = 0) -> None:
         self.weight = weight

@@ -1,4 +1,4 @@
-"""Long JSON is read in slices, and is what the reader in C makes of it."""
+"""Long JSON is read in slices, with the same result as the reader in C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def loads(text: bytes) -> Any:
 
 
 def _run(text: bytes, **bounds: int) -> tuple[Any, int]:
-    """The document, and how often it paused."""
+    """Return the document, and how often the reader paused."""
     reading, pauses = sliced_json.loads(text, **bounds), 0
     while True:
         try:
@@ -123,7 +123,7 @@ def test_no_slice_takes_long(element: bytes) -> None:
     except StopIteration:
         pass
     slices.sort()
-    # Most take a millisecond; the collector of garbage may take one longer.
+    # Most slices take a millisecond; the garbage collector may extend one.
     assert slices[len(slices) // 2] < 0.02, slices[-5:]
 
 

@@ -1,4 +1,4 @@
-"""What an authorization server's answer allows, and which answers are refused as a whole."""
+"""What the answer of an authorization server allows, and which answers are refused as a whole."""
 
 from __future__ import annotations
 

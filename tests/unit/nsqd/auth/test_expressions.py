@@ -1,4 +1,4 @@
-"""Expressions are read as RE2 reads them, and take no longer than the name is long."""
+"""Expressions mean what they mean to RE2, and take time proportional to the length of the name."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_what_would_take_re_for_ever_takes_no_time(text: str) -> None:
 
 
 def patterns() -> st.SearchStrategy[str]:
-    """What RE2 and Python read alike."""
+    """Generate expressions that RE2 and Python read alike."""
     atoms = st.sampled_from(["a", "b", "-", ".", "[ab]", "[^a]", r"\w", r"\d", r"\.", "1", "(?:)"])
-    places = st.sampled_from([r"\b", "^"])  # Python does not let them be repeated
+    places = st.sampled_from([r"\b", "^"])  # Python does not allow repeating them
     times = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,2}", "{0}", "*?"])
 
     def combined(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

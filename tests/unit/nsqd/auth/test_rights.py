@@ -31,7 +31,7 @@ token_sha256 = "{digest("poor")}"
 
 
 def refusal_of(rights: Rights, role: Role, topic: str | None, *, token: bytes, common_name: str) -> int | None:
-    """As HTTP says it: nobody that the file knows, or somebody who may not."""
+    """Return the status over HTTP: 401 if the file does not know the caller, 403 if the caller may not."""
     holder = rights.holder(token, common_name)
     if holder is None:
         return 401

@@ -1,4 +1,4 @@
-"""Batches: frames cut in bulk are the frames that one would pack one by one."""
+"""Batches: frames cut in bulk equal frames packed one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels: who gets what, in which order, and what becomes of it."""
+"""Channels: which consumer gets which message, in which order, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ def test_damage_that_reaches_beyond_what_was_handed_over_takes_no_more_than_that
 
 
 def refusing_node() -> Node:
-    """Ten messages on disk, of which it does not read three."""
+    """Make a node with ten messages on disk, of which the disk refuses three."""
     node = Node()
     node.consumer(ready=0)
     for number in numbers(10):
@@ -405,10 +405,10 @@ def refusing_node() -> Node:
 
 
 def finish_all(node: Node) -> list[bytes]:
-    """What a new consumer gets, and finishes."""
+    """Return what a new consumer gets and finishes."""
     client = node.consumer(ready=100)
     node.load()
-    node.pass_time(0.1)  # what was put off a moment ago lets others go first
+    node.pass_time(0.1)  # deferred messages let others go first
     node.load()
     messages = client.messages()
     client.say(b"".join(fin(message.id) for message in messages))

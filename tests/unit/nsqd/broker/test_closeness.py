@@ -1,4 +1,4 @@
-"""Topology-aware consumption: who is near is served first, and counted apart."""
+"""Topology-aware consumption: nearer consumers are served first, and counted separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lost journal costs: duplicates, and never a channel."""
+"""A lost journal costs duplicates, but never a channel."""
 
 from __future__ import annotations
 

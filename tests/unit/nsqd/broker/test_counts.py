@@ -1,4 +1,4 @@
-"""What is kept for each count of messages does not add up: after weeks, every count has been seen."""
+"""Data that is kept for each count of messages is bounded: after weeks, every count has been seen."""
 
 from __future__ import annotations
 

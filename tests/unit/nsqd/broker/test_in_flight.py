@@ -1,4 +1,4 @@
-"""In flight: who has what until when, chunk by chunk."""
+"""Messages in flight: which consumer has them until when, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.unit.nsqd.log.batches import make_batch
 
 
 def kept(*counts: int) -> Kept:
-    """Batches of so many messages; a negative count is a gap."""
+    """Return batches with these numbers of messages; a negative number is a gap."""
     kept = Kept(MemoryLog("t", log_settings()))
     sequence = 0
     for count in counts:

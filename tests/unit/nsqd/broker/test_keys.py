@@ -1,4 +1,4 @@
-"""A key stands for what was published with it, for a while."""
+"""A key stands for the batch that was published with it, for a while."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def count(node: Node) -> int:
 def test_the_same_key_publishes_once(node: Node) -> None:
     topic = node.broker.topic("t")
     first = publish(topic, b"k")
-    assert publish(topic, b"k") is first  # also before it is written
+    assert publish(topic, b"k") is first  # even before it is written
     node.turn()
     assert first.settled
     again = publish(topic, b"k")
     node.turn()
     assert (again.settled, again.error, count(node)) == (True, None, 1)
     publish(topic, b"other")
-    publish(node.broker.topic("u"), b"k")  # of another topic
+    publish(node.broker.topic("u"), b"k")  # a key of another topic
     node.turn()
     assert (count(node), node.topic("u").message_count) == (2, 1)
 

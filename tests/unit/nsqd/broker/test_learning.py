@@ -1,4 +1,4 @@
-"""A new topic in a cluster: nothing is handed over until it is known which channels it has elsewhere."""
+"""A new topic in a cluster: nothing is handed over until its channels on other nodes are known."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_each_turn_tells_of_the_topics_that_it_has_changed() -> None:
 
 
 def test_a_turn_also_tells_of_what_sending_has_changed() -> None:
-    """A client that is found dead may have been the last of an ephemeral channel, and no other turn need come for long."""
+    """A client found dead may have been the last of an ephemeral channel, and the next turn may be far off."""
     node = Node()
     node.broker.topic("t").channel("c#ephemeral")
     node.turn()

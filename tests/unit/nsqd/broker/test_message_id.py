@@ -1,4 +1,4 @@
-"""Ids: one counter that never goes back, whatever the clock and crashes do."""
+"""Ids: one counter that never goes back, whatever happens to the clock and in crashes."""
 
 from __future__ import annotations
 

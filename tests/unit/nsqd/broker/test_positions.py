@@ -1,4 +1,4 @@
-"""Skip ranges, retries and deferrals against plain sets and lists."""
+"""Skip ranges, retries and deferrals, compared with plain sets and lists."""
 
 from __future__ import annotations
 

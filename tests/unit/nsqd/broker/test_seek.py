@@ -1,4 +1,4 @@
-"""A channel goes to another place in history: what it forgets, what it gets, and what the log has to keep for it."""
+"""A channel moves to another position in history: what it forgets, what it gets, and what the log has to keep."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_lets_another_channels_messages_go_tells_of_them() -> None:
     other.seek(3)
     client = node.consumer(ready=5)
     client.say(b"".join(fin(message.id) for message in client.messages()))
-    other.seek(3)  # before the next time that progress is told of
+    other.seek(3)  # before the journal records progress again
     assert node.store.logs["t"].released == 3
     node.store.write_journal(force=True)
     assert replay(node.store.journal)["t"].channels["c"].cursor == 3
@@ -148,7 +148,7 @@ def test_seek_forgets_what_the_journal_knew() -> None:
 
 
 def node_with_deferred() -> Node:
-    """1 is deferred for ten seconds."""
+    """Make a node on which message 1 is deferred for ten seconds."""
     node = node_with(b"a")
     node.client().say(dpub("t", 10_000, b"late"))
     node.client().say(mpub("t", [b"b"]))
@@ -194,7 +194,7 @@ def test_it_keeps_its_time_across_a_crash() -> None:
 
 
 def test_many_of_them_are_met_a_part_at_a_time() -> None:
-    """A million of them must not keep everybody else waiting."""
+    """A million of them at once would keep other clients waiting."""
     node = node_with()
     batch = [b"x"] * 1500
     payload = b"".join(len(body).to_bytes(4, "big") + body for body in batch)

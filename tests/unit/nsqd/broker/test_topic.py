@@ -1,4 +1,4 @@
-"""Topics: what is handed over to whom, what waits, and what the log may let go."""
+"""Topics: what is handed over to which channel, what waits, and what the log may remove."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_log_of_an_ephemeral_topic_lets_go_of_what_channels_have() -> None:
     assert [m.body for m in client.messages()] == [b"a", b"b"]
 
 
-# What the log may let go
+# What the log may remove
 
 
 def test_low_water_is_the_oldest_thing_that_somebody_needs() -> None:
@@ -426,7 +426,7 @@ def of_a_channel(node: Node) -> None:
 
 @pytest.mark.parametrize("defer", [of_a_topic, of_a_channel])
 def test_what_is_deferred_is_told_to_a_new_journal_bit_by_bit(defer: Callable[[Node], None]) -> None:
-    """All at once, a million would keep everybody waiting for half a second, whichever core runs."""
+    """A million at once would keep other clients waiting for half a second, on either core."""
     node = Node()
     defer(node)
     before = sys.getallocatedblocks()

@@ -1,4 +1,4 @@
-"""What topics and channels leave to be done, and the clocks that they see."""
+"""The work that topics and channels leave to the end of a turn, and the clocks that they see."""
 
 from __future__ import annotations
 

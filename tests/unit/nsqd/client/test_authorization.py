@@ -1,4 +1,4 @@
-"""What a client may do, and when that has to be asked anew."""
+"""What a client may do, and when that has to be asked again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def grant(*topics: str, ttl: int = 60) -> Grant:
 
 
 class Asked:
-    """An authorization whose questions are answered by hand."""
+    """An authorization whose questions a test answers."""
 
     def __init__(self) -> None:
         self.questions: list[Question] = []
@@ -95,7 +95,7 @@ def test_what_has_expired_is_asked_anew_and_the_command_goes_on() -> None:
     assert asked.ask().secret == b"secret"
     assert authorization.take_suspended() is command
     assert authorization.take(grant("a", ttl=0), 11.0) is None
-    authorization.check(b"SUB", "a", "c", command, 11.0)  # a grant for no time at all holds for the command that asked
+    authorization.check(b"SUB", "a", "c", command, 11.0)  # the command that asked may still use it
     with pytest.raises(Suspended):
         authorization.check(b"SUB", "a", "c", command, 11.0)
 

@@ -1,4 +1,4 @@
-"""The times that a client is held to."""
+"""The deadlines of a client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_heartbeats_come_at_each_interval(kept: KeepAlive) -> None:
     assert kept.take_heartbeat(101.0)
     assert not kept.take_heartbeat(101.9)
     assert kept.take_heartbeat(102.1)
-    assert kept.next_deadline == 102.0  # that of the next command; the heartbeat comes at 103, not at 103.1
+    assert kept.next_deadline == 102.0  # the deadline of the next command; the heartbeat comes at 103, not at 103.1
     assert kept.take_heartbeat(103.0)
 
 

@@ -1,4 +1,4 @@
-"""The order of what a client is owed, with receipts that are settled by hand."""
+"""The order of a client's answers, with receipts that a test settles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a client: its address, its transport, and what IDENTIFY has said."""
+"""What is known about a client: its address, its transport, and the fields of IDENTIFY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AUTH: who is asked what and when, what waits meanwhile, and how each refusal reads."""
+"""AUTH: what is asked when, what waits meanwhile, and the text of each refusal."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_subscribing_that_is_not_allowed(node: Node) -> None:
     assert node.broker.find("t") is None
 
 
-# What comes before, and after, the check
+# What comes before the check, and after it
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_body_is_read_before_a_pub_is_refused(node: Node) -> None:
     assert client.answers(b"y") == [b"E_AUTH_FIRST AUTH required before PUB"]
 
 
-# While an answer is waited for
+# While an answer is awaited
 
 
 def test_commands_wait_for_the_answer(node: Node) -> None:

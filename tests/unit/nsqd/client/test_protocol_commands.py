@@ -1,4 +1,4 @@
-"""What is allowed when, and how each refusal reads: spec by spec, byte by byte."""
+"""Which command is allowed when, and the text of each refusal, byte by byte."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_command_is_refused_in_this_state(state: State, word: bytes) -> None:
 def test_command_is_accepted_in_this_state(state: State, word: bytes) -> None:
     client = Node().client(WAY_TO[state])
     assert b"in current state" not in client.ask(COMMANDS[word])
-    assert client.is_closed == (word == b"AUTH")  # which is disabled, but allowed
+    assert client.is_closed == (word == b"AUTH")  # AUTH is disabled here, but allowed in this state
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_touch_gives_more_time() -> None:
     assert node.channel().timeout_count == 1
 
 
-# What is seen of a client
+# What /stats shows of a client
 
 
 def test_stats_of_a_client() -> None:

@@ -1,4 +1,4 @@
-"""What one client sends may be much, but others have their turn in between, and the log does not grow with it."""
+"""One client may send much, but others have their turn in between, and the log does not grow with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.node import Client, Node
 
 
 def steps_until_done(node: Node, client: Client) -> int:
-    """How often the poller has to come back."""
+    """Return how often the poller has to call the client again."""
     steps = 0
     while not client.handler.reading:
         assert client.handler.next_deadline < node.now + 0.001
@@ -82,7 +82,7 @@ UNKNOWN = b"0123456789abcdef"
 
 @pytest.mark.parametrize("command", [fin(UNKNOWN), b"FIN %b\r\n" % UNKNOWN, req(UNKNOWN, 0), touch(UNKNOWN)])
 def test_what_fails_is_answered_a_few_at_a_time(command: bytes) -> None:
-    """Two hundred clients that ask for nothing but errors wait for each other, and everybody else waits for all of them."""
+    """Two hundred clients that only cause errors would make each other, and everybody else, wait."""
     node = Node()
     client = node.consumer()
     client.say(command * 1000)
@@ -94,7 +94,7 @@ def test_what_fails_is_answered_a_few_at_a_time(command: bytes) -> None:
 
 
 def test_after_a_fin_that_failed_they_are_taken_a_few_at_a_time() -> None:
-    """One command stands for up to 512 FINs, so how many there are in one has to be bounded as well."""
+    """One command stands for up to 512 FINs, so their number in one has to be bounded as well."""
     node = Node()
     client = node.consumer(ready=2500)
     publisher = node.client()
@@ -160,7 +160,7 @@ def test_a_client_is_not_taken_for_silent_while_it_is_nsqd_that_is_late() -> Non
     node = Node()
     client = node.client()
     client.say(nop() * 3000 + pub("t", b"x"))
-    node.pass_time(61.0)  # the process was stopped, say; 60 seconds are the client's read deadline
+    node.pass_time(61.0)  # as if the process was stopped; the client's read deadline is 60 seconds
     for _ in range(3):
         node.pass_time(0.001)
     assert client.handler.reading

@@ -1,4 +1,4 @@
-"""A journal that cannot be written: what is said to clients, and what is found after a crash."""
+"""A journal that cannot be written: the answers to clients, and what is found after a crash."""
 
 from __future__ import annotations
 

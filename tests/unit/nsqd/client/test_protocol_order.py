@@ -1,4 +1,4 @@
-"""Responses leave in the order of their commands, an OK never before its receipt.
+"""Responses leave in the order of their commands, and an OK never before its receipt.
 
 A message waits for the OK of the same client's publish to its topic, and for no other.
 """
@@ -127,7 +127,7 @@ def test_messages_wait_for_the_ok_of_their_sub() -> None:
 
 def test_messages_wait_for_the_ok_of_a_sub_that_waits_for_the_log() -> None:
     node = synced_node()
-    node.consumer()  # so that the channel is there
+    node.consumer()  # makes the channel
     sync(node)
     node.client().ask(pub("t", b"a") + pub("t", b"b"))
     sync(node)
@@ -137,7 +137,7 @@ def test_messages_wait_for_the_ok_of_a_sub_that_waits_for_the_log() -> None:
     assert client.answers() == [b"OK", b"OK", b"<1> b"]
     assert client.answers(pub("u", b"c")) == []
     node.client().ask(pub("t", b"d"))
-    assert client.answers() == [b"<1> d"]  # from now on they do not wait for that
+    assert client.answers() == [b"<1> d"]  # from now on messages do not wait for that OK
 
 
 def test_messages_that_wait_for_a_sub_do_not_follow_a_failed_publish() -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats, read deadlines and what IDENTIFY changes, with a clock that is moved by hand."""
+"""Heartbeats, read deadlines and what IDENTIFY changes, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_second_identify_does_not_change_how_messages_are_delivered() -> None:
     [message] = client.messages()
     assert client.protocol.describe().sample_rate == 99
     node.pass_time(0.9)
-    client.say(b"TOUCH " + message.id + b"\n")  # which does look at the later one
+    client.say(b"TOUCH " + message.id + b"\n")  # TOUCH does look at the later deadline
     node.pass_time(4.9)
     assert node.channel().in_flight_count == 1
     node.pass_time(0.2)

@@ -1,4 +1,4 @@
-"""Clients whose bodies do not end share a bound on what they hold."""
+"""Clients with incomplete bodies share a bound on the memory for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client publishes, without the client."""
+"""Publishing by one client, without the rest of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client as a consumer, without the client."""
+"""Consuming by one client, without the rest of the client."""
 
 from __future__ import annotations
 

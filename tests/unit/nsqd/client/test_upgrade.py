@@ -1,4 +1,4 @@
-"""What changes on the wire behind IDENTIFY: the order of the answers, what comes early, and who fails how."""
+"""The wire behind IDENTIFY: the order of answers, bytes that come early, and how upgrades fail."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_bytes_behind_identify_belong_to_the_new_stream(node: Node) -> None:
 
 
 def shake_hands(client: Client, certificates: Certificates) -> tuple[TlsLayer, bytes]:
-    """The client's end, and what was said inside first."""
+    """Return the client's end, and the first bytes inside TLS."""
     context = ssl.create_default_context(cafile=str(certificates.authority))
     tls = TlsLayer(context, server_side=False, server_hostname="localhost")
     data, done = b"", False
@@ -83,7 +83,7 @@ def shake_hands(client: Client, certificates: Certificates) -> tuple[TlsLayer, b
         if done:
             return tls, tls.decode(client.ask(tls.pending()))
         client.say(tls.pending())
-        client.node.pass_time(0.01)  # until it is our turn to be signed for
+        client.node.pass_time(0.01)  # until it is this handshake's turn
         data = client.hear()
     raise AssertionError("no handshake")
 

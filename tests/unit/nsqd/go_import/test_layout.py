@@ -17,7 +17,7 @@ def topic(*channels: str, paused: bool = False, held: tuple[str, ...] = ()) -> G
 
 
 def told(layout: Layout, **waiting: list[tuple[int, int]]) -> TopicState:
-    """What the journal amounts to."""
+    """Return the state that the journal amounts to."""
     channels = (layout.waiting_changes(name, waiting.get(name, [])) for name in layout.topic.channels)
     return replay(chain(layout.changes(), *channels))["t"]
 

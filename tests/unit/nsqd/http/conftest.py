@@ -26,7 +26,7 @@ class FakeSettings:
 
 
 class Nsqd:
-    """An nsqd's HTTP side, in memory."""
+    """The HTTP side of an nsqd, in memory."""
 
     def __init__(self, reading: Reading | None = None) -> None:
         self.store = FakeStore()

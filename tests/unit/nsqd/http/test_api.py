@@ -1,4 +1,4 @@
-"""Every endpoint but publishing: answers to the byte, and the order of checks."""
+"""Every endpoint except publishing: answers to the byte, and the order of checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may hold at most, because reading it would keep others waiting."""
+"""Bounds of a request, as reading a larger one would keep others waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/debug: which pages there are, and that they tell of this process."""
+"""/debug: its pages, and that they describe this process."""
 
 from __future__ import annotations
 

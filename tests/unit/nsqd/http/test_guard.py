@@ -20,7 +20,7 @@ from tests.unit.nsqd.http.conftest import Nsqd
 PAGE = Path("docs/how-to/rights.md")
 
 OWN = "orders"
-# What a query says, and the topic that holders limited to OWN are judged by; None: no topic.
+# A query, and the topic by which a holder limited to OWN is judged; None: no topic.
 QUERIES = {
     "": None,
     "topic=orders": OWN,
@@ -99,7 +99,7 @@ def test_every_route_of_nsqd_has_its_access(nsqd: Nsqd) -> None:
 
 
 def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> None:
-    """All routes, for all roles, limited to a topic or not, with every way to name a topic or two."""
+    """Tries all routes, for all roles, limited to a topic or not, with every way to name a topic or two."""
     guard = Guard(everybody, names_count=False)
     routes = [replace(route, handler=reached) for route in nsqd.app.routes]
     app = HttpApi(routes, log=logging.getLogger("nsqd.test"), guard=guard.check)
@@ -117,7 +117,7 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 def test_the_short_path_judges_as_the_table_says(nsqd: Nsqd, path: str) -> None:
-    """Its answers are those of the application, where 400 stands for a request that was let through and makes no sense."""
+    """Its answers equal the application's, where 400 stands for a request that was allowed and is otherwise invalid."""
     (route,) = (route for route in nsqd.app.routes if route.path == path)
     guard = Guard(everybody, names_count=False)
     for token, (query, topic) in product(TOKENS, QUERIES.items()):

@@ -1,4 +1,4 @@
-"""What HTTP answers when the disk refuses to read history."""
+"""HTTP answers when the disk refuses to read history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: every family with its kind, every figure where a parser finds it."""
+"""`/metrics`: every family with its kind, and every figure where a parser finds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
 def parsed(body: bytes) -> tuple[dict[str, str], dict[tuple[str, tuple[tuple[str, str], ...]], float]]:
-    """(kind of each family, value of each sample), as Prometheus' own text parser sees it."""
+    """Return (kind of each family, value of each sample), read by Prometheus' own text parser."""
     kinds: dict[str, str] = {}
     samples = {}
     for line in body.decode().splitlines():

@@ -1,4 +1,4 @@
-"""`from=`: the edges, a sequence, a time."""
+"""`from=`: the ends of the log, a sequence, a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEW_YEAR = 1_704_067_200 * SECOND  # 2024 in UTC
     ("2024-01-01t00:00:00z", AtTime(NEW_YEAR)),
     ("2024-01-01 00:00:00Z", AtTime(NEW_YEAR)),
     ("2024-01-01T02:00:00+02:00", AtTime(NEW_YEAR)),
-    ("2024-01-01T02:00:00 02:00", AtTime(NEW_YEAR)),  # a `+` that nobody escaped
+    ("2024-01-01T02:00:00 02:00", AtTime(NEW_YEAR)),  # an unescaped `+`
     ("2023-12-31T18:30:00-05:30", AtTime(NEW_YEAR)),
     ("2024-01-01T00:00:00.5Z", AtTime(NEW_YEAR + SECOND // 2)),
     ("2024-01-01T00:00:00.123456789Z", AtTime(NEW_YEAR + 123_456_789)),

@@ -58,7 +58,7 @@ def test_pub_answers_ok_and_keeps_the_body(nsqd: Nsqd) -> None:
     ],
 )
 def test_errors_come_in_the_order_of_the_original(nsqd: Nsqd, target: str, body: bytes, status: int, code: str) -> None:
-    for _ in range(2):  # queries are remembered, answers must not depend on that
+    for _ in range(2):  # parsed queries are remembered, which must not change answers
         answer = nsqd.post(target, body)
         assert (answer.status, answer.body) == (status, error(code))
         assert answer.headers["content-type"] == "application/json; charset=utf-8"
@@ -145,7 +145,7 @@ def test_other_words_for_binary_are_warned_of(nsqd: Nsqd, caplog: pytest.LogCapt
     ([b"\n" * 500, b"x" * 300], "BODY_TOO_BIG"),
     ([b"\n" * 450, b"x" * 300], "BODY_TOO_BIG"),
     ([b"\n" * 600], "BODY_TOO_BIG"),
-    ([b"\n" * 350, b"x" * 150 + b"\n" + b"x"], "BODY_TOO_BIG"),  # the long line ends with the first byte too many
+    ([b"\n" * 350, b"x" * 150 + b"\n" + b"x"], "BODY_TOO_BIG"),  # ends with the first byte too many
     ([b"\n" * 349, b"x" * 150 + b"\n" + b"xx"], "MSG_TOO_BIG"),
 ])  # fmt: skip
 def test_long_text_fails_at_the_first_line_that_is_wrong(nsqd: Nsqd, body: list[bytes], code: str) -> None:

@@ -1,4 +1,4 @@
-"""The short path: the same answers as the application gives, in order, whatever the packets."""
+"""The short path gives the same answers as the application, in order, whatever the packets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Client:
-    """A connection on the poller: what is owed is sent after each turn."""
+    """A connection on the poller: answers are sent after each turn."""
 
     def __init__(self) -> None:
         self.store = FakeStore()
@@ -181,7 +181,7 @@ def test_long_body_is_refused_unread(client: Client, target: str, size: int, cod
     head = b"POST %s?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (target.encode(), size)
     assert client.send(head) == failure(b"413 Request Entity Too Large", code, close=True)
     assert client.send(b"x" * 1000 + PING) == b""
-    assert not client.quick.finished  # what is still coming would make the close a reset
+    assert not client.quick.finished  # bytes that still arrive would turn the close into a reset
     client.quick.tick(client.quick.next_deadline)
     assert client.quick.finished
 
@@ -265,7 +265,7 @@ def test_handing_off_waits_until_all_is_answered_and_sent(client: Client) -> Non
     client.store.hold = True
     client.send(post("/pub?topic=t", b"a") + OTHERS[0])
     assert not client.quick.reading
-    client.quick.receive(b"more", 101.0)  # was in the buffer already
+    client.quick.receive(b"more", 101.0)  # arrived before the hand-over
     client.store.settle()
     assert client.quick.bytes_to_send() == [OK]
     client.quick.sent(5)
@@ -337,7 +337,7 @@ def test_the_request_whose_body_began_first_makes_room(client: Client) -> None:
     other = QuickHttp(client.routes, hand_off=lambda received: None, wake=lambda: None)
     request = post("/pub?topic=t", b"x" * 90)
     assert client.send(request[:-30]) == b""
-    assert client.routes.unfinished.total == 64  # with the size in front, as the log has it
+    assert client.routes.unfinished.total == 64  # counted with the size in front, as in the log
     other.receive(request[:-30], 0.0)
     assert client.flush() == failure(b"503 Service Unavailable", b"TOO_MANY_UNFINISHED_BODIES", close=True)
     assert client.quick.finished

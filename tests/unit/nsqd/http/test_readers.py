@@ -1,4 +1,4 @@
-"""`/topic/reader`: what readers report, and what `/topic/log` and `/metrics` tell of it."""
+"""`/topic/reader`: reports of readers, and how `/topic/log` and `/metrics` show them."""
 
 from __future__ import annotations
 

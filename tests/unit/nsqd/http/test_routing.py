@@ -1,4 +1,4 @@
-"""NSQ's way of answering, whatever the endpoint: routes, redirects, refusals, crashes, arguments, the log line."""
+"""What all endpoints have in common: routes, redirects, refusals, crashes, arguments, the log line."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_log_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_body_that_is_still_withheld_ends_the_connection() -> None:
-    # Whether it will come is the client's choice, so what follows could be a body or a request.
+    # The client may send the body or not, so what follows could be a body or a request.
     answer = call("POST", "/topic/create", Expect="100-continue")
     assert answer.headers["connection"] == "close"
 

@@ -67,7 +67,7 @@ CLIENT_JSON = (
     b'"topology_zone":"","topology_region":"","tls":false,"tls_cipher_suite":"","tls_version":"",'
     b'"tls_negotiated_protocol":"","tls_negotiated_protocol_is_mutual":false}'
 )
-# As a reference daemon wrote it.
+# Written by a real Go nsqd.
 CHANNEL_JSON = (
     b'{"channel_name":"c1","depth":0,"backend_depth":0,"in_flight_count":1,"deferred_count":0,"message_count":1,'
     b'"global_msg_count":1,"requeue_count":0,"timeout_count":0,"client_count":1,"clients":[' + CLIENT_JSON + b"],"

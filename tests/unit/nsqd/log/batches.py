@@ -1,4 +1,4 @@
-"""Batches for the tests of the log, made and made up."""
+"""Batches for the tests of the log: fixed ones and random ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bodies_of(batch: Batch) -> list[bytes]:
 
 
 def facts(batch: Batch) -> tuple[object, ...]:
-    """All that a batch is, for comparing."""
+    """Return everything that makes up a batch, for comparing."""
     return (
         batch.base_sequence,
         batch.base_id,
@@ -40,7 +40,7 @@ def facts(batch: Batch) -> tuple[object, ...]:
 @st.composite
 def batches(draw: st.DrawFn, *, sequence: int | None = None) -> Batch:
     bodies = draw(st.lists(st.binary(max_size=40), min_size=1, max_size=12))
-    if draw(st.booleans()):  # of equal sizes, as they often are
+    if draw(st.booleans()):  # often all messages have the same size
         bodies = [body.ljust(40) for body in bodies]
     return make_batch(
         draw(st.integers(0, 2**63)) if sequence is None else sequence,
@@ -53,7 +53,7 @@ def batches(draw: st.DrawFn, *, sequence: int | None = None) -> Batch:
 
 @st.composite
 def batch_runs(draw: st.DrawFn, *, first: int = 0, most: int = 8) -> list[Batch]:
-    """Batches that follow each other, at least one."""
+    """Generate consecutive batches, at least one."""
     run = [draw(batches(sequence=first))]
     for _ in range(draw(st.integers(0, most - 1))):
         run.append(draw(batches(sequence=run[-1].end_sequence)))

@@ -1,4 +1,4 @@
-"""What two marks of the clocks say about the wall clock in between."""
+"""What two marks of the clocks say about a wall clock that was set in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments go: by retention, by keys, and when all is finished."""
+"""Which segments may be removed: by retention, by keys, and when everything is finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.nsqd.log.batches import make_batch
 
 
 class Log:
-    """Segments of ten messages and a thousand bytes each, in a store that has no other log."""
+    """Segments of ten messages and a thousand bytes each, in a store without other logs."""
 
     def __init__(self, folder: Path, bases: list[int], **settings: object) -> None:
         self.now = 1_000

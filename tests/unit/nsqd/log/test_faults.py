@@ -1,4 +1,4 @@
-"""What does not work now, and how healthy that makes the node."""
+"""The current faults, and the node's health that follows from them."""
 
 from __future__ import annotations
 

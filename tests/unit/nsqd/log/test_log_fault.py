@@ -1,4 +1,4 @@
-"""A log that fails: when it is tried again, and when it works."""
+"""A log that fails: when it is tried again, and when it works again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether publishing is open, by what was seen to be free and what was appended since."""
+"""Whether publishing is open, by the last known free space and what was appended since."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIBIBYTE = 1 << 30
         (5000, GIBIBYTE, 5000),
         (AUTOMATIC, 1000 * GIBIBYTE, 256 * MEBIBYTE),
         (AUTOMATIC, 40 * MEBIBYTE, 2 * MEBIBYTE),
-        (AUTOMATIC, 0, 0),  # a file system that does not say how large it is
+        (AUTOMATIC, 0, 0),  # a file system that does not report its size
     ],
 )
 def test_five_percent_and_at_most_256_mebibytes_unless_something_else_is_wanted(
@@ -38,7 +38,7 @@ class Disk:
         self.reserve = Reserve(reserve)
 
     def append(self, size: int) -> bool:
-        """Asks first, as the store does; what is let in is written at once."""
+        """Ask first, as the store does; what is accepted is written at once."""
         if self.reserve.wants_look(size, self.now):
             self.look()
         if not self.reserve.take(size):
@@ -103,7 +103,7 @@ def test_it_opens_by_itself_and_not_for_a_few_bytes() -> None:
     disk.now += CLOSED_INTERVAL
     assert not disk.append(1)
     disk.free = 18 * MEBIBYTE
-    assert not disk.append(1)  # it was looked just now
+    assert not disk.append(1)  # the free space was asked for just now
     disk.now += CLOSED_INTERVAL
     assert disk.append(1)
 

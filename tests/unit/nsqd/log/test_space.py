@@ -1,4 +1,4 @@
-"""Publishing and the disk's free space: what is refused, and when the node says so."""
+"""Publishing and the disk's free space: what is refused, and when the node's health shows it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_full_disk_is_a_fault_until_there_is_room_again() -> None:
     assert node.space.refusal(1) == LOW
     assert node.faults.text_of(Fault.RESERVE) == LOW
     node.disk.free = 1000 * MEBIBYTE
-    assert node.space.refusal(1) == LOW  # nobody has looked again
+    assert node.space.refusal(1) == LOW  # the free space was not asked for again
     node.now += CLOSED_INTERVAL
     assert node.space.refusal(1) is None
     assert node.faults.health == "OK"

@@ -1,4 +1,4 @@
-"""What a peer is told: the difference between what it knows and what there is."""
+"""What a peer is sent: the difference between what it knows and what exists."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_came_and_went_in_between_is_not_mentioned() -> None:
 
 
 def test_a_topic_made_again_is_another_one() -> None:
-    """The peer may have a tombstone for the old one, or have been told to forget it."""
+    """The peer may have a tombstone for the old one, or may have been told to forget it."""
     topics = {"t": topic("c")}
     registration = connected(topics)
     topics["t"] = topic("c")
@@ -132,7 +132,7 @@ def test_the_peer_ends_up_knowing_what_there_is(steps: list[tuple[str, str, str]
             if word == "REGISTER":
                 known.update((names[0], " ".join(names)))
             else:
-                known.remove(" ".join(names))  # never of what it was not told
+                known.remove(" ".join(names))  # raises for a name that was never registered
         return bool(commands)
 
     for step, name, channel in steps:

@@ -1,4 +1,4 @@
-"""What statsd is told: names, kinds, order, and how lines are packed."""
+"""Metrics for statsd: names, kinds, order, and how lines are packed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When messages are carried forward, and what a cursor that goes back changes. The files: tests/integration/log."""
+"""When messages are carried forward, and what changes if a cursor goes back. Files: tests/integration/log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.log_settings import log_settings
 
 
 class Log:
-    """Three sealed segments of ten messages each, of which everything is synced."""
+    """Three sealed segments of ten messages each, all synced."""
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0

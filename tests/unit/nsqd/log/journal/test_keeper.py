@@ -1,4 +1,4 @@
-"""The journal's upkeep: it is written when the disk takes it, and its faults are told."""
+"""The journal's upkeep: when it is written, and how its faults are reported."""
 
 from __future__ import annotations
 

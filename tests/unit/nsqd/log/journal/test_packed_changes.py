@@ -1,4 +1,4 @@
-"""Changes that are kept packed."""
+"""Changes in packed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation of the journal: what is due, which snapshots are to come, and what they replace."""
+"""Rotation of the journal: when it is due, which snapshots are still to come, and which files they replace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def state_of(topic: str) -> list[Entry]:
 
 
 def told(it: Rotation) -> list[Entry]:
-    """What is told until all snapshots are written."""
+    """Return what is written until all snapshots are there."""
     changes: list[Entry] = []
     while it.lacks_snapshots:
         changes += it.next_changes(state_of)

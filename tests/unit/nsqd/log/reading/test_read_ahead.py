@@ -1,4 +1,4 @@
-"""Who reads on and on, and how far ahead of them."""
+"""Which channels read sequentially, and how far to read ahead of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nsqd.log.files import Files
 from nsqd.log.reading.read_ahead import AHEAD_BYTES, MOST_STREAMS, ReadAhead, Streams
 from nsqd.log.segment import Segment
 
-STEP = 100_000  # bytes that are read at a time
+STEP = 100_000  # bytes of one read
 
 
 def segment(base: int = 0, size: int = 20 * AHEAD_BYTES) -> Segment:

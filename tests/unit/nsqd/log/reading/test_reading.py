@@ -1,4 +1,4 @@
-"""How long a start or a thread waits for a disk that refuses to read."""
+"""How long a start, or a thread, waits for a disk that refuses to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, patiently
 
 
 class SickDisk:
-    """Takes so many seconds to refuse each read."""
+    """Takes this many seconds to refuse each read."""
 
     def __init__(self, seconds: float) -> None:
         self.now = 100.0

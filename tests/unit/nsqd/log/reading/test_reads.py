@@ -1,4 +1,4 @@
-"""Reading for all logs: what is given back, and what the disk refuses."""
+"""Reads for all logs: their results, and refusals of the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Node:
 
 
 class Reader:
-    """Holds blocks until it was idle so many times."""
+    """Holds blocks until it was idle this many times."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks

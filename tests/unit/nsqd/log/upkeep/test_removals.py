@@ -1,4 +1,4 @@
-"""Files and folders on their way out: what a round takes, holds back, and brings back."""
+"""Removing files and folders: what a round takes, holds back, and puts back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which logs a round takes, and who is answered when it has ended."""
+"""Which logs a round syncs, and which publishers get their answer when it has ended."""
 
 from __future__ import annotations
 

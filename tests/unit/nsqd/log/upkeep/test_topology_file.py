@@ -1,4 +1,4 @@
-"""The names that are to be written to topology.json."""
+"""The names that have to be written to topology.json."""
 
 from __future__ import annotations
 

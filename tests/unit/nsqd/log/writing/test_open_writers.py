@@ -1,4 +1,4 @@
-"""Descriptors to write: bounded, and closed when nothing is written."""
+"""Descriptors for writing: bounded, and closed when nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log's next sync covers, and who is answered when it has ended."""
+"""What a log's next sync covers, and which receipts are settled when it has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = Path("/data/topics/t")
 
 
 class Log:
-    """What of a log its syncing sees."""
+    """The part of a log that its syncing uses."""
 
     def __init__(self, **state: object) -> None:
         self.unsynced = Unsynced(FOLDER, LogState("id", **state))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What waits for the next write: what of it fits, what is taken, and what is rolled back."""
+"""The write buffer: what fits, what is taken for a write, and what is rolled back."""
 
 from __future__ import annotations
 
