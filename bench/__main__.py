@@ -1,4 +1,4 @@
-"""`python -m bench NAME`: one question to real processes on loopback, answered with a table and a result file."""
+"""`python -m bench NAME`: one measurement of real processes on loopback, with a table and a result file."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"
-BUSY: Final = 0.5  # load average above which the figures say little
+BUSY: Final = 0.5  # load average above which the figures mean little
 
 
 def main(argv: Sequence[str]) -> int:
     settings = _parser().parse_args(argv)
     command = shlex.join(["python", "-m", "bench", *argv])
-    # Whatever ends us, what we started and wrote must go: both signals unwind through every `with`.
+    # Processes and files must go, whatever ends the benchmark: both signals unwind through every `with`.
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(int(settings.at_most * 60))

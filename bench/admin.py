@@ -1,4 +1,4 @@
-"""nsqadmin before a big cluster: how long a page takes, what being live costs, with and without viewers, and memory."""
+"""nsqadmin with a big cluster: the time of a page, the cost of live updates with and without viewers, and memory."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _share_of_a_core(pid: int, seconds: float) -> float:
 
 @contextmanager
 def _viewers(port: int, count: int) -> Iterator[None]:
-    """Browsers that look at the overview and at a page of a hundred topics."""
+    """Run browsers that look at the overview and at a page of a hundred topics."""
     only = ",".join(f"topic-{number}" for number in range(100))
     with ExitStack() as stack:
         for number in range(count):
@@ -143,7 +143,7 @@ def _viewers(port: int, count: int) -> Iterator[None]:
             sock = connection.sock
             response = connection.getresponse()
             stack.callback(response.close)
-            # Or closing would wait until the reader's read has ended, which may take until the next event.
+            # Otherwise closing would wait for the reader's read, which may take until the next event.
             stack.callback(sock.shutdown, socket.SHUT_RDWR)
             reader = threading.Thread(target=_drain, args=(response,), daemon=True)
             reader.start()
@@ -154,7 +154,7 @@ def _drain(response: http.client.HTTPResponse) -> None:
     try:
         while response.read1(65536):
             pass
-    except (OSError, ValueError, AttributeError):  # closed under us: that is how it ends
+    except (OSError, ValueError, AttributeError):  # the connection was closed: this is the normal end
         pass
 
 

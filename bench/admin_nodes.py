@@ -1,4 +1,4 @@
-"""Nodes that exist over HTTP only: an nsqlookupd and some nsqd with many topics, for nsqadmin to look at.
+"""Fake nodes with HTTP only: an nsqlookupd and some nsqd with many topics, for nsqadmin to poll.
 
 `python -m bench.admin_nodes NODES TOPICS CHANNELS LIVELY` prints the nsqlookupd's port and serves until it is killed.
 LIVELY is the share of topics whose numbers change from one answer to the next.
@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 HOST: Final = "127.0.0.1"
-_VARIANTS: Final = 6  # answers that follow each other; made once, so that making them costs the machine nothing later
+_VARIANTS: Final = 6  # successive answers, made once so that they cost nothing later
 
 
 class Nsqd:

@@ -1,4 +1,4 @@
-"""A large backlog: how soon is its first part in the table, and how much of the work does a kill half-way throw away?
+"""A large backlog: how soon is its first part in the table, and how much work does a kill half-way lose?
 
 `nsqpipe land --until-now` runs as users run it. When half of the messages are in the table it is killed, started again, and in
 the end the table's log has to count each message once.
@@ -101,7 +101,7 @@ def _commits_until(table: Path, rows: int, process: subprocess.Popen[bytes]) -> 
 
 
 def _commits(table: Path) -> list[Commit]:
-    """Those that added rows; joining files adds none."""
+    """Return the commits that added rows; joining files adds none."""
     found = []
     for path in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""The brokers that are measured: nsqd and the yardstick as fresh processes, or whatever listens on a port."""
+"""The brokers that are measured: nsqd and the yardstick as fresh processes, or any broker that listens on a port."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ class Broker:
         self.post_all([f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel={channel}"])
 
     def processor_seconds(self) -> float:
-        """Return what all threads have used, by the process's own clock: the ticks of /proc/PID/stat are too coarse."""
+        """Return the time of all threads, by the process's own clock: the ticks of /proc/PID/stat are too coarse."""
         if self.pid is None:
             return nan
         return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3), which Python lacks
 
     def forget(self, topic: str) -> None:
-        """Delete the topic, if the broker is not ours to throw away."""
+        """Delete the topic, if the broker outlives the run."""
         if self.pid is None and self.http_port is not None:
             self.post_all([f"/topic/delete?topic={topic}"])
 
@@ -111,7 +111,7 @@ class Broker:
         return http.client.HTTPConnection(HOST, self.http_port, timeout=START_LIMIT)
 
 
-# How to get one: each call of the factory is a fresh process on an empty folder.
+# Each call of the factory starts a fresh process on an empty folder.
 Factory = Callable[[], AbstractContextManager[Broker]]
 
 

@@ -21,13 +21,13 @@ class Build(StrEnum):
 
     @property
     def core(self) -> str:
-        """Its name in nsqd's log."""
+        """Return the name of the build in nsqd's log."""
         return "compiled" if self is Build.COMPILED else "pure Python"
 
     def python(self, tree: Path = ROOT) -> list[str]:
         """Return the start of the command line that runs this build of the checkout `tree`."""
         if self is Build.COMPILED:
-            return [str(tree / ".venv-compiled" / "bin" / "python"), "-I"]  # without -I the sources would come first
+            return [str(tree / ".venv-compiled" / "bin" / "python"), "-I"]  # without -I sources come first
         return [sys.executable if tree == ROOT else str(tree / ".venv" / "bin" / "python")]
 
 

@@ -1,4 +1,4 @@
-"""Our client library beside the others: one process, one connection, the same nsqd, in the same run."""
+"""Our client library compared with others: one process, one connection, the same nsqd, in the same run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     clients = (OURS, *OTHERS)
     for mode in modes:
         for number in range(settings.runs):
-            at = number % len(clients)  # each is the first in its turn
+            at = number % len(clients)  # each client is first in turn
             with fresh() as broker:
                 for client in clients[at:] + clients[:at]:
                     topic = f"bench_{mode}_{client}"

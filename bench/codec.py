@@ -1,4 +1,4 @@
-"""What a layer costs by itself: the bytes that nsqd has to decode and encode for a message, without nsqd around it.
+"""The cost of a layer by itself: nsqd's decoding and encoding for a message, without nsqd.
 
 The same batches as `bench.stream_client` sends go through the layers that nsqd uses, in this process, and only the time
 of this thread counts.
@@ -50,7 +50,7 @@ def cost(stream: str, mode: str, certificate: Path, key: Path) -> float:
 
 
 def _traffic(mode: str) -> tuple[bytes, bytes, int]:
-    """Return the bytes that come, those that go, and the number of messages."""
+    """Return the bytes that arrive, those that leave, and the number of messages."""
     if mode == "pub":
         return b"".join(pub("singles", body) for body in bodies(SINGLES)), OK_FRAME * SINGLES, SINGLES
     if mode == "mpub":
@@ -82,7 +82,7 @@ def _pair(kind: str, certificate: Path, key: Path) -> tuple[Layer, Layer]:
 
 
 class _Flushing(DeflateLayer):
-    """As the benchmark's client, which compresses a batch without knowing the one before."""
+    """A layer like the benchmark's client, which compresses each batch on its own."""
 
     def encode(self, data: bytes) -> bytes:
         compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)

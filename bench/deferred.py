@@ -1,4 +1,4 @@
-"""A million messages deferred for days: how long until nsqd is ready again, in how much memory, and who has to wait.
+"""A million messages deferred for days: how long until nsqd is ready again, with how much memory, and who waits?
 
 Each is published alone, so each is a record, a change in the journal, and a position in memory of its own.
 """
@@ -68,7 +68,7 @@ def _check(broker: Broker, count: int) -> None:
 
 
 class _Waiting:
-    """Asks /ping all the time, and remembers the longest wait for an answer."""
+    """Asks /ping all the time, and records the longest wait for an answer."""
 
     def __init__(self, broker: Broker) -> None:
         self.longest = 0.0

@@ -1,4 +1,4 @@
-"""A backlog from disk: nsqd writes it, ends, starts again with empty caches, and hands all of it to consumers."""
+"""A backlog from disk: nsqd writes it, ends, starts again with empty caches, and delivers all of it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _drain(work: Work, count: int, *, is_cold: bool, settings: argparse.Namespac
         if is_cold:
             evict(folder)
         with running_nsqd(folder, settings.build, settings.flag) as (broker, _):
-            # Status 4, not all of them came, is for the row to say.
+            # Status 4 means that not all of them came; the row shows that.
             load = work.load(
                 *("sub", broker.tcp_port, TOPIC, "ch", 2, 2500, 300, f"count={count}", f"verify={count}", "quiet=10"),
                 at_most=300,

@@ -13,7 +13,7 @@ from bench.report import Benchmark, Report, markdown_table, replace_file
 
 QUESTION: Final = "all of them, and a summary in Markdown"
 
-# What --quick asks for instead: enough to see that everything works, not enough for a claim.
+# Settings of --quick: enough to see that everything works, not enough for a claim.
 QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "throughput": ("--runs=1", "--seconds=0.5"),
     "latency": ("--runs=1", "--seconds=1"),

@@ -1,4 +1,4 @@
-"""What ten channels cost instead of one: the log is shared, so bytes on disk should not grow with channels."""
+"""The cost of ten channels instead of one: they share the log, so bytes on disk should not grow with channels."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def _measure(work: Work, channels: int, settings: argparse.Namespace) -> dict[st
 
 
 def _bytes_written(pid: int) -> int:
-    """Handed to write() by the process, log and journal alike; what goes to sockets is not in it.
+    """Return the bytes that the process passed to write(), for log and journal alike, but not to sockets.
 
-    Not what is on disk at the end: when all is consumed the log goes, and the little that is left says nothing.
+    The bytes on disk at the end would say nothing: when everything is consumed the log is removed.
     """
     for line in Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")

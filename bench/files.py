@@ -9,14 +9,14 @@ from pathlib import Path
 def evict(folder: Path) -> None:
     """Evict the folder's files from the page cache, so that they are read from the disk again.
 
-    Of these files only: /proc/sys/vm/drop_caches would need root and slow down everyone else on the machine.
+    Only these files: /proc/sys/vm/drop_caches would need root, and slow down everyone else on the machine.
     """
     for path in folder.rglob("*"):
         if not path.is_file():
             continue
         file = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(file)  # only clean pages can go
+            os.fsync(file)  # only clean pages can be evicted
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
@@ -29,5 +29,5 @@ def bytes_in(folder: Path) -> int:
             if path.is_file():
                 total += path.stat().st_size
         except FileNotFoundError:
-            pass  # the log dropped a file between the listing and the question
+            pass  # the log removed the file since it was listed
     return total

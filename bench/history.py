@@ -1,7 +1,7 @@
-"""Reading the past: a range of the log over HTTP, and a consumer with a large backlog.
+"""Reading history: a range of the log over HTTP, and a consumer with a large backlog.
 
-`/topic/read` is asked for the whole log by one reader, after the page cache has lost it and again when it has it. The
-drain is the same backlog through a channel, beside as much as fits into the tail cache, which never touches the disk.
+One reader reads the whole log with `/topic/read`, first with an empty page cache and then with a full one. The drain is
+the same backlog through a channel, compared with as much as fits into the tail cache, which never touches the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.report import Benchmark, Row, at_least, at_most
 from bench.work import HOST, Failed, Work, say
 
 TOPIC: Final = "bench_history"
-KEEP: Final = "--retention-bytes=1TB"  # what was drained once is there for the next run
+KEEP: Final = "--retention-bytes=1TB"  # drained messages stay for the next run
 CACHED_MESSAGES: Final = 1_000_000
 END: Final = b"\r\n0\r\n\r\n"
 MB: Final = 1_000_000

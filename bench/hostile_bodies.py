@@ -1,6 +1,6 @@
-"""Bodies made to keep a parser busy, each as large as it may be, and the parser on the event loop that reads it.
+"""Bodies made to keep a parser busy, each as large as allowed, and the parser on the event loop that reads it.
 
-`bench parsers` shows what they cost, `tests/integration/test_hostile_bodies.py` that they cost no more than they may.
+`bench parsers` shows their cost, and `tests/integration/test_hostile_bodies.py` checks its limits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from nsqd.http.mpub_body import BinaryBody, LinesBody
 IDENTIFY: Final = Limits().max_identify
 BODY: Final = Limits().max_body
 ONE_READ: Final = 120 * 1024  # what the poller reads at once
-ANSWER: Final = 512 << 10  # of an authorization server
+ANSWER: Final = 512 << 10  # largest answer of an authorization server
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """`work` is the longest stretch during which nobody else is served; `most` is what it may take, in milliseconds."""
+    """`work` is the longest stretch in which no other client is served; `most` is its limit in milliseconds."""
 
     parser: str
     body: str
@@ -75,7 +75,7 @@ def _quietly(parse: Callable[..., object], *arguments: object) -> None:
 
 
 def _documents(size: int) -> Iterator[tuple[str, bytes]]:
-    """Each has `size` bytes at most."""
+    """Return documents of at most `size` bytes."""
     yield "many keys", _filled(b"{", (b'"%x":1' % number for number in range(size)), b"}", size)
     yield "equal keys", _filled(b"{", iter(lambda: b'"client_id":""', None), b"}", size)
     for name, item in {
@@ -126,7 +126,7 @@ def _grant(pattern: str) -> bytes:
 
 
 def _longest_step(body: bytes) -> Callable[[], None]:
-    """Others are served between two steps once a slice is over, so the first step and the longest later one count."""
+    """Return the longest step. Other clients are served between two steps once a slice is over."""
 
     def work() -> None:
         with suppress(GrantError):

@@ -1,4 +1,4 @@
-"""What a row costs on its way from a topic into a Delta table: processor time of driver, JVM and workers.
+"""The cost of a row on its way from a topic into a Delta table: processor time of driver, JVM and workers.
 
 Ways take turns, each in a session of its own, on the same topic: in one pass as `nsqpipe land` does it, by rows through
 Spark as `format("nsq")` and `format("nsqtable")` do it for everybody else, and Spark's own copy of the same rows from
@@ -22,10 +22,10 @@ from bench.spark.stage import KEEP, wait_until_readable
 from bench.work import HERE, HOST, ROOT, Failed, Work, say, started
 
 RAW: Final = 1.2  # microseconds of processor time
-COPY: Final = 0.8  # of the rows a second of Spark's own copy
+COPY: Final = 0.8  # share of the rows a second of Spark's own copy
 JSON: Final = 1.8  # times the rows a second of two queries
 WAYS: Final = ("raw", "rows", "copy", "json")
-BEFORE: Final = ("raw", "json")  # that an older checkout has, too
+BEFORE: Final = ("raw", "json")  # ways that an older checkout has, too
 NAMES: Final = {
     "raw": "raw, in one pass",
     "rows": "raw, by rows through Spark",

@@ -35,10 +35,9 @@ _LOOK_EVERY = 0.2  # seconds
 
 
 class Used(threading.Thread):
-    """Processor seconds of our session by kind of process, also of what has ended.
+    """Processor seconds of our session by kind of process, including processes that have ended.
 
-    Nobody waits for Spark's Python workers in a way that would leave their time with a parent, so all are looked at
-    again and again.
+    The time of Spark's Python workers does not end up with a parent, so all processes are looked at again and again.
     """
 
     def __init__(self) -> None:
@@ -98,7 +97,7 @@ def copy(spark: Any, table: Path, folder: Path) -> None:
 
 
 def _kinds() -> Any:
-    """An older checkout has them elsewhere."""
+    """Return the decoders, which an older checkout has in another module."""
     return import_module("nsqpipe.kinds" if find_spec("nsqpipe.kinds") else "nsqpipe.decoders").Kind
 
 

@@ -1,4 +1,4 @@
-"""How long a message takes from the publisher's send to the consumer's receive, at a steady pace."""
+"""The time of a message from the publisher's send to the consumer's receive, at a steady pace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             loads.append(load)
             say(f"{name:>11} p50 {load['p50_us']:.0f} µs, p99 {load['p99_us']:.0f} µs, p99.9 {load['p999_us']:.0f} µs")
     rows = [
-        # The ratio would hide the demand, which is on the time itself.
+        # A ratio would hide the demand, which applies to the time itself.
         Row(f"{name} at {settings.rate:,} msg/s", "µs", _column(quiet, key), demand)
         for key, (name, demand) in QUANTILES.items()
     ]

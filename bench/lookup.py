@@ -1,4 +1,4 @@
-"""nsqlookupd after a restart: how long until all nsqd are registered again, and how slow are answers meanwhile?"""
+"""nsqlookupd after a restart: how long until all nsqd are registered again, and how slow are its answers meanwhile?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.work import HOST, Failed, Work, say, started
 
 PAUSE: Final = 0.002  # seconds between questions: a consumer asks once a minute, so this is a crowd
 START_LIMIT: Final = 30.0
-# How they share topics, and how many commands they send ahead: NSQ's nsqd sends one at a time.
+# (How the nsqd share topics, how many commands they send ahead.) NSQ's nsqd sends one at a time.
 CASES: Final = {"shared": ("shared", 1), "own": ("own", 1), "ahead": ("shared", 1000)}
 
 
@@ -59,7 +59,7 @@ def _case(name: str, settings: argparse.Namespace, work: Work) -> list[Row]:
                 took, latencies = _ask_until_registered(fleet, http_port, topics)
                 if (count := _producers(http_port)) != settings.connections * settings.topics:
                     raise Failed(f"{count} producers after all have registered")
-                if round:  # the first one is a start and no restart
+                if round:  # the first round is a start, not a restart
                     seconds.append(took)
                     p99.append(quantiles(latencies, n=100)[98] * 1000)
                     worst.append(max(latencies) * 1000)
@@ -75,13 +75,13 @@ def _case(name: str, settings: argparse.Namespace, work: Work) -> list[Row]:
 @contextmanager
 def _nsqlookupd(tcp: int, http_port: int, log: Path, flags: list[str]) -> Iterator[int]:
     command = [sys.executable, "-m", "nsqlookupd", f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http_port}"]
-    # With its log as everyone has it, a line for each registration: that is a good part of the work.
+    # With the default log, which has a line for each registration: that is a good part of the work.
     with log.open("wb") as out, started([*command, *flags], stdout=out, stderr=out) as process:
         yield process.pid
 
 
 def _ask_until_registered(fleet: subprocess.Popen[bytes], port: int, topics: list[str]) -> tuple[float, list[float]]:
-    """The seconds that the fleet reports, and how long each question took from the first that could be asked."""
+    """Return the seconds that the fleet reports, and how long each request took."""
     assert fleet.stdout is not None
     connection = _connected(port)
     latencies: list[float] = []

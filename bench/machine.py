@@ -1,4 +1,4 @@
-"""What a figure depends on besides our code: the machine and the versions. No names of hosts, people or folders."""
+"""What a figure depends on besides our code: machine and versions. No names of hosts, people or folders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _field(path: Path, name: str) -> str:
 
 
 def _commit() -> str:
-    """The commit that was measured; with "+" when the daemon's code differs from it."""
+    """Return the commit that was measured, with "+" if the daemon's code differs from it."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", "nsqd", "common")

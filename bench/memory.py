@@ -15,7 +15,7 @@ from bench.report import Benchmark, Row, at_most
 from bench.work import Failed, Work, say
 
 SIZE: Final = 200
-ON_DISK: Final = 240  # bytes of one such message in the log, rounded up
+ON_DISK: Final = 240  # bytes of one message in the log, rounded up
 LONGEST_DEFER: Final = 3_600_000  # ms, NSQ's default limit
 TOPIC: Final = "bench_memory"
 
@@ -93,7 +93,7 @@ def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
             paths.append(f"/topic/create?topic={TOPIC}_{number}")
             paths.append(f"/channel/create?topic={TOPIC}_{number}&channel=ch")
         broker.post_all(paths)
-        # What was begun in the background (files, topology) may end first.
+        # Lets background work (files, topology) end first.
         time.sleep(3)
         used = _processor_share(broker, settings.idle)
         return [

@@ -23,7 +23,7 @@ BODY = b"x" * 200
 
 
 class NoLog:
-    """Keeps batches in memory and settles at once."""
+    """A log that keeps batches in memory and settles receipts at once."""
 
     first: int = 0
     cached_from: int = 0
@@ -81,7 +81,7 @@ class NoStore:
     def reserve_ids(self, until: int) -> None:
         pass
 
-    # What a turn asks of it
+    # Called by a turn
 
     journal_error = publishing_error = None
 

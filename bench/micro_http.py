@@ -1,4 +1,4 @@
-"""What publishing's short path costs for each request, without sockets: `python -m bench.micro_http`.
+"""The cost of a request on publishing's short path, without sockets: `python -m bench.micro_http`.
 
 The broker is a stand-in that does nothing, so that only parsing, deciding and answering are measured.
 """

@@ -1,4 +1,4 @@
-"""What hostile bodies cost the parsers that run on a loop, in this process; see bench/hostile_bodies.py."""
+"""The cost of hostile bodies for the parsers that run on a loop, in this process; see bench/hostile_bodies.py."""
 
 from __future__ import annotations
 

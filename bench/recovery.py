@@ -1,7 +1,7 @@
-"""How long nsqd takes until it is ready again, after a clean stop and after a kill at work, and whether all is there.
+"""How long nsqd takes until it is ready again, after a clean stop and after a kill under load, and what it has then.
 
-Ready means that TCP accepts and `/ping` answers OK. nsqd is killed while publishers are at it, so there are ends
-of files to find; what was confirmed must be there afterwards, and no more than was sent.
+Ready means that TCP accepts and `/ping` answers OK. nsqd is killed while publishers are at work, so recovery finds torn
+ends. Every confirmed message has to be there afterwards, and none that was not sent.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _write(settings: argparse.Namespace, work: Work, broker: Broker) -> int:
     total += int(load["msgs"])
     topic = _topic_names(TOPIC, batched)[0]
     consumed = work.load("sub", broker.tcp_port, topic, CHANNEL, 1, 1000, 30, f"count={FINISHED}", at_most=30)
-    # What was still in flight at the end of that run comes back; only what was finished is gone.
+    # Messages in flight at the end of that run come back; only finished ones are gone.
     time.sleep(0.5)
     depth = _depth(broker)
     if total - int(consumed["finished"]) != depth:

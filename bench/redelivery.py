@@ -1,4 +1,4 @@
-"""Messages that come back: a full window that times out, and consumers that requeue everything once."""
+"""Redelivery: a full window that times out, and consumers that requeue everything once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return [
         Row(f"{WINDOW} in flight time out: too late, p50", "ms", tuple(late)),
         Row(f"{WINDOW} in flight time out: too late, most", "ms", tuple(latest)),
-        # Counted from when the client read it, which is later than when nsqd sent it.
+        # Counted from when the client read the message, which is later than when nsqd sent it.
         Row(f"{WINDOW} in flight time out: too early, most", "ms", tuple(early)),
         Row("each requeued once, then finished, 2 connections", "msg/s", tuple(requeued)),
         Row("lost, all runs", "messages", (lost,), at_most(0)),

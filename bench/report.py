@@ -20,7 +20,7 @@ HEADINGS: Final = ("what", "unit", "median", "min", "max", "compared with", "med
 
 @dataclass(frozen=True)
 class Demand:
-    """What must hold: of the ratio where there is something to compare with, else of the median."""
+    """A demand on the ratio, or, if there is nothing to compare with, on the median."""
 
     limit: float
     is_minimum: bool = False
@@ -46,13 +46,13 @@ class Row:
     unit: str
     values: tuple[float, ...]
     demand: Demand | None = None
-    other: str = ""  # what it is compared with
-    other_values: tuple[float, ...] = ()  # as many as values: run by run
+    other: str = ""  # the other side of the comparison
+    other_values: tuple[float, ...] = ()  # one for each of `values`, run by run
     note: str = ""
 
     @property
     def ratio(self) -> float | None:
-        """The median of the ratios run by run, as neighbours in time share the machine's mood."""
+        """Return the median of the ratios run by run, as runs next to each other share the machine's state."""
         pairs = zip(self.values, self.other_values, strict=bool(self.other_values))
         ratios = [mine / theirs for mine, theirs in pairs if theirs]
         return median(ratios) if ratios else None
@@ -114,7 +114,7 @@ class Report:
     command: str
     seconds: float
     settings: Mapping[str, object]
-    core: str  # of the nsqd that was measured
+    core: str  # the core of the nsqd that was measured
 
 
 def figure(value: float) -> str:

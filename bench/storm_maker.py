@@ -23,9 +23,9 @@ def make_topics(port: int, count: int, window: int) -> float:
     began = time.monotonic()
     with socket.create_connection((HOST, port), timeout=LIMIT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(MAGIC + identify(b'{"heartbeat_interval":-1}'))  # only answers are to come
+        connection.sendall(MAGIC + identify(b'{"heartbeat_interval":-1}'))  # without heartbeats only answers come
         sent = 0
-        answered = -1  # the first is for IDENTIFY
+        answered = -1  # the first answer is for IDENTIFY
         received = b""
         while answered < count:
             until = min(count, max(0, answered) + window)

@@ -1,4 +1,4 @@
-"""What a storm of new topics costs other clients, and what follows it: work for the processor, and a stop."""
+"""The cost of a storm of new topics for other clients, and what follows it: processor time, and a stop."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from common.wire.message import decode_message
 
 TOPIC: Final = "bench_storm_probe"
 PAUSE: Final = 0.001  # seconds between two messages of the probe
-IDLE: Final = 0.05  # of a core: what counts as nothing
-IDLE_LIMIT: Final = 120.0  # seconds to wait for it
+IDLE: Final = 0.05  # share of a core that counts as idle
+IDLE_LIMIT: Final = 120.0  # seconds to wait for that
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ def _settle(broker: Broker) -> tuple[float, float, float]:
     began, before = time.monotonic(), broker.processor_seconds()
     while time.monotonic() < began + IDLE_LIMIT:
         settled, used = time.monotonic(), broker.processor_seconds()
-        time.sleep(1)  # idleness is what is measured
+        time.sleep(1)  # measures an idle process
         idle = (broker.processor_seconds() - used) / (time.monotonic() - settled)
         if idle < IDLE:
             return settled - began, used - before, idle
@@ -116,7 +116,7 @@ class Probe:
         return took
 
     def _next_frame(self, kind: FrameType) -> bytes:
-        """Return the next frame of this kind; others, the answers to the publishes, pass by."""
+        """Return the next frame of this kind, skipping others, such as the answers to publishes."""
         while True:
             while (frame := self._frames.next_frame()) is None:
                 data = self._connection.recv(1 << 16)

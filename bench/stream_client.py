@@ -26,10 +26,10 @@ from common.wire.commands import MAGIC, fin, identify, mpub, pub, rdy, sub
 SIZE: Final = 200
 BATCH: Final = 200
 SINGLES: Final = 64
-_AHEAD: Final = 2  # batches on their way
+_AHEAD: Final = 2  # batches in flight
 _OK: Final = 10  # bytes
 _FRAME: Final = 8 + 26 + SIZE
-_ID: Final = 18  # where it stands in a frame
+_ID: Final = 18  # offset of the id in a frame
 _QUIET: Final = 0.5  # seconds without a message that end a consumer
 _READ_SIZE: Final = 1 << 18
 

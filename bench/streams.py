@@ -1,4 +1,4 @@
-"""What TLS, snappy and deflate cost: publishing and consuming over each of them, beside plain."""
+"""The cost of TLS, snappy and deflate: publishing and consuming over each of them, compared with plain TCP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     figures: dict[tuple[str, str], list[Measured]] = {}
     wire: dict[tuple[str, str], float] = {}
     for number in range(settings.runs):
-        at = number % len(STREAMS)  # each is the first once
+        at = number % len(STREAMS)  # each stream is first once
         for stream in STREAMS[at:] + STREAMS[:at]:
             with fresh() as broker:
                 broker.make_channel("mpub")
@@ -71,7 +71,7 @@ def _row(
 
 
 def _load(broker: Broker, stream: str, mode: str, seconds: float) -> tuple[Load, Measured]:
-    """What was published with MPUB is what is consumed."""
+    """Run the load: messages published with MPUB are those that are consumed."""
     topic = "singles" if mode == "pub" else "mpub"
     command = [sys.executable, "-m", "bench.stream_client", str(broker.tcp_port), stream, mode, topic, str(seconds)]
     before = broker.processor_seconds()

@@ -1,4 +1,4 @@
-"""How many messages a second, beside the least that a Python broker can do on the same machine in the same minute."""
+"""Messages a second, compared with the least that a Python broker can do on the same machine in the same minute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE: Final = 200
 @dataclass(frozen=True)
 class Measured:
     rate: float  # messages a second
-    cost: float  # processor time of the broker for one message, in microseconds; nan when it is not ours to ask
+    cost: float  # processor time of the broker for one message, in microseconds; nan if unknown
 
 
 Measure = Callable[[Work, Broker, str, float], dict[str, Measured]]  # by the row's name
@@ -30,7 +30,7 @@ Measure = Callable[[Work, Broker, str, float], dict[str, Measured]]  # by the ro
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that one run of one process yields."""
+    """The rows that one run of one process yields."""
 
     rows: Mapping[str, tuple[str, Demand]]
     measure: Measure
@@ -76,7 +76,7 @@ GROUPS: Final = (
     Group({"deep": ("PUB 64 in flight, 4 connections", at_least(0.8))}, _singles("deep", 4, 64)),
 )
 HTTP: Final = "http"
-UNCHANGED: Final = at_least(0.98)  # beside another checkout: a change may cost 2 %
+UNCHANGED: Final = at_least(0.98)  # against another checkout: a change may cost 2 %
 HTTP_ROW: Final = ("POST /pub, 16 connections", at_least(0.5))
 NAMES: Final = (*(name for group in GROUPS for name in group.rows), HTTP)
 
@@ -143,7 +143,7 @@ def _compare(
     unchanged = isinstance(settings.against, Path)
     figures: dict[bool, dict[str, list[Measured]]] = {True: {}, False: {}}
     for number in range(settings.runs):
-        # Mine first, then the other first: a machine that warms up or slows down favours none.
+        # Each side is first in turn, so that a machine that speeds up or slows down favours neither.
         for is_mine in (True, False) if number % 2 == 0 else (False, True):
             with (mine if is_mine else other)() as broker:
                 measured = group.measure(work, broker, _topic(number), settings.seconds)
@@ -197,7 +197,7 @@ def _over_http(work: Work, broker: Broker, topic: str, seconds: float) -> dict[s
 
 
 def _topic(number: int) -> str:
-    """Return a new topic for each run: a broker that is not ours to restart keeps what it has."""
+    """Return a new topic for each run, because a broker that we cannot restart keeps what it has."""
     return f"bench_{os.getpid()}_{number}"
 
 

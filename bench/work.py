@@ -1,6 +1,7 @@
-"""What a benchmark works with: a temporary folder, the load generator compiled into it, and processes that end with it.
+"""The means of a benchmark: a temporary folder, the compiled load generator, and processes that end with it.
 
-Nothing outlives a `Work`: its processes are killed by their own id, also when we are, and its folder goes.
+Nothing outlives a `Work`: its processes are killed by their own id, even if the benchmark is killed, and its folder is
+removed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import IO, Final
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 HOST: Final = "127.0.0.1"
-SLACK: Final = 60.0  # seconds that a load generator may take beyond what it was told
+SLACK: Final = 60.0  # seconds that a load generator may take beyond its set time
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None)
@@ -31,7 +32,7 @@ class Failed(Exception):
 
 
 class Load(dict[str, float]):
-    """What a run of the load generator printed; a key that it did not print is a bug here."""
+    """The output of a run of the load generator. Reading a key that it did not print is a bug in the caller."""
 
     status: int = 0
 
@@ -63,7 +64,7 @@ class Work:
                 return
             if len(cores) < 2:
                 raise Failed("--pin needs two cores")
-            os.sched_setaffinity(0, cores - {max(cores)})  # what is started inherits it
+            os.sched_setaffinity(0, cores - {max(cores)})  # child processes inherit this
             try:
                 yield cls(folder, loadgen, {max(cores)})
             finally:

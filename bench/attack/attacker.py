@@ -15,7 +15,7 @@ from bench.attack.target import Target
 def main(name: str, seconds: str, target: str) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(10)  # if there are too few cores the attacker waits, not the daemon or the probe
+    os.nice(10)  # if cores are scarce, the attacker waits, not the daemon or the probe
     print(CASES[name].attack(Target(**json.loads(target)), time.monotonic() + float(seconds)))
 
 

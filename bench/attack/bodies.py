@@ -29,7 +29,7 @@ def _keys(size: int) -> bytes:
     raise AssertionError
 
 
-# Each makes a JSON body of at most so many bytes.
+# Each makes a JSON body of at most this many bytes.
 JSON: Final[Mapping[str, Callable[[int], bytes]]] = {
     "surrogates": lambda size: _filled(rb'{"a":"\ud800","x":[', b"{},", b"{}]}", size),
     "keys": _keys,

@@ -1,4 +1,4 @@
-"""The table of loads: what each is called, what it does, before which daemon, and what is demanded beside it."""
+"""The table of loads: their names, what they do, which daemon they attack, and the demands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Case:
     attack: Attack
     victim: Victim = Victim.NSQD
     longest: float = 100.0  # ms, for 99 of 100 of the honest client's requests
-    wants_tls: bool = False  # the honest client shakes hands as well
+    wants_tls: bool = False  # the honest client makes TLS handshakes as well
 
 
 _AUTH: Final = Victim.NSQD_AUTH
@@ -33,7 +33,7 @@ _ADMIN: Final = Victim.NSQADMIN
 _STORM: Final = 250.0  # ms
 
 CASES: Final[Mapping[str, Case]] = {
-    # what a reader compares the others with
+    # for comparison with the others
     "nothing": Case("nobody but the honest client", on_tcp.nothing),
     "honest-publishes": Case("PUBs as fast as nsqd takes them, 3 connections", on_tcp.honest_publishes),
     "honest-bodies": Case("MPUBs of 5 MB", on_tcp.honest_bodies),

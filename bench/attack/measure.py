@@ -1,4 +1,4 @@
-"""One load before a fresh daemon: the honest client's times, and what the daemon held at most."""
+"""One load on a fresh daemon: the honest client's times, and the daemon's peaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.brokers import free_port, running_nsqd
 from bench.builds import Build
 from bench.work import HOST, SLACK, Failed, Work, started
 
-_AFTERWARDS: Final = 1.0  # seconds that the honest client goes on when the attacker has gone
+_AFTERWARDS: Final = 1.0  # seconds that the honest client goes on after the attacker
 _START_LIMIT: Final = 60.0
 _LOOK: Final = 0.2  # seconds between two counts of descriptors
 
@@ -54,13 +54,13 @@ class Figures:
     p99: float  # ms, the worse of messages and requests
     peak: float  # MB
     handshakes: float  # ms, the same percentile; 0: none were asked for
-    unanswered: int  # of whatever kind
+    unanswered: int  # of any kind
     told: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A daemon, how it is attacked, and where the honest client goes."""
+    """A daemon, how it is attacked, and the addresses for the honest client."""
 
     pid: int
     target: Target
@@ -138,7 +138,7 @@ def _victim(case: Case, settings: argparse.Namespace, folder: Path, certificate:
 @contextmanager
 def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: Certificate) -> Iterator[_Running]:
     with ExitStack() as stack:
-        flags, secret, https = ["--log-level=info", *settings.flag], "", 0  # as by default: lines cost time, too
+        flags, secret, https = ["--log-level=info", *settings.flag], "", 0  # the default, as lines take time, too
         if case.wants_tls:
             https = free_port()
             flags += [f"--tls-cert={certificate.certificate}", f"--tls-key={certificate.key}"]
@@ -201,7 +201,7 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-# What it holds
+# Memory and descriptors
 
 
 class _Watch:
@@ -240,7 +240,7 @@ def _watching(pid: int) -> Iterator[_Watch]:
 
 
 def _waited_for_core(pid: int) -> float:
-    """Seconds that the daemon's main thread was ready to run and had no core: none of its doing."""
+    """Return the seconds that the daemon's main thread was ready to run and had no core."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
     except OSError:

@@ -1,4 +1,4 @@
-"""Attacks over nsqd's HTTP and HTTPS ports, and on TLS behind IDENTIFY."""
+"""Attacks on nsqd's HTTP and HTTPS ports, and on TLS behind IDENTIFY."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.attack.target import Target
 from bench.work import HOST
 
 _GARBAGE: Final = os.urandom(300)
-# Begins as a TLS record with a ClientHello does, and goes on as garbage.
+# Begins like a TLS record with a ClientHello, and continues with garbage.
 _ALMOST_HELLO: Final = b"\x16\x03\x01\x01\x20\x01\x00\x01\x1c\x03\x03" + _GARBAGE[:200]
 _READERS: Final = 100
 _TLS_WISHES: Final = b'{"feature_negotiation":true,"tls_v1":true}'
@@ -77,7 +77,7 @@ def one_byte_chunks(target: Target, until: float) -> str:
 
 
 def _asked(port: int, text: bytes, until: float, most: int = 1_000_000) -> int:
-    """How often it was asked, each time on a new connection, and answered or refused."""
+    """Return how often a request on a new connection was answered or refused."""
     done = 0
     while done < most and time.monotonic() < until:
         with connect(port) as sock, suppress(OSError):

@@ -17,8 +17,8 @@ from bench.attack.target import Attack, Target
 from common.wire.commands import MAGIC, auth, dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
 
 BODY: Final = 5_000_000  # just below the default of --max-body-size
-BOUND: Final = 65_536  # of IDENTIFY and AUTH
-STALLED: Final = 500  # connections that are held
+BOUND: Final = 65_536  # bound of the bodies of IDENTIFY and AUTH
+STALLED: Final = 500  # connections held open
 _HEAD: Final = 8 + 10  # of a message's frame: size, type, timestamp, attempts; the id follows
 _HELD_MESSAGE: Final = 1000
 _FOREVER: Final = 3_600_000  # ms; the longest delay that nsqd allows
@@ -29,7 +29,7 @@ def nothing(target: Target, until: float) -> str:
     return "nobody attacks"
 
 
-# The same loads, without what is hostile in them
+# Similar loads without anything hostile
 
 
 def honest_publishes(target: Target, until: float) -> str:
@@ -49,7 +49,7 @@ def honest_bodies(target: Target, until: float) -> str:
     return f"{done + 1} MPUBs of 5 MB"
 
 
-# Connections that do next to nothing
+# Nearly idle connections
 
 
 def idle(target: Target, until: float) -> str:
@@ -193,7 +193,7 @@ def _try_to_send(sock: socket.socket, command: bytes, until: float) -> None:
 
 
 def _hear_out(sock: socket.socket, until: float) -> None:
-    """Waits for an answer, or for the end."""
+    """Wait for an answer, or for the end."""
     sock.settimeout(max(0.01, until - time.monotonic()))
     with suppress(OSError):
         sock.shutdown(socket.SHUT_WR)
@@ -256,7 +256,7 @@ def half_bodies_deflated(target: Target, until: float) -> str:
 
 
 def _bomb(target: Target, wish: bytes, pack: Callable[[bytes], bytes], commands: bytes, until: float) -> str:
-    """One stream that unpacks to `commands`, on connections that begin again and again."""
+    """Send one stream that unpacks to `commands`, on connections that begin again and again."""
     packed = pack(commands)
     done = 0
     while time.monotonic() < until:
@@ -340,7 +340,7 @@ def subscriptions(target: Target, until: float) -> str:
 
 
 def _answered(target: Target, commands: list[bytes], until: float, what: str, window: int = 64) -> str:
-    """Sends commands of which each is answered, a window of them at a time."""
+    """Send commands that are each answered, a window of them at a time."""
     done = 0
     with client(target.tcp) as sock:
         while done < len(commands) and time.monotonic() < until:

@@ -1,10 +1,9 @@
-"""An honest client: at a steady pace it publishes and receives messages, and sends requests over HTTP.
+"""An honest client: publishes and receives messages, and sends requests over HTTP, at a steady pace.
 
     python -m bench.attack.probe JSON
 
-It says "ready", and on SIGTERM prints what it has seen as JSON. The pace does not follow the answers, and each time
-counts from when the question was due: a daemon that stands still for a second is felt by all questions of this second,
-not by one.
+It prints "ready", and on SIGTERM its figures as JSON. The pace does not depend on the answers, and each time counts
+from when the request was due: if a daemon stands still for a second, all requests of this second are late, not one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MESSAGE_HEAD: Final = 26  # timestamp, attempts, id
 
 
 class Times:
-    """Milliseconds of what was answered in time; the others count as the limit."""
+    """Milliseconds of the requests that were answered in time; the others count as the limit."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -52,7 +51,7 @@ class Times:
 
 
 class RoundTrips:
-    """Messages that go through nsqd: one connection publishes, another consumes."""
+    """Messages through nsqd: one connection publishes, another consumes."""
 
     def __init__(self, port: int, secret: str) -> None:
         self.times = Times()
@@ -60,7 +59,7 @@ class RoundTrips:
         for sock in (self._producer, self._consumer):
             if secret:
                 sock.sendall(auth(secret.encode()))
-                read_frame(sock)  # who we are
+                read_frame(sock)  # the answer to IDENTIFY
         self._consumer.sendall(sub(TOPIC, "probe#ephemeral"))
         hear_ok(self._consumer)
         self._consumer.sendall(rdy(2000))
@@ -111,7 +110,7 @@ class RoundTrips:
 
 
 class Asking:
-    """Something short that is done at a pace, in a thread of its own."""
+    """Repeats a short request at a steady pace, in a thread of its own."""
 
     def __init__(self, rate: float, ask: Callable[[], None]) -> None:
         self.times = Times()
@@ -167,7 +166,7 @@ def main(text: str) -> None:
     for thread in threads:
         thread.start()
     print("ready", flush=True)
-    while not ends.wait(1.0):  # a signal is only seen between two waits
+    while not ends.wait(1.0):  # a signal is noticed only between two waits
         pass
     for thread in threads:
         thread.join()

@@ -39,11 +39,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 class SickAuth(_Handler):
-    """An authorization server that is sound for everybody whose secret does not begin with `sick:` or `deny:`."""
+    """An authorization server that is correct unless the secret begins with `sick:` or `deny:`."""
 
     sick: Mapping[str, Callable[[], bytes]] = {
         "deep": lambda: b"[" * 5_000_000,
@@ -65,7 +65,7 @@ class SickAuth(_Handler):
 
 
 class HostileNode(_Handler):
-    """An nsqd whose statistics are a bomb."""
+    """An nsqd whose statistics unpack to something huge."""
 
     bomb = b""
 

@@ -1,4 +1,4 @@
-"""How attackers use sockets. Python is fast enough, since they send prepared buffers over plain sockets."""
+"""How attackers use sockets. Python is fast enough, because they send prepared buffers over plain sockets."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def flood(make: Callable[[], socket.socket], buffer: bytes, until: float, *, con
         for sock in writable:
             if sock not in unsent:
                 continue
-            with suppress(OSError):  # the next read will tell
+            with suppress(OSError):  # the next read shows the result
                 count = sock.send(unsent[sock][: 1 << 20])
                 sent += count
                 unsent[sock] = unsent[sock][count:] or memoryview(buffer)

@@ -1,4 +1,4 @@
-"""What an attacker knows of its victim, and what it says when it is done."""
+"""What an attacker knows about its target, and the report that it prints at the end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Ports on loopback; 0 where the daemon does not listen."""
+    """Ports on loopback; 0 if the daemon does not listen there."""
 
     tcp: int
     http: int
     https: int = 0
 
 
-# Returns when its time is up, a moment in time.monotonic(), with a few words on how much it did.
+# Runs until a moment of time.monotonic(), and returns a few words on how much it did.
 Attack = Callable[[Target, float], str]

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Final
 
 BODY: Final = b"x" * 200
-IN_FLIGHT: Final = {"one": 1, "many": 64, "mpub": 4}  # publishes without an answer
+IN_FLIGHT: Final = {"one": 1, "many": 64, "mpub": 4}  # unanswered publishes
 AT_ONCE: Final = 200
 MAX_IN_FLIGHT: Final = 200
 CHANNEL: Final = "ch"
-LIMIT: Final = 30.0  # seconds, for whatever does not come
+LIMIT: Final = 30.0  # seconds to wait for anything
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def task() -> Task:
 
 
 class Meter:
-    """From the first message on."""
+    """Counts and times from the first message on."""
 
     def __init__(self, seconds: float) -> None:
         self.messages = 0
@@ -63,7 +63,7 @@ class Meter:
         if not self.messages:
             self.start()
         self.messages += 1
-        # The clock is looked at now and then, as it costs the quick ones more than the slow ones.
+        # The clock is read only now and then, because that costs quick clients more than slow ones.
         return self.messages % 64 == 0 and self.is_over
 
     def report(self) -> None:

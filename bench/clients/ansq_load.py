@@ -33,7 +33,7 @@ async def _publish_many(writer: Any, topic: str, meter: Meter) -> None:
 async def consume(what: Task, meter: Meter) -> None:
     reader = await ansq.create_reader(what.topic, CHANNEL, nsqd_tcp_addresses=[what.address])
     for connection in reader.connections:
-        await connection.rdy(MAX_IN_FLIGHT)  # it has no setting for it
+        await connection.rdy(MAX_IN_FLIGHT)  # there is no setting for it
     async for message in reader.messages():
         await message.fin()
         if meter.count():

@@ -1,4 +1,4 @@
-"""Ours, on trio."""
+"""nsqclient, on trio."""
 
 from __future__ import annotations
 

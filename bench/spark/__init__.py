@@ -1,7 +1,7 @@
-"""Spark on a topic: how fast rows come and go, how late they are, what rate it keeps up with, and how soon it is back.
+"""Spark on a topic: rows a second in and out, delay, the rate that it keeps up with, and recovery.
 
-Each part has an nsqd of its own, and all of it shares the machine: publisher, nsqd and Spark. Where the same job can be done
-by a source in the JVM, Spark's Parquet files or `rate-micro-batch`, that runs in turn with ours.
+Each part has an nsqd of its own, and publisher, nsqd and Spark share the machine. If a source in the JVM can do the
+same job, Spark's Parquet files or `rate-micro-batch`, that runs in turn with ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTS: Final[Mapping[str, Callable[[Stage, int], list[Row]]]] = {
     "highest": landing.measure_highest,
     "recovery": recovery.measure,
 }
-ONE_SIZE: Final = ("landing", "recovery")  # the demand names one rate, or size hardly matters
+ONE_SIZE: Final = ("landing", "recovery")  # the demand is for one size, or size hardly matters
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 
 def _plan(settings: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """Recovery is last: it has a Spark of its own."""
+    """Return the parts in order. Recovery is last, because it has a Spark of its own."""
     for size in settings.sizes:
         for part in PARTS:
             if part in settings.only and part != "recovery" and (part not in ONE_SIZE or size == settings.sizes[0]):
@@ -95,7 +95,7 @@ def _plan(settings: argparse.Namespace) -> Iterator[tuple[str, int]]:
 
 
 def _rows_of(part: str, stage: Stage, size: int) -> list[Row]:
-    """A part that fails is a demand that is missed: the figures of the others took minutes, and stay."""
+    """Return the part's rows. A part that fails is a missed demand, so that the figures of the others are kept."""
     try:
         return PARTS[part](stage, size)
     except Exception as error:

@@ -1,7 +1,6 @@
-"""How late a stream is: how long the oldest message that it has not committed has been there.
+"""The lag of a stream: how long the oldest uncommitted message has been there.
 
-Now and then what is published and what is committed are looked at; when a message was published follows from these
-samples.
+Samples record how much is published and committed; the time at which a message was published follows from them.
 """
 
 from __future__ import annotations
@@ -78,11 +77,11 @@ def bisect(low: float, high: float, tries: int, holds: Callable[[float], bool]) 
     return low
 
 
-# What is there
+# Samples
 
 
 class Committed:
-    """How far a checkpoint is: the next sequence after its last batch that is committed."""
+    """The progress of a checkpoint: the next sequence after its last committed batch."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.next = 0

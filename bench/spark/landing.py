@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 AIM: Final = 2.0  # seconds of lag
-SETTLING: Final = 5.0  # seconds that do not count: the first micro-batches are slow
+SETTLING: Final = 5.0  # seconds that do not count, as the first micro-batches are slow
 STEPS: Final = 6
 START_LIMIT: Final = 60.0
 
 HOPELESS: Final = 8.0  # seconds of lag
-GREW: Final = 0.5  # seconds of lag: more than what micro-batches of changing length make of a steady one
-KEPT_RATE: Final = 0.97  # of what was asked, or publisher and nsqd are at their end
+GREW: Final = 0.5  # seconds of lag: more than a steady lag varies with the length of micro-batches
+KEPT_RATE: Final = 0.97  # share of the demanded rate; below it publisher and nsqd are the limit
 LOWEST: Final = 10e6  # bytes a second
 HIGHEST: Final = 160e6
-LESS: Final = 0.85  # where a rate did not hold for the whole minute
+LESS: Final = 0.85  # factor for the next try if a rate did not hold for the whole minute
 MINUTES: Final = 4
 
 
@@ -91,7 +91,7 @@ def measure_highest(stage: Stage, size: int) -> list[Row]:
 
 
 def _land(stage: Stage, broker: Broker, topic: str, *, rate: float, size: int, seconds: float) -> Landed:
-    """On a topic and with a query of its own, so that nothing is left to catch up with from the last one."""
+    """Land a topic of its own with a query of its own, so that nothing of an earlier one is left to catch up with."""
     with (
         stage.tables() as tables,
         landing(stage.spark, broker, topic, tables) as query,

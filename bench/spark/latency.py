@@ -1,7 +1,6 @@
-"""From a message's publication, by nsqd's stamp, until the micro-batch with its row is committed to a Parquet table.
+"""The time from a message's publication, by nsqd's timestamp, to the commit of its micro-batch in a Parquet table.
 
-Beside it stands how long such a micro-batch takes with Spark's own `rate-micro-batch`, which is what no source can do
-without.
+For comparison: how long such a micro-batch takes with Spark's own `rate-micro-batch`, the minimum for any source.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ AIM: Final = 350  # ms, of the median
 SHARES: Final[Mapping[str, float]] = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 COLUMNS: Final = "timestamp timestamp, body binary"
 SETTLING: Final = 5  # seconds that do not count
-PARTS: Final = 3  # of the time, each with quantiles of its own
+PARTS: Final = 3  # parts of the time, each with quantiles of its own
 LANDING_LIMIT: Final = 60.0  # seconds after the last publish
 RATE_SECONDS: Final = 5
 
@@ -38,7 +37,7 @@ def measure(stage: Stage, size: int) -> list[Row]:
 
 
 def _measure(stage: Stage, rate: int, size: int) -> list[Row]:
-    import pyarrow.compute as pc  # here: other benchmarks go without
+    import pyarrow.compute as pc  # imported here, as other benchmarks do not need it
 
     seconds = stage.settings.seconds
     with stage.broker() as broker, stage.tables() as tables:
@@ -72,7 +71,7 @@ def _measure(stage: Stage, rate: int, size: int) -> list[Row]:
 
 
 def _rate_micro_batches(stage: Stage, tables: Path, rows: int, size: int) -> list[float]:
-    """Milliseconds of each, with as many rows, into Parquet as well."""
+    """Return the milliseconds of each micro-batch with as many rows, also into Parquet."""
     made = stage.spark.readStream.format(RATE).option("rowsPerBatch", max(1, rows)).load()
     frame = made.selectExpr("timestamp", f"lpad(cast(value as string), {size}, 'x') as body")
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tables / "rate checkpoint"))
@@ -93,7 +92,7 @@ def _thirds(values: Sequence[float]) -> Iterator[Sequence[float]]:
 
 
 def _delays(table: Path, edges: Sequence[float]) -> list[pa.Array]:
-    """Milliseconds, of the messages published between each two edges (µs)."""
+    """Return the milliseconds of the messages published between each two edges (µs)."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -22,7 +22,7 @@ from bench.spark.landing import HOPELESS, checkpoint_of, table_of
 from bench.spark.stage import TOPIC, Stage, named, wait_until, where
 from bench.work import Failed, say, started
 
-STEADY: Final = 5.0  # seconds before the kill, whose lag is that of before
+STEADY: Final = 5.0  # seconds before the kill over which the usual lag is measured
 BACK_LIMIT: Final = 120.0
 
 
@@ -56,7 +56,7 @@ def measure(stage: Stage, size: int) -> list[Row]:
 
 
 def _come_back(watch: LagWatch, process: subprocess.Popen[bytes], began: float, usual: float) -> tuple[float, float]:
-    """Seconds until the next commit, and until the lag is what it was."""
+    """Return the seconds until the next commit, and until the lag is as before."""
     before = watch.committed.look().batch
     wait_until(lambda: _need_alive(process) and watch.committed.batch > before, BACK_LIMIT, "a commit")
     commit = time.monotonic() - began
@@ -66,7 +66,7 @@ def _come_back(watch: LagWatch, process: subprocess.Popen[bytes], began: float, 
 
 
 def _usual_lag(watch: LagWatch, process: subprocess.Popen[bytes]) -> float:
-    """The highest in some seconds, once it has stopped to fall: a new driver has to catch up, and is slow at first."""
+    """Return the highest lag in some seconds, once it has stopped falling: a new driver is slow at first."""
     end = time.monotonic() + BACK_LIMIT
     highest = float("inf")
     while time.monotonic() < end:
@@ -87,7 +87,7 @@ def _need_alive(process: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def _lander(broker: Broker, tables: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Killed at the end of the block, with everything that it has started."""
+    """Run the application, and kill it with everything that it has started at the end of the block."""
     options = where(broker, TOPIC)
     command = [sys.executable, "-m", "bench.spark.lander", options["nsqd"], TOPIC]
     with (

@@ -37,5 +37,5 @@ def open_session(folder: Path) -> SparkSession:
         .config("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINTS)
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("OFF")  # a stream that is stopped in the midst of a batch says it at length
+    session.sparkContext.setLogLevel("OFF")  # a stream that is stopped in the middle of a batch logs much
     return session

@@ -9,7 +9,7 @@ from bench.spark.stage import TOPIC, Stage, named, per_second, wait_until_readab
 from bench.work import say
 
 AIM: Final = 400_000
-AIMED_AT: Final = 200  # bytes; with larger messages it is the bytes that count
+AIMED_AT: Final = 200  # bytes; with larger messages the limit is bytes, not messages
 TASKS: Final = 2
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "bench_spark"
 KEEP: Final = "--retention-bytes=1TB"
-PUBLISHES: Final = 100  # a second, unless that makes them larger than
+PUBLISHES: Final = 100  # publishes a second, unless that makes each larger than
 MOST_TOGETHER: Final = 1000
-DIFFERENT: Final = ("verify=1", "noise=1")  # bodies, or Parquet would shrink them to nothing
+DIFFERENT: Final = ("verify=1", "noise=1")  # different bodies, as Parquet would shrink equal ones to nothing
 FILL_LIMIT: Final = 300
 _VISIBLE_LIMIT: Final = 30.0
 
