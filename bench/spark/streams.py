@@ -50,7 +50,7 @@ def measure(stage: Stage, size: int) -> list[Row]:
 
 
 def _sources(stage: Stage, broker: Broker, tables: Path, each: int, size: int) -> dict[str, DataFrame]:
-    """Return the sources. Each gives BATCHES micro-batches; our own comes first."""
+    """Return the sources by name. Each gives BATCHES micro-batches."""
     spark, files = stage.spark, f"{tables}/files"
     topic = spark.read.format("nsq").options(**where(broker), rowsPerTask=each).load()
     topic.write.parquet(files)
