@@ -188,10 +188,10 @@ class Options(BaseOptions):
     )
     lookupd_tls: bool = option(False, "speak TLS with nsqlookupd, to its TCP and its HTTP side")
     lookupd_tls_root_ca_file: str = option(
-        "", "path to the certificates that vouch for nsqlookupd; empty: those of the system"
+        "", "path to the authorities that sign nsqlookupd's certificates; empty: those of the system"
     )
-    lookupd_tls_cert: str = option("", "path to the certificate that nsqlookupd is shown")
-    lookupd_tls_key: str = option("", "path to its key; empty: it is in the same file")
+    lookupd_tls_cert: str = option("", "path to the certificate to show to nsqlookupd")
+    lookupd_tls_key: str = option("", "path to the key of this certificate; empty: it is in the same file")
     topology_region: str = option("", "region that this nsqd is in; consumers of the same one are told so")
     topology_zone: str = option("", "zone that this nsqd is in; consumers of the same one are told so")
 
@@ -206,7 +206,7 @@ class Options(BaseOptions):
     )
     data_path: str = option("", "folder for messages; empty: the current one")
     import_go: bool = option(
-        True, "at start, take over what a Go nsqd has left in the data path (nsqd.dat and its queues), once"
+        True, "at the first start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues)"
     )
     log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
     drain_timeout: Nanoseconds = option(
@@ -240,7 +240,7 @@ class Options(BaseOptions):
     topic_ack: tuple[str, ...] = option((), "another --ack for one topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
     disk_reserve: int = option(
         -1,
-        "bytes of the disk that publishing leaves free; what frees space goes on below; -1: 5% of the file system, "
+        "bytes of the disk that publishing leaves free for whatever frees space; -1: 5% of the file system, "
         "at most 256 MiB; 0: none",
         at_least=-1,
     )
@@ -263,7 +263,7 @@ class Options(BaseOptions):
     )
     idempotence_window: Nanoseconds = option(
         0,
-        "how long the `key` of an /mpub is remembered, so that it is not published twice; 0: not",
+        "how long the `key` of an /mpub is remembered, so that it is not published twice; 0: keys are refused",
         kind=DURATION,
         at_least=0,
     )
@@ -286,7 +286,7 @@ class Options(BaseOptions):
     )
     max_unfinished_bytes: int = option(
         134_217_728,
-        "bytes of bodies that have arrived in part, over all connections; beyond it the body that began first is given up",
+        "bytes of incomplete bodies, over all connections; beyond it the body that began first is dropped",
         at_least=1,
     )
 
@@ -308,7 +308,7 @@ class Options(BaseOptions):
     max_channel_consumers: int = option(0, "most consumers on one channel; 0: no limit")
     busy_poll: Nanoseconds = option(
         100 * MICROSECOND,
-        "how long to go on asking for work before going to sleep, where a wake-up costs more; 0: sleep at once",
+        "how long to poll for work before going to sleep, as waking up takes longer; 0: sleep at once",
         kind=DURATION,
         at_least=0,
     )
@@ -339,7 +339,7 @@ class Options(BaseOptions):
         "",
         "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
     )
-    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+    tls_root_ca_file: str = option("", "path to the authorities that sign the certificates of clients and auth servers")
     tls_required: TlsRequired = option(
         TlsRequired.NO,
         "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",

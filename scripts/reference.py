@@ -19,11 +19,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 ABOUT_NSQD: Final = """\
 Every flag may be written with one dash or two, as `--flag=value` or `--flag value`; a flag of type bool only as `--flag` or `--flag=value`.
-What is not a flag ends the flags: NSQ reads them in the same way.
+The first argument that is not a flag ends the flags, as in NSQ.
 
-A flag beats an environment variable, that beats the TOML file named by `--config`, and that beats the default.
+If a flag is absent, its value comes from the environment variable, then from the TOML file named by `--config`, then from the default.
 The variable is `NSQD_` and the flag in capitals, with `_` for `-`: `NSQD_TCP_ADDRESS`; a list is written with commas.
-The key in the TOML file and under `/config/` is the flag with `_` for `-`, unless the table says otherwise; keys that nobody knows are named in a warning.
+The key in the TOML file and under `/config/` is the flag with `_` for `-`, unless the table says otherwise; a warning names unknown keys.
 
 A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s500ms`. In the TOML file an integer is milliseconds.
 Whole numbers may be written as `0x`, `0o` or `0b`, and with `_` between the digits.
