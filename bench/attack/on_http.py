@@ -180,7 +180,7 @@ def garbage_after_identify(target: Target, until: float) -> str:
 
 
 def honest_handshakes(target: Target, until: float) -> str:
-    """Real handshakes, at a pace that one core can follow."""
+    """Make real handshakes, at a pace that one core can follow."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

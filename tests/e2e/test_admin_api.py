@@ -567,7 +567,7 @@ def graphite() -> Iterator[tuple[int, list[tuple[str, dict[str, str]]]]]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

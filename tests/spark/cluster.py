@@ -60,7 +60,7 @@ class Cluster:
             process.wait(30)
 
     def submit(self, *job: str, conf: Sequence[str] = (), defaults: Mapping[str, str] | None = None) -> Process:
-        """`nsqpipe submit` as the documents have it, from an environment in which nothing is said about Spark.
+        """Run `nsqpipe submit` as documented, from an environment without any settings of Spark.
 
         It is small enough for our workers. `defaults` are those of `spark-defaults.conf`.
         """

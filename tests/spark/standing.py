@@ -206,7 +206,7 @@ class Order:
 
 
 def _table(path: Path, kind: Format, checkpoint: Path) -> Table:
-    """An Iceberg table is that of a catalog beside it."""
+    """Return the table at this path; an Iceberg table belongs to a catalog beside it."""
     if kind is Format.ICEBERG:
         return iceberg.table_at(path.parent, f"raw.{path.name}", str(checkpoint))
     return Table(str(path), kind, str(checkpoint))

@@ -14,8 +14,11 @@ make = DeltaTable.create_write_transaction
 
 
 def lose_an_answer(monkeypatch: pytest.MonkeyPatch, *, refused: bool = False) -> None:
-    """The next commit is made, and its writer hears that it failed: that somebody was quicker, or (`refused`) what the conflict
-    check says when a request is repeated that the store has taken."""
+    """Let the next commit be made, and its writer hear that it failed because somebody was quicker.
+
+    `refused`: the writer hears the refusal of the conflict check, as if the request was repeated after the store had
+    it.
+    """
 
     def put(table: DeltaTable, *arguments: Any, **more: Any) -> None:
         monkeypatch.undo()

@@ -1,18 +1,18 @@
-"""The ledger of what clients of a real nsqd were told, and of what may therefore not be lost.
+"""The ledger of everything that clients of a real nsqd were told, and of what may therefore not be lost.
 
-A *life* is the time between a start of nsqd and its end. What was answered is a promise and goes into the ledger; what
-was under way at the end is open, and the next start says which way it went. The promises, checked with each delivery
-and each start:
+A *life* is the time between a start of nsqd and its end. An answer is a promise, and goes into the ledger. Requests
+without an answer at the end of a life are open: the next start shows how they went. Each delivery and each start checks
+these promises:
 
-- A message whose OK was read arrives on every channel that was there before it was sent; with no channel there, on the first one.
-- Topics, channels, pauses, deletions and emptyings whose reply was read hold after every end.
-- What was finished in this life, or early enough before the end of an earlier one, never comes again.
-- Attempts never go down; within one life, and over a requeue known to be heeded, they go up.
-- Nothing deferred, by DPUB or by a requeue known to be heeded, comes early.
+- A message whose OK was read arrives on every channel that existed before it was sent; if there was none, on the first.
+- Topics, channels, pauses, deletions and emptyings whose reply was read survive every end.
+- A message that was finished in this life, or early enough before the end of an earlier one, never comes again.
+- Attempts never go down; within one life, and after a requeue that nsqd has certainly read, they go up.
+- A message that was deferred, by DPUB or by a requeue that nsqd has certainly read, never comes early.
 
-How much an end may take with it depends on the end (`Excuses`), and on the disk: while it is *sick* the journal cannot be
-written, so what is not answered with an OK (FIN, REQ, a second delivery) is known to this process alone. Such a thing is
-promised once the disk has been well for long enough after it and before the end (`Ledger.is_kept`).
+How much an end may lose depends on the end (`Excuses`), and on the disk. While the disk is *sick* the journal cannot be
+written, so whatever is not answered with an OK (FIN, REQ, a second delivery) is known only to the running process. It
+becomes a promise once the disk has been healthy for long enough after it and before the end (`Ledger.is_kept`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from common.wire.message import Message
 
-OPEN: Final = float("inf")  # since when something holds of which nobody knows yet whether it does
+OPEN: Final = float("inf")  # instead of a time: not known yet
 
 
 class Violation(Exception):
@@ -36,7 +36,7 @@ class Excuses(NamedTuple):
     """For how many seconds before the end of a life things may be forgotten."""
 
     finishes: float
-    changes: float = 0.0  # requeues, attempts, creations, ends of pauses: all that is written, and synced later
+    changes: float = 0.0  # requeues, attempts, creations, ends of pauses: written first, synced later
     messages: float = 0.0
 
 
@@ -55,7 +55,7 @@ class End(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """A message, from before it is sent."""
+    """A message. It is in the ledger before it is sent."""
 
     sent_at: float
     delay: float = 0.0
@@ -67,7 +67,7 @@ class Requeue:
     due: float
     life: int
     sent_at: float
-    heeded: bool = False  # an answer that came after it was read
+    heeded: bool = False  # an answer to a later command was read
 
 
 class Delivery(NamedTuple):
@@ -86,17 +86,17 @@ class Channel:
     """One life of a channel's name, from its creation to its deletion."""
 
     name: str
-    there_since: float = OPEN  # its creation was answered
-    owed_since: float = OPEN  # what was sent after this arrives: its creation, or when it was emptied last
-    leaving: bool = False  # its deletion was sent
+    there_since: float = OPEN  # when its creation was answered
+    owed_since: float = OPEN  # messages sent after this have to arrive: its creation, or when it was last emptied
+    leaving: bool = False  # whether its deletion was sent
     paused: bool | None = False  # None: open
     paused_at: float = 0.0
     required: set[int] = field(default_factory=set)
-    excused: set[int] = field(default_factory=set)  # an end may have taken these, and nobody has seen them since
+    excused: set[int] = field(default_factory=set)  # an end may have lost these, and they have not come since
     attempts: dict[int, Delivery] = field(default_factory=dict)
     finished: dict[int, Moment] = field(default_factory=dict)
     requeued: dict[int, Requeue] = field(default_factory=dict)
-    emptied: dict[int, int] = field(default_factory=dict)  # the life in which it was emptied of them
+    emptied: dict[int, int] = field(default_factory=dict)  # number -> the life in which it was emptied
 
     @property
     def is_open(self) -> bool:
@@ -116,15 +116,15 @@ class Topic:
     name: str
     passing: bool
     there: bool | None = False  # None: open
-    there_at: float = 0.0  # when that was answered
+    there_at: float = 0.0  # when `there` was answered
     paused: bool | None = False
     paused_at: float = 0.0
     channels: dict[str, Channel] = field(default_factory=dict)
     backlog: set[int] = field(default_factory=set)  # acknowledged while there was no channel
-    busy: threading.Lock = field(default_factory=threading.Lock)  # who publishes to or reshapes a passing topic
+    busy: threading.Lock = field(default_factory=threading.Lock)  # held to publish to a passing topic, or to change it
 
     def forget(self) -> None:
-        """It is gone, or another of its name has come."""
+        """Forget everything about the topic: it was deleted, or another one of its name exists."""
         self.channels.clear()
         self.backlog.clear()
         self.paused, self.paused_at = False, 0.0
@@ -147,15 +147,15 @@ class Ledger:
         self.topics = {name: Topic(name, passing=False) for name in steady}
         self.topics |= {name: Topic(name, passing=True) for name in passing}
         self.acknowledged = self.delivered = self.again = self.refused = self.undecided = 0
-        self.lost = 0  # what an end may have taken, and has taken
-        self.oldest_lost = 0.0  # how long before that end the first of it was acknowledged
+        self.lost = 0  # messages that an end was allowed to lose, and has lost
+        self.oldest_lost = 0.0  # how long before that end the first of them was acknowledged
 
     def copy(self) -> tuple[float, Ledger]:
-        """What is known at this moment, to be held against a disk of this moment.
+        """Return the ledger and the time of this moment, to be compared with the disk of this moment.
 
-        Whatever clients begin is in the ledger before it is sent, and whatever they are told after it was read; while the
-        lock is held nothing gets in. So a disk of the end of this time has all that this ledger knows, and changes that it
-        does not know of are not on it.
+        Requests are in the ledger before they are sent, and answers after they were read. While the lock is held,
+        nothing is added. So a disk of the end of this time has everything that this ledger knows, and no change that
+        it does not know of.
         """
         with self.lock:
             other = copy(self)
@@ -179,7 +179,7 @@ class Ledger:
         return any(span.end >= since for span in self.sick)
 
     def ended(self, at: float, excuses: Excuses = KILLED) -> None:
-        """nsqd is gone. What this end may have taken is not required any more."""
+        """Note that nsqd has ended. What this end may have lost is no longer required."""
         with self.lock:
             self.ends[self.life] = End(at, excuses)
             self.life += 1
@@ -197,13 +197,13 @@ class Ledger:
                 channel.required -= fresh
 
     def count_lost(self, channel: Channel) -> None:
-        """What is excused and has not come by now will not come."""
+        """Count excused messages that have not come by now as lost."""
         for number in channel.excused:
             self.lost += 1
             self.oldest_lost = max(self.oldest_lost, self.ends[self.life - 1].at - self.messages[number].answered_at)
 
     def is_kept(self, when: float, life: int, within: float) -> bool:
-        """Whether what happened then was on the disk when that life ended, if it takes so long on a disk that is well.
+        """Return whether something was on the disk at the end of that life, if it takes this long on a healthy disk.
 
         What takes no time was written before it was answered, unless the disk was sick.
         """
@@ -217,7 +217,7 @@ class Ledger:
         return (within == 0 and known == when) or known + within < self.ends[life].at
 
     def change_is_kept(self, when: float) -> bool:
-        """The same for a change of topics and channels, at the last end."""
+        """Return the same for a change of topics and channels, at the last end."""
         last = self.life - 1
         return self.is_kept(when, last, self.ends[last].excuses.changes)
 
@@ -245,14 +245,14 @@ class Ledger:
                 topic.backlog.update(numbers)
 
     def answered_refused(self, numbers: list[int], text: str) -> None:
-        """Nothing is promised of these: they may arrive all the same, when not all of a write could be taken back."""
+        """Note that these were refused. They may arrive all the same, if not all of a write could be undone."""
         with self.lock:
             if not self.was_sick(self.messages[numbers[0]].sent_at):
                 raise Violation(f"the disk is well, and publishing is refused: {text}")
             self.refused += len(numbers)
 
     def history(self, channel: Channel, number: int) -> str:
-        """What is known of a message, for the one who looks for what became of it."""
+        """Return what is known about a message, to explain a violation."""
         sent = self.messages[number]
         life, end = next(
             ((it, end.at) for it, end in self.ends.items() if end.at > sent.sent_at), (self.life, sent.sent_at)
@@ -313,18 +313,18 @@ class Ledger:
             raise Violation(f"attempts of message {number} are {attempts} after {last.attempts} on {channel.name}")
 
     def _still_knows(self, when: float, life: int, *, unanswered: bool = False) -> bool:
-        """Whether nsqd has to know of a requeue or a delivery."""
+        """Return whether nsqd has to know of a requeue or a delivery."""
         if life == self.life:
             return True
         return not unanswered and self.is_kept(when, life, self.ends[life].excuses.changes)
 
     def finishing(self, channel: Channel, number: int) -> None:
-        """Just after the FIN was sent."""
+        """Note a finish, just after the FIN was sent."""
         with self.lock:
             channel.finished[number] = Moment(time.monotonic(), self.life)
 
     def requeueing(self, channel: Channel, number: int, delay: float) -> Requeue:
-        """Just before the REQ is sent."""
+        """Note a requeue, just before the REQ is sent."""
         with self.lock:
             now = time.monotonic()
             requeue = channel.requeued[number] = Requeue(now + delay, self.life, now)
@@ -333,7 +333,10 @@ class Ledger:
     # Topics and channels
 
     def topic_changing(self, topic: Topic) -> None:
-        """Just before it is made or deleted. Its log goes before the journal knows, so from now on it may be empty."""
+        """Note, just before a topic is made or deleted, that it may be empty from now on.
+
+        Its log is deleted before the journal has the deletion.
+        """
         with self.lock:
             topic.there = None
             topic.backlog.clear()
@@ -348,24 +351,27 @@ class Ledger:
             topic.forget()
 
     def channel_is_there(self, topic: Topic, channel: Channel) -> None:
-        """Its creation was answered, or seen after a start. The first channel gets what has waited."""
+        """Note that a channel exists: its creation was answered, or a start has shown it.
+
+        The first channel gets what has waited.
+        """
         with self.lock:
             channel.there_since = channel.owed_since = time.monotonic()
             channel.required |= topic.backlog
             topic.backlog.clear()
 
     def channel_comes(self, topic: Topic, channel: Channel) -> None:
-        """Just before it is made."""
+        """Note a channel just before it is made."""
         with self.lock:
             topic.channels[channel.name] = channel
 
     def channel_goes(self, channel: Channel) -> None:
-        """Just before it is deleted."""
+        """Note a channel's end just before it is deleted."""
         with self.lock:
             channel.leaving = True
 
     def pausing(self, target: Topic | Channel) -> None:
-        """Just before it is paused, or its pause ended."""
+        """Note a pause, or its end, just before the request."""
         with self.lock:
             target.paused = None
 
@@ -382,7 +388,7 @@ class Ledger:
             del topic.channels[channel.name]
 
     def emptying(self, topic: Topic, channel: Channel) -> set[int]:
-        """Just before a channel is emptied. Returns what has to be gone once this is answered.
+        """Note, just before a channel is emptied, and return what has to be gone once this is answered.
 
         What a pause keeps in the topic stays, and which messages these are nobody outside knows.
         """

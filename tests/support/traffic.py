@@ -340,7 +340,10 @@ def _check_channels(ledger: Ledger, topic: Topic, found: dict[str, dict[str, boo
 
 
 def _check_forgotten_channel(ledger: Ledger, topic: Topic, channel: Channel) -> None:
-    """Only a creation may be forgotten, and only by those who sent nothing since: what it found waiting waits again."""
+    """Check that only the creation may have been forgotten, with nothing sent to the channel since.
+
+    The messages that it found waiting wait again.
+    """
     label = f"channel {topic.name}/{channel.name} is missing"
     if ledger.change_is_kept(channel.there_since):
         raise Violation(label)
