@@ -1,4 +1,4 @@
-"""Obvious defects of NSQ's own nsqadmin are not here: one test for each defect, in the order of the list."""
+"""Obvious defects of NSQ's own nsqadmin are not here: one test for each defect."""
 
 from __future__ import annotations
 

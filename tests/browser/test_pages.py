@@ -119,7 +119,7 @@ def test_a_page_is_whole_without_scripts(still_page: Browser, name: str) -> None
 
 
 def test_a_first_visit_is_light(still_page: Browser) -> None:
-    """60 kB compressed in all, and the parts as the brief has them."""
+    """Everything together has 60 kB compressed; scripts and styles have limits of their own."""
     still_page.open("/")
     sizes: list[tuple[str, int]] = still_page.run(
         "return performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))"

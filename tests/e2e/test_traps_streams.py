@@ -69,14 +69,14 @@ def reply_to(client: Client, **wishes: object) -> None:
     client.raw(size)
 
 
-def test_v11_the_first_ok_in_snappy(nsqd: Nsqd) -> None:
+def test_the_first_ok_in_snappy(nsqd: Nsqd) -> None:
     client = nsqd.connect()
     reply_to(client, snappy=True)
     expected = bytes.fromhex("ff060000 734e61507059 01 0e0000 26982bcf 00000006000000004f4b")
     assert client.raw(len(expected)) == expected
 
 
-def test_v12_the_first_ok_in_deflate(nsqd: Nsqd) -> None:
+def test_the_first_ok_in_deflate(nsqd: Nsqd) -> None:
     client = nsqd.connect()
     reply_to(client, deflate=True)
     inflate = zlib.decompressobj(wbits=-15)

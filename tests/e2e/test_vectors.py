@@ -22,12 +22,12 @@ def exactly(count: int, nsqd: Nsqd, *sent: bytes) -> bytes:
     return client.raw(count)
 
 
-def test_v1_a_subscription_is_answered_ok(nsqd: Nsqd, topic: str) -> None:
+def test_a_subscription_is_answered_ok(nsqd: Nsqd, topic: str) -> None:
     sent = bytes.fromhex("20205632") + f"SUB {topic} c\n".encode()
     assert exactly(len(OK), nsqd, sent) == OK
 
 
-def test_v2_a_message_as_it_is_published_and_consumed(nsqd: Nsqd, topic: str) -> None:
+def test_a_message_as_it_is_published_and_consumed(nsqd: Nsqd, topic: str) -> None:
     consumer = nsqd.connect()
     consumer.subscribe(topic)
     consumer.send(b"RDY 1\n")
@@ -42,36 +42,36 @@ def test_v2_a_message_as_it_is_published_and_consumed(nsqd: Nsqd, topic: str) ->
     assert nsqd.channel(topic)["in_flight_count"] == 0
 
 
-def test_v3_many_messages_in_one_command(nsqd: Nsqd, topic: str) -> None:
+def test_many_messages_in_one_command(nsqd: Nsqd, topic: str) -> None:
     body = bytes.fromhex("00000010 00000002 00000002 6161 00000002 6262")
     assert exactly(len(OK), nsqd, MAGIC, f"MPUB {topic}\n".encode(), body) == OK
     assert nsqd.topic(topic)["depth"] == 2
 
 
-def test_v4_an_unknown_command_is_named_and_ends_the_connection(nsqd: Nsqd) -> None:
+def test_an_unknown_command_is_named_and_ends_the_connection(nsqd: Nsqd) -> None:
     client = nsqd.connect()
     client.send(b"FOO x\n")
     assert client.rest() == bytes.fromhex("00000021 00000001") + b"E_INVALID invalid command FOO"
 
 
 @pytest.mark.parametrize("magic", [b"  V1", b"GET ", b"\0\0\0\0"])
-def test_v5_another_magic_is_a_bad_protocol(nsqd: Nsqd, magic: bytes) -> None:
+def test_another_magic_is_a_bad_protocol(nsqd: Nsqd, magic: bytes) -> None:
     client = nsqd.connect(magic=magic)
     assert client.rest() == bytes.fromhex("00000012 00000001") + b"E_BAD_PROTOCOL"
 
 
-def test_v6_cls_is_answered_close_wait(nsqd: Nsqd, topic: str) -> None:
+def test_cls_is_answered_close_wait(nsqd: Nsqd, topic: str) -> None:
     sent = MAGIC + f"SUB {topic} c\n".encode() + b"CLS\n"
     assert exactly(28, nsqd, sent) == OK + bytes.fromhex("0000000e 00000000") + b"CLOSE_WAIT"
 
 
-def test_v7_heartbeats_come_by_themselves(nsqd: Nsqd) -> None:
+def test_heartbeats_come_by_themselves(nsqd: Nsqd) -> None:
     body = b'{"heartbeat_interval":1000}'
     sent = MAGIC + b"IDENTIFY\n" + pack(">i", len(body)) + body
     assert exactly(29, nsqd, sent) == OK + bytes.fromhex("0000000f 00000000") + b"_heartbeat_"
 
 
-def test_v13_binary_mpub_over_http_has_no_body_size(nsqd: Nsqd, topic: str) -> None:
+def test_binary_mpub_over_http_has_no_body_size(nsqd: Nsqd, topic: str) -> None:
     body = bytes.fromhex("00000002 00000002 6161 00000002 6262")
     answer = nsqd.http("POST", f"/mpub?topic={topic}&binary=true", body)
     assert (answer.status, answer.body) == (200, b"OK")
