@@ -165,7 +165,7 @@ def test_a_command_that_fails_fails_the_page(tmp_path: Path) -> None:
         ("<!-- test: later: no time -->\n```sh\ncurl x\n```\n", "is none of"),
     ],
 )
-def test_what_is_unclear_is_named(text: str, complaint: str, tmp_path: Path) -> None:
+def test_an_unclear_block_is_reported(text: str, complaint: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     with pytest.raises(Unclear, match=complaint):

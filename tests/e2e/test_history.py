@@ -447,7 +447,7 @@ def test_what_retention_keeps_is_delivered_again(start_nsqd: StartNsqd) -> None:
 # Removed messages, and what must never change
 
 
-def test_what_was_removed_is_gone(start_nsqd: StartNsqd) -> None:
+def test_removed_messages_are_answered_with_gone(start_nsqd: StartNsqd) -> None:
     nsqd = start_nsqd("max-bytes-per-file=1000")
     nsqd.post("/topic/create?topic=t")
     nsqd.post("/channel/create?topic=t&channel=c")

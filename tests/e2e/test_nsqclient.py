@@ -642,7 +642,7 @@ def test_a_producer_through_kills_has_published_what_it_says(tmp_path: Path) -> 
         nsqd.kill()
 
 
-def test_what_happens_is_told(nsqd: Nsqd, topic: str) -> None:
+def test_a_consumer_reports_events(nsqd: Nsqd, topic: str) -> None:
     async def test() -> None:
         async with open_consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
             event = await anext(consumer.events())

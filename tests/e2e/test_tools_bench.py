@@ -69,7 +69,7 @@ def test_several_begin_together(nsqd: Nsqd, topic: str) -> None:
         (["--nsqd-tcp-address=127.0.0.1:1"], "dial 127.0.0.1:1: connection refused"),
     ],
 )
-def test_what_nsq_bench_refuses(arguments: list[str], line: str) -> None:
+def test_nsq_bench_refuses_bad_arguments(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_bench", *arguments)
     assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line

@@ -326,7 +326,7 @@ NSQ = "--topic=t", "--nsqd-tcp-address=127.0.0.1:1"
         ([*NSQ, "--destination-nsqd-tcp-address=127.0.0.1:1"], "dial 127.0.0.1:1: connection refused"),
     ],
 )
-def test_what_nsq_to_nsq_refuses(arguments: list[str], line: str) -> None:
+def test_nsq_to_nsq_refuses_bad_arguments(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_to_nsq", *arguments)
     assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line

@@ -92,7 +92,7 @@ def test_more_than_fits_into_one_page(start_nsqd: StartNsqd) -> None:
     assert peek(nsqd, "t") == (b"x" * 1_000_000 + b"\n" + b"y" * 1_000_000 + b"\n") * 6
 
 
-def test_what_is_damaged_is_told(start_nsqd: StartNsqd) -> None:
+def test_peeking_reports_damaged_messages(start_nsqd: StartNsqd) -> None:
     nsqd = start_nsqd("max-bytes-per-file=1000")
     for n in range(6):
         publish(nsqd, "t", b"%d" % n * 400)
@@ -114,7 +114,7 @@ def test_what_is_damaged_is_told(start_nsqd: StartNsqd) -> None:
         ("e#ephemeral", "e#ephemeral on {}: an ephemeral topic keeps no history"),
     ],
 )
-def test_what_cannot_be_peeked_into(nsqd: Nsqd, topic: str, line: str) -> None:
+def test_topics_that_cannot_be_peeked_into_are_refused(nsqd: Nsqd, topic: str, line: str) -> None:
     nsqd.post("/topic/create?topic=e%23ephemeral")
     place = address(nsqd.http_address)
     result = run_tool("nsq_tail", "--peek", f"--topic={topic}", f"--nsqd-http-address={place}")

@@ -185,7 +185,7 @@ def test_progress_is_told_unless_it_should_be_quiet(nsqd: Nsqd, topic: str) -> N
         ),
     ],
 )
-def test_what_nsq_replay_refuses(arguments: list[str], line: str) -> None:
+def test_nsq_replay_refuses_bad_arguments(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_replay", *arguments)
     assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line

@@ -118,7 +118,7 @@ def test_a_topic_without_a_channel_keeps_its_backlog(nsqd: Nsqd, topic: str) -> 
     assert run_tool("nsq_tail", "--force", *arguments).stdout == b"0\n1\n"
 
 
-def test_who_cannot_look_says_so(nsqd: Nsqd, topic: str) -> None:
+def test_a_failed_look_for_channels_is_a_warning(nsqd: Nsqd, topic: str) -> None:
     nobody = "--nsqd-http-address=127.0.0.1:1"
     with Tool("nsq_tail", f"--topic={topic}", places(nsqd)[0], nobody) as tail:
         tail.wait_for_log("connected to nsqd")
@@ -183,7 +183,7 @@ def test_nsqlookupd_may_come_later(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_nsq_tail_refuses(arguments: list[str], status: int, line: str) -> None:
+def test_nsq_tail_refuses_bad_arguments(arguments: list[str], status: int, line: str) -> None:
     result = run_tool("nsq_tail", *arguments)
     assert (result.returncode, result.stdout) == (status, b"")
     assert last_line(result.stderr) == line

@@ -308,7 +308,7 @@ def test_info_has_the_real_ports(nsqd: Nsqd) -> None:
     assert (info["version"], info["max_heartbeat_interval"]) == ("1.3.0", 60_000_000_000)
 
 
-def test_what_http_publishes_tcp_consumes(nsqd: Nsqd, topic: str) -> None:
+def test_messages_published_over_http_are_consumed_over_tcp(nsqd: Nsqd, topic: str) -> None:
     assert nsqd.http("POST", f"/pub?topic={topic}", b"plain").body == b"OK"
     assert nsqd.http("POST", f"/pub?topic={topic}&defer=200", b"deferred").body == b"OK"
     client = nsqd.connect()

@@ -57,7 +57,7 @@ def test_reads_what_was_written(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("call", ["open_to_read", "unlink", "size_of", "names_in", "sync_folder"])
-def test_what_is_missing_is_missing(disk: SimulatedDisk, call: str) -> None:
+def test_calls_on_a_missing_file_fail(disk: SimulatedDisk, call: str) -> None:
     with pytest.raises(FileNotFoundError):
         getattr(disk, call)(A)
 

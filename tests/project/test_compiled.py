@@ -48,7 +48,7 @@ def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [file.removesuffix(".py").replace("/", ".") for file in files]
 
 
-def test_what_is_compiled_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_compiled_file_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
     assert files
     assert [file for file in files if not (ROOT / file).is_file()] == []

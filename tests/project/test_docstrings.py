@@ -82,5 +82,5 @@ def test_a_docstring_begins_with_a_verb() -> None:
         ("The same.", False),
     ],
 )
-def test_what_counts_as_a_verb(text: str, expected: bool) -> None:
+def test_verbs_are_recognized(text: str, expected: bool) -> None:
     assert is_imperative(text) is expected

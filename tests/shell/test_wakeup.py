@@ -63,7 +63,7 @@ async def test_a_wait_that_was_cancelled_makes_way_for_the_next() -> None:
 
 
 @in_trio
-async def test_what_is_cleared_wakes_nobody() -> None:
+async def test_a_cleared_wakeup_is_not_due() -> None:
     wakeup = Wakeup()
     wakeup.set()
     wakeup.clear()

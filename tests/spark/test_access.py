@@ -68,7 +68,7 @@ def test_topics_behind_tls_and_tokens_are_written_and_read(spark: SparkSession, 
         ({"caFile": "/nowhere/ca.pem"}, "caFile"),
     ],
 )
-def test_who_may_not_is_told(tmp_path: Path, change: dict[str, str], says: str) -> None:
+def test_a_refused_client_learns_why(tmp_path: Path, change: dict[str, str], says: str) -> None:
     nsqd, access = guarded(tmp_path)
     with nsqd:
         options = source_options({"nsqd": address(nsqd), "topic": "orders", **access, **change})

@@ -126,7 +126,7 @@ def test_an_error_names_the_field_and_the_cause(body: bytes, error: str) -> None
         ("struct<a: int>", "{}", {"a": None}),
     ],
 )
-def test_what_fits_becomes_a_value(field: str, text: str, value: object) -> None:
+def test_a_fitting_value_is_decoded(field: str, text: str, value: object) -> None:
     found = decode(json_decoder(parse_fields(f"x {field}")), f'{{"x": {text}}}'.encode())
     assert errors_of(found, 1) == [None]
     assert found.values is not None

@@ -124,7 +124,7 @@ def test_a_schema_is_what_spark_reads_in_it(text: str, spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("text", ["a", "a strng", "a int b int", "a int,", "a array<int", "a int; b int"])
-def test_what_spark_refuses_we_refuse(text: str, spark: SparkSession) -> None:
+def test_schemas_that_spark_refuses_are_refused(text: str, spark: SparkSession) -> None:
     with pytest.raises(ParseException):
         StructType.fromDDL(text)
     with pytest.raises(BadSchema):

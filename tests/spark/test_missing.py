@@ -61,7 +61,7 @@ def gone(*, has_drained: bool, is_retired: bool = False) -> Departed:
         (Seen(registered={"a:1", "b:1"}, lanes={"a:1": [A], "b:1": []}), Offsets({A: 1, B: 1}), {"node b"}),
     ],
 )
-def test_who_is_missing(seen: Seen, offsets: Offsets, missing: Any) -> None:
+def test_missing_nodes_are_named(seen: Seen, offsets: Offsets, missing: Any) -> None:
     assert presence(seen, offsets).missing.keys() == set(missing)
 
 

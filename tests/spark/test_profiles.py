@@ -72,7 +72,7 @@ def two() -> Answering:
     return Answering({A: every(0.01, 1000), B: every(0.1, 100)})
 
 
-def test_what_fits_costs_no_question(two: Answering) -> None:
+def test_a_batch_within_its_limit_asks_no_node(two: Answering) -> None:
     assert Profiles(two).share(two.heads(), spans(two), Limit(2000, MB)) == {A: 1000, B: 100}
     assert not two.asked
 

@@ -163,7 +163,7 @@ def test_each_is_tried_once() -> None:
         granting({"topic": "(", "channels": [], "permissions": []}),
     ],
 )
-def test_what_is_no_answer(server: AuthServer, reply: Reply) -> None:
+def test_an_invalid_reply_grants_nothing(server: AuthServer, reply: Reply) -> None:
     server.answer = lambda asked: reply
     assert grants(settings(server.address), b"s") == [None]
 

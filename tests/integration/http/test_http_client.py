@@ -316,7 +316,7 @@ def test_a_long_answer_without_a_length_ends_with_the_connection() -> None:
     assert read_on([b"HTTP/1.1 200 OK\r\n\r\n", b"abc", b"de"]) == (200, [b"abc", b"de"])
 
 
-def test_who_has_enough_leaves() -> None:
+def test_a_reader_may_stop_before_the_end() -> None:
     assert read_on([HEAD, b"3\r\nabc\r\n", b"3\r\ndef\r\n"], pieces=1) == (200, [b"abc"])
 
 

@@ -252,7 +252,7 @@ def test_an_expectation_that_nobody_knows_fails(expect: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [b"GET /ok HTTP/1.0\r\n\r\n", b"GET /ok HTTP/1.1\r\nHost:\r\nExpect:\r\n\r\n"])
-def test_what_go_takes_is_taken(head: bytes) -> None:
+def test_heads_that_go_accepts_are_accepted(head: bytes) -> None:
     async def test(connect: Connected) -> None:
         assert (await connect(head).answer()).endswith(b"OK")
 

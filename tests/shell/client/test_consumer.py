@@ -52,7 +52,7 @@ async def failing(message: Message) -> None:
 
 
 @jumping
-async def test_what_is_said_first() -> None:
+async def test_a_consumer_sends_identify_sub_and_rdy_in_this_order() -> None:
     async with MemoryNSQD() as server:
         async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=5)):
             await until_said(server, "RDY 5")

@@ -348,7 +348,7 @@ async def test_a_quorum() -> None:
     ],
 )
 @jumping
-async def test_what_cannot_be(addresses: list[str], options: dict[str, object], text: str) -> None:
+async def test_invalid_settings_are_refused(addresses: list[str], options: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         async with open_producer(addresses, **options):  # type: ignore[arg-type]
             pass

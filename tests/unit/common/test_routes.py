@@ -29,7 +29,7 @@ def test_an_exact_path_goes_before_one_with_words() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/admin/", "/admin/topics/a", "/admin/topics/a/b/c", "/admin/topics//b"])
-def test_what_is_no_route(path: str) -> None:
+def test_unknown_paths_have_no_route(path: str) -> None:
     assert TABLE.find("GET", path) is None
 
 
@@ -43,6 +43,6 @@ def test_what_is_no_route(path: str) -> None:
         ("/topics/a/b", None),
     ],
 )
-def test_what_is_nearly_a_route(path: str, target: str | None) -> None:
+def test_paths_that_nearly_match_are_redirected(path: str, target: str | None) -> None:
     assert TABLE.redirect("GET", path) == target
     assert TABLE.redirect("POST", path) is None

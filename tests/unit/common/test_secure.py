@@ -110,7 +110,7 @@ def test_the_last_answer_is_followed_by_a_goodbye(server: Server, certificates: 
     assert server.handler.finished
 
 
-def test_who_says_goodbye_has_ended(server: Server, certificates: Certificates) -> None:
+def test_close_notify_ends_the_connection(server: Server, certificates: Certificates) -> None:
     client = shake_hands(server, certificates)
     server.say(client.encode(b"hello") + client.goodbye())
     assert server.inner.ended
@@ -176,7 +176,7 @@ def tunnel() -> tuple[TunnelEnd, TunnelEnd, list[str]]:
     return near, far, wakes
 
 
-def test_what_enters_here_leaves_there() -> None:
+def test_bytes_pass_the_tunnel_in_both_directions() -> None:
     near, far, wakes = tunnel()
     near.receive(b"question", 0.0)
     far.receive(b"answer", 0.0)

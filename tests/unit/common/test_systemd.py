@@ -11,7 +11,7 @@ from common.systemd import READY, notify
 
 
 @pytest.mark.parametrize("name", ["{folder}/notify", "@{folder}/abstract"])
-def test_whoever_listens_hears_it(tmp_path: Path, name: str) -> None:
+def test_the_manager_gets_the_notification(tmp_path: Path, name: str) -> None:
     path = name.format(folder=tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + path[1:] if path.startswith("@") else path)

@@ -101,7 +101,7 @@ def test_somebody_is_always_picked(strategy: str, size: int, steps: list[tuple[b
             pool.failed(number, now)
 
 
-def test_what_is_no_strategy() -> None:
+def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(ValueError, match="no such strategy"):
         pool_of("best", 2, Random(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a quorum of 0"):

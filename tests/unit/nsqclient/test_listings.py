@@ -28,7 +28,7 @@ def answer(*hosts: str) -> bytes:
         ("https://[::1]:4161", "https://[::1]:4161/lookup?topic=t1%23ephemeral"),
     ],
 )
-def test_where_to_ask(text: str, asked: str) -> None:
+def test_the_url_of_a_lookup(text: str, asked: str) -> None:
     place = parse_lookupd(text)
     assert str(place).removesuffix(place.target) + place.query_target("t1#ephemeral") == asked
 
@@ -38,7 +38,7 @@ def test_a_question_that_waits() -> None:
 
 
 @pytest.mark.parametrize("text", ["lk", "http://lk", "ftp://lk:1", "http://:4161", "lk:x"])
-def test_what_is_no_address(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_lookupd(text)
 

@@ -25,7 +25,7 @@ def test_what_is_saved_is_read_again_and_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"places": {"n": {}}}', '{"places": 3}', '{"places": {}}'])
-def test_what_is_no_checkpoint(tmp_path: Path, text: str) -> None:
+def test_an_invalid_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_text(text)
     with pytest.raises(ToolFailed, match=r"checkpoint is no checkpoint of nsq_replay"):

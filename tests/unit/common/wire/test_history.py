@@ -118,7 +118,7 @@ def test_the_end_makes_an_answer_whole() -> None:
     encode_range(RANGE) + encode_end(End(0)) + encode_end(End(0)),
     encode_range(RANGE) + b"\x91\xa3end",
 ])  # fmt: skip
-def test_what_is_no_history(stream: bytes) -> None:
+def test_an_invalid_stream_is_refused(stream: bytes) -> None:
     with pytest.raises(BadHistory):
         read(stream)
 

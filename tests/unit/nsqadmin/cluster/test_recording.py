@@ -22,7 +22,7 @@ def a_recording() -> Recording:
     )
 
 
-def test_what_was_written_is_read() -> None:
+def test_a_recording_is_read_as_it_was_written() -> None:
     recording = a_recording()
     assert decode(encode(recording)) == recording
 

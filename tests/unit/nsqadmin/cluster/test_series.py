@@ -16,7 +16,7 @@ def filled(*depths: float, step: float = 5.0, most_coarse: int = 10, key: str = 
     return store
 
 
-def test_what_was_put_is_there() -> None:
+def test_values_come_back_as_they_were_put() -> None:
     series = filled(1, 2, 3).series(KEY, Span.MINUTES)
     assert series is not None
     assert (series.end, series.step) == (START + 10, 5.0)

@@ -60,7 +60,7 @@ def test_what_is_found(text: str) -> None:
         "@delay > 0",
     ],
 )
-def test_what_is_not(text: str) -> None:
+def test_filters_that_do_not_match(text: str) -> None:
     assert not parse_filter(text).matches(BODY, AMessage())
 
 

@@ -76,7 +76,7 @@ def read(said: Any) -> tuple[Page, Page]:
     return trio.run(run)
 
 
-def test_what_is_whole_is_read() -> None:
+def test_a_complete_answer_is_read() -> None:
     page, peeked = read(SAID)
     assert [it.id for it in page.messages] == ["a", "b"]
     assert len(page.gaps) == 1

@@ -35,7 +35,7 @@ def message(body: bytes | None) -> Message:
         (b'{"n":1e999}', "text"),
     ],
 )
-def test_what_a_body_is(body: bytes, form: str) -> None:
+def test_the_form_of_a_body_is_recognized(body: bytes, form: str) -> None:
     assert form_of(body) == form
 
 

@@ -99,7 +99,7 @@ def test_statistics(way: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("way", [*places(INFO), *places(LISTED)], ids=lambda way: ".".join(map(str, way)))
-def test_who_is_there(way: tuple[Any, ...]) -> None:
+def test_odd_fields_in_listings_of_nodes(way: tuple[Any, ...]) -> None:
     for odd in ODD:
         try:
             if way[0] in INFO:

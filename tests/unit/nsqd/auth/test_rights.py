@@ -63,7 +63,9 @@ def rights() -> Rights:
         (b"", Role.READ, None, 401),
     ],
 )
-def test_who_may_do_what(rights: Rights, token: bytes, role: Role, topic: str | None, refusal: int | None) -> None:
+def test_roles_and_topics_decide_about_a_request(
+    rights: Rights, token: bytes, role: Role, topic: str | None, refusal: int | None
+) -> None:
     assert refusal_of(rights, role, topic, token=token, common_name="") == refusal
 
 

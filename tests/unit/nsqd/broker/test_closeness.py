@@ -36,7 +36,7 @@ def test_who_is_in_the_zone_comes_before_the_region_and_all_others() -> None:
     assert counts == (1, 1, 1)
 
 
-def test_who_never_identified_is_elsewhere() -> None:
+def test_a_client_without_identify_counts_as_distant() -> None:
     node = Node(prefers_near_consumers=True)
     node.consumer()
     publish(node, 1)

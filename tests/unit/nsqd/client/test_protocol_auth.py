@@ -54,7 +54,7 @@ def test_auth_is_answered_with_who_one_is(node: Node) -> None:
     assert (described.authed, described.auth_identity, described.auth_identity_url) == (True, "me", "http://me")
 
 
-def test_what_is_asked(node: Node) -> None:
+def test_the_question_has_the_secret_and_the_address(node: Node) -> None:
     client = node.client()
     client.say(auth(b"sec\xff"))
     assert node.questions is not None
@@ -93,7 +93,7 @@ def test_nothing_goes_before_auth(node: Node, word: bytes) -> None:
 
 
 @pytest.mark.parametrize("word", GUARDED)
-def test_what_is_allowed(node: Node, word: bytes) -> None:
+def test_granted_commands_are_carried_out(node: Node, word: bytes) -> None:
     assert authorized(node).answers(GUARDED[word]) == [b"OK"]
 
 
@@ -180,7 +180,7 @@ def test_silence_counts_again_where_there_are_no_heartbeats(node: Node) -> None:
     assert client.protocol.next_deadline == node.now + 2.0
 
 
-def test_who_leaves_is_not_answered(node: Node) -> None:
+def test_a_client_that_has_left_gets_no_answer(node: Node) -> None:
     client = node.client()
     client.say(auth(b"secret"))
     assert node.questions is not None

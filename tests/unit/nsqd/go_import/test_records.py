@@ -69,7 +69,7 @@ def test_exactly_what_came_before_is_repeated(numbers: list[int]) -> None:
     assert [seen.is_repeated(it) for it in numbers] == [it in numbers[:at] for at, it in enumerate(numbers)]
 
 
-def test_what_ascends_is_not_remembered() -> None:
+def test_ascending_ids_are_not_remembered() -> None:
     survey = Survey()
     for number in range(1000):
         survey.note(number)

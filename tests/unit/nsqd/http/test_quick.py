@@ -324,7 +324,7 @@ def test_no_garbage_breaks_it(garbage: bytes) -> None:
     Client().send(post("/mpub?topic=t&binary=1", garbage))
 
 
-def test_what_is_remembered_is_bounded(client: Client) -> None:
+def test_the_number_of_remembered_heads_is_bounded(client: Client) -> None:
     for number in range(5000):
         client.quick.receive(post(f"/pub?topic=t{number}", b"a", b"X: %d\r\n" % number), 100.0)
     assert len(client.routes.heads) <= 4096

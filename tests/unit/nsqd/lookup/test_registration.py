@@ -59,7 +59,7 @@ def test_a_new_connection_is_told_everything_again() -> None:
     assert said(registration) == ["REGISTER a x"]
 
 
-def test_what_comes_is_registered() -> None:
+def test_a_new_topic_is_registered() -> None:
     topics: dict[str, Topic] = {}
     registration = connected(topics)
     topics["t"] = topic()
@@ -178,7 +178,7 @@ def test_no_channels(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"OK", b"[]", b'{"channels":"a"}', b'{"channels":{}}', b"\xff"])
-def test_what_says_nothing_of_channels(answer: bytes) -> None:
+def test_answers_without_channels_are_refused(answer: bytes) -> None:
     with pytest.raises(Refused, match="answered with"):
         channels_in(answer)
 
