@@ -188,7 +188,7 @@ class Options(BaseOptions):
     )
     lookupd_tls: bool = option(False, "speak TLS with nsqlookupd, to its TCP and its HTTP side")
     lookupd_tls_root_ca_file: str = option(
-        "", "path to the authorities that sign nsqlookupd's certificates; empty: those of the system"
+        "", "path to the CA certificates that verify nsqlookupd; empty: those of the system"
     )
     lookupd_tls_cert: str = option("", "path to the certificate to show to nsqlookupd")
     lookupd_tls_key: str = option("", "path to the key of this certificate; empty: it is in the same file")
@@ -339,7 +339,7 @@ class Options(BaseOptions):
         "",
         "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
     )
-    tls_root_ca_file: str = option("", "path to the authorities that sign the certificates of clients and auth servers")
+    tls_root_ca_file: str = option("", "path to the CA certificates that verify clients and authorization servers")
     tls_required: TlsRequired = option(
         TlsRequired.NO,
         "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",
