@@ -107,7 +107,8 @@ class Journal:
         self._allocate_at = 0  # size of the file at which more space is reserved
         self._write_failed = False  # changes still wait that a write should have taken
         self._is_unproven = False  # set by `distrust`, until everything is synced
-        self.has_lost = False  # a sync has failed; only a full set of snapshots, not a later sync, mends that
+        # Changes were lost: a sync has failed, or too many waited. Only a full set of snapshots mends that, no later sync.
+        self.has_lost = False
         self._changes: list[Entry] = []
         self._only_quiet = True
         self._to_sync: list[Path] = []
@@ -153,6 +154,7 @@ class Journal:
         """Drop the waiting changes if there are too many; the next snapshots replace them."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
+            self.has_lost = True
             self._rotation.need()
 
     def _needs_sync(self) -> None:

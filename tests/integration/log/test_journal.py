@@ -11,6 +11,7 @@ from nsqd.broker.changes import replay
 from nsqd.broker.store import Entry
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal import journal, rotation
+from nsqd.log.log_fault import RETRY_AFTER
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 
 
@@ -546,6 +547,31 @@ def test_what_is_lost_during_a_rotation_is_told_by_another(tmp_path: Path, monke
         assert store.store.health == "OK"
     with opened(tmp_path) as store:
         assert replayed(store.recovered.changes) == topics.state
+
+
+def test_no_finished_file_goes_before_snapshots_have_replaced_dropped_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MOST_UNWRITTEN", 10)
+    files = TroubledFiles()
+    with opened(tmp_path, files, max_bytes_per_file=100) as store:
+        store.publish(b"a" * 50)
+        store.publish(b"b" * 50)
+        store.checkpoint()
+        files.fails_for = lambda name: name.startswith("journal")
+        files.fail("write")
+        while store.store.journal.waiting or not store.store.journal.wants_rotation:
+            store.store.record(("progress", "t", "c", 1, [0, 1]), urgent=False)
+            store.store.flush()
+        store.log().release(1)
+        store.clock.now += RETRY_AFTER
+        store.sync()
+        assert len(store.segments()) == 2
+        files.recover()
+        store.store.repair()
+        store.rotate()
+        store.sync()
+        assert len(store.segments()) == 1
 
 
 def test_full_disk_is_not_tried_in_every_turn(tmp_path: Path) -> None:
