@@ -15,9 +15,9 @@ import trio
 from common.options import seconds
 from common.turn import in_turn
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.replay import Dropped, complete, missing_fronts, replay
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.committer import Committer

@@ -18,10 +18,10 @@ from nsqd.broker.work import TopicWork
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
-    from nsqd.broker.changes import TopicState
     from nsqd.broker.feed import Feed
     from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
+    from nsqd.broker.replay import TopicState
     from nsqd.broker.store import Store, TopicLog
 
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology

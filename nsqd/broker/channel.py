@@ -28,9 +28,9 @@ from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change, ChannelChange
-    from nsqd.broker.changes import ChannelState
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
+    from nsqd.broker.replay import ChannelState
     from nsqd.broker.store import BatchSource
     from nsqd.broker.work import ChannelWork
 

@@ -23,7 +23,7 @@ from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, TopicChange
-    from nsqd.broker.changes import ChannelState, TopicState
+    from nsqd.broker.replay import ChannelState, TopicState
     from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 

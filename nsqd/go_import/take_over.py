@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 
 from common.nsq_json import JsonError
 from common.startup import StartupError
-from nsqd.broker.changes import TopicState
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.replay import TopicState
 from nsqd.go_import.go_queue import GoQueue
 from nsqd.go_import.layout import Layout
 from nsqd.go_import.log_writer import LogWriter

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from nsqd.broker.changes import replay
+from nsqd.broker.replay import replay
 from nsqd.log.segment import segment_name
 from nsqd.log.writing.sync_job import CommonFolders
 from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk

@@ -17,8 +17,8 @@ from typing import Any, Final
 from common.wire.commands import dpub, fin, mpub, req
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.replay import complete, replay
 from nsqd.log.carrying import carry_forward
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of

@@ -23,11 +23,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import replay
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.replay import replay
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel

@@ -13,8 +13,8 @@ from common.wire.limits import Limits
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.auth.grants import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.replay import replay
 from nsqd.broker.turn import Announce
 from nsqd.client.note import NoteKind
 from nsqd.client.protocol import ClientProtocol

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.changes import replay
+from nsqd.broker.replay import replay
 from nsqd.broker.store import Entry
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal import journal, rotation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqd.broker.changes import Dropped, TopicState, complete, replay
+from nsqd.broker.replay import Dropped, TopicState, complete, replay
 
 NAMED = {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
 

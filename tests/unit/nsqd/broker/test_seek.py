@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from common.wire.commands import dpub, fin, mpub, req
-from nsqd.broker.changes import replay
 from nsqd.broker.channel import Channel
+from nsqd.broker.replay import replay
 from tests.support.node import Client, Node
 
 

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from nsqd.broker.changes import TopicState, replay
+from nsqd.broker.replay import TopicState, replay
 from nsqd.go_import.layout import Layout, Range
 from nsqd.go_import.metadata import GoTopic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from nsqd.broker.changes import ChannelState, TopicState, replay
+from nsqd.broker.replay import ChannelState, TopicState, replay
 from nsqd.log.journal.packed_changes import PackedChanges
 
 BEGIN: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
