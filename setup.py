@@ -20,10 +20,10 @@ COMPILED: Final = (
     "common/wire/commands.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
+    "common/wire/hot_record.py",
     "common/wire/log_record.py",
     "common/wire/message.py",
     "common/wire/mpub.py",
-    "common/wire/record.py",
     # Each turn, each message.
     *sorted(glob("nsqd/broker/[!_]*.py")),
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),

@@ -27,6 +27,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
+from common.wire.hot_record import HotRecord
 from common.wire.limits import Limits
 from common.wire.mpub import (
     Offsets,
@@ -38,7 +39,6 @@ from common.wire.mpub import (
     packed,
     read_count,
 )
-from common.wire.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,7 +75,7 @@ __all__ = [
 MAGIC: Final = b"  V2"  # what a client sends before its first command
 
 
-class Line(Record):
+class Line(HotRecord):
     """A command without a payload, or an unknown word. params[0] is the word."""
 
     __slots__ = ("params",)
@@ -84,7 +84,7 @@ class Line(Record):
         self.params = params
 
 
-class Finishes(Record):
+class Finishes(HotRecord):
     """One or more FINs that arrived together, each with an id of 16 bytes and nothing else."""
 
     __slots__ = ("ids",)
@@ -93,7 +93,7 @@ class Finishes(Record):
         self.ids = ids
 
 
-class Body(Record):
+class Body(HotRecord):
     """An IDENTIFY or AUTH with its document."""
 
     __slots__ = ("body", "params")
@@ -103,7 +103,7 @@ class Body(Record):
         self.body = body
 
 
-class Publication(Record):
+class Publication(HotRecord):
     """A PUB or DPUB. The payload includes the four bytes of its size, as it does in the log."""
 
     __slots__ = ("params", "payload")
@@ -113,7 +113,7 @@ class Publication(Record):
         self.payload = payload
 
 
-class Publications(Record):
+class Publications(HotRecord):
     """An MPUB. Its payload is everything after the count.
 
     `offsets` has count + 1 entries: where in the payload each message's size starts, and the end.

@@ -9,7 +9,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from common.wire.record import Record
+from common.wire.hot_record import HotRecord
 
 if TYPE_CHECKING:
     from common.wire.faults import ProtocolError
@@ -45,7 +45,7 @@ HEARTBEAT_FRAME: Final = response_frame(b"_heartbeat_")
 CLOSE_WAIT_FRAME: Final = response_frame(b"CLOSE_WAIT")
 
 
-class Frame(Record):
+class Frame(HotRecord):
     __slots__ = ("data", "type")
 
     def __init__(self, type: FrameType, data: bytes) -> None:

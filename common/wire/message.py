@@ -12,14 +12,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from common.wire.record import Record
+from common.wire.hot_record import HotRecord
 
 HEADER_SIZE: Final = 26
 
 _header: Final = Struct(">qH16s")
 
 
-class Message(Record):
+class Message(HotRecord):
     __slots__ = ("attempts", "body", "id", "timestamp")
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 _DESCRIPTORS: Final = (MemberDescriptorType, GetSetDescriptorType)
 
 
-class Record:
+class HotRecord:
     """Equality and repr over the slots of the subclass, for tests and debugging."""
 
     __slots__: tuple[str, ...] = ()
