@@ -1,4 +1,8 @@
-"""The choices of `--ack`, which the log implements."""
+"""The choices of `--ack`.
+
+The log acts on them: `DiskLog._take_over` in `nsqd/log/topic_log.py` settles the receipts of publishers, now or after
+the sync. `nsqd/client/outbox.py` holds each OK until its receipt is settled.
+"""
 
 from __future__ import annotations
 

@@ -205,6 +205,7 @@ def _smoothed(before: Reader, messages: int, nanoseconds: int) -> float | None:
     now = messages / seconds
     if before.rate is None:
         return now
+    # Exponential smoothing: -expm1(-x) is 1 - exp(-x), the share of the way to the rate since the last report.
     return before.rate - expm1(-seconds / _SMOOTHED_OVER) * (now - before.rate)
 
 

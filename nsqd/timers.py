@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
-_PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own interval it keeps FINs less than 100 ms behind
+_PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
@@ -46,7 +46,7 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 
 
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
-    """Save what was finished, and the names of topics and channels, several times a second while there are changes."""
+    """Save what was finished, and the names of topics and channels, many times a second while there are changes."""
     while True:
         turn.progress_made.clear()
         if not (broker.changed or broker.to_release or broker.shape_unsaved):

@@ -1,7 +1,7 @@
 """The broker: all topics, and what one turn leaves to be done.
 
 A turn sets `now` and `timestamp`, and lets clients and operators do things. Then it has the broker `seal` what was
-published and, when the log has written it, `hand_over` to the channels. See docs/decisions/0001.
+published and, when the log has written it, `hand_over` to the channels. `turn.py` has all steps, in their order.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Broker(TopicWork[Channel, Topic]):
         self.undiscovered: dict[Topic, None] = {}  # learning topics about which nobody has been asked yet
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
-        self.promised: Receipt | None = None
+        self.promised: Receipt | None = None  # of this turn's urgent changes, if somebody waits for them: see `promise`
         self.refusal: str | None = None  # why nobody may publish any more; None: publishing is allowed
         self._sealed: dict[Topic, None] = {}
 
@@ -150,6 +150,7 @@ class Broker(TopicWork[Channel, Topic]):
             channel.drop_overflow(before)
 
     def expire(self) -> None:
+        """Have each channel whose alarm is due look at its timeouts and deferrals."""
         # A channel with another alarm by now has been given another time, or is gone.
         due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
         for channel in due:
@@ -163,7 +164,7 @@ class Broker(TopicWork[Channel, Topic]):
                 channel.wants_attention()
 
     def record_progress(self) -> None:
-        """Tell the journal what was finished, and logs what they can remove. Called ten times a second."""
+        """Tell the journal what was finished, and logs what they can remove. nsqd/timers.py calls this all the time."""
         changed, self.changed = self.changed, {}
         for channel in changed:
             channel.record_progress()

@@ -63,7 +63,7 @@ class Channel:
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
         self._saved_cursor = cursor
         self._next_consumer = 0  # the position of the consumer that is served first
-        self._retry_first = False
+        self._retry_first = False  # alternates, for consumers that have room for one message only
         self._batch: Batch | None = None  # the batch at the cursor
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
         self._source: BatchSource = self.kept if self.kept is not None else topic.log
@@ -100,7 +100,7 @@ class Channel:
         return min(times, default=None)
 
     def low_water(self) -> int:
-        """Return the sequence before which this channel needs nothing any more."""
+        """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
         lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
         return min(low for low in lows if low is not None)
 

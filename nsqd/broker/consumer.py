@@ -25,7 +25,8 @@ class Closeness(IntEnum):
 class Consumer:
     """What a channel must know of a client: how much it may have, and how to send to it.
 
-    `send` takes the pieces of message frames; `close` ends the connection without a word (the channel was deleted).
+    `send` takes the pieces of message frames. `close` ends the connection without a word, because the channel was
+    deleted. The client's side of it is `Subscription` in nsqd/client/subscription.py, which bounds RDY.
     """
 
     def __init__(

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
 
-_PIECE: Final = 2_000
+_PIECE: Final = 2_000  # sequences; copying them takes a fraction of a millisecond
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
 
 class Delivery:
-    """Neighbouring messages given to one consumer at one time. A message's sequence is its id plus `offset`."""
+    """Neighbouring messages given to one consumer at one time. A message's sequence is its id plus `offset`.
+
+    `left` of them are still in flight. `first` stays, even if the first message is finished: it bounds the others.
+    """
 
     __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset", "published_at")
 
@@ -73,7 +76,10 @@ class InFlight:
         self.next_deadline = min(self.next_deadline, delivery.deadline)
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others."""
+        """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others.
+
+        Everything is taken out first, which is right nearly always; `_finish_some` puts back what was not this consumer's.
+        """
         if len(ids) == 1:  # the usual case of a consumer with few messages in hand
             delivery = self._entries.pop(ids[0], None)
             if delivery is None or delivery.consumer is not consumer:

@@ -1,7 +1,8 @@
 """Which batches were published with a key, for a while: a publisher that did not hear the answer may try again.
 
-The key lies in the batch's own record, so that the batch and its key are saved by one write. After a start, the keys
-are known from the log.
+HTTP gives the key with `/mpub?key=`, and `--idempotence-window` says for how long it is remembered. The key lies in the
+batch's own record, so that the batch and its key are saved by one write. After a start, the keys are known from the
+log (nsqd/log/recovery/keys.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from nsqd.broker.batch import Receipt
 
 MOST_KEYS: Final = 1_000_000  # of one topic; if there are more, the oldest are forgotten early
 
-_SETTLED: Final = Receipt()
+_SETTLED: Final = Receipt()  # of every key that a start has found: its batch is in the log
 _SETTLED.settle()
 
 

@@ -22,17 +22,22 @@ A crash between two entries loses only the later one: then a few messages that w
 **Doubt.** Where a frame of the journal is damaged, nobody knows what it told. It may have told that the end of a log
 was cut off after a failure, so that the sequences behind the last synced place are other messages now; or that 820 was
 deferred. So the store puts a `doubt` in the place of the frame, with the sequence up to which the log was synced then.
-Each channel of the topic that is further reads again from there: duplicates are better than loss. Waiting messages keep
-their place. Say the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Normally
-800 to 899 would now count as in flight. A channel in doubt does not believe that: its cursor stays at 800, and only 900
-to 949 are skipped as finished. The doubt ends when the channel is emptied or moved, or when a snapshot tells its state
-anew.
+Each channel of the topic whose cursor is further on reads again from there: duplicates are better than loss. Waiting
+messages keep their place. Say the log was synced up to 800, and the next entry is ("progress", "t", "c", 950, [900,
+950]). Normally 800 to 899 would now count as in flight. A channel in doubt does not believe that: its cursor stays at
+800, and only 900 to 949 are skipped as finished. The doubt ends when the channel is emptied or moved, or when a
+snapshot tells its state anew.
 
-A snapshot of a topic that is too long for one frame comes in parts:
+A snapshot of a topic that is too long for one frame comes in parts, with other changes of the topic in between:
 
-    begin  t                      what follows in parts replaces, from its end on, what was known as of here;
-    part   t, [changes]           changes in between come after it
-    end    t, number of parts
+    ("begin", "t")                the parts that follow tell the state as of here
+    ("part", "t", [...])          some changes of the snapshot, to be applied at its end
+    ("progress", "t", ...)        happened meanwhile: applied at once, and again after the snapshot
+    ("part", "t", [...])
+    ("end", "t", 2)               the two parts, and then the progress, replace what was known of t
+
+If a part or the end is missing, what was known stays, and it is up to date: all changes in between were applied to it.
+Only a topic of which nothing was known takes the parts that are there.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ class ChannelState:
     """A channel as the journal tells it."""
 
     def __init__(self, cursor: int) -> None:
-        self.born = cursor
+        self.born = cursor  # where it began: earlier messages were handed over before it existed
         self.cursor = cursor
         self.paused = False
         self.in_doubt = False  # changes that were told about it are lost
@@ -81,7 +86,7 @@ class ChannelState:
         self.waiting[sequence] = (attempts, due_ms)
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
-        if start < self.born:  # the messages were handed over before this channel existed
+        if start < self.born:
             return
         self.skip(start, start + count)
         for sequence in range(start, start + count):

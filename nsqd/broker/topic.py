@@ -163,6 +163,7 @@ class Topic(Feed):
         for payload, offsets, delay_ms, receipt, key in drafts:
             count = fitting = len(offsets) - 1
             if not self.log.has_room(count, len(payload)):
+                # The most messages that fit: the first n for which n + 1 do not.
                 fitting = bisect_left(range(1, count + 1), True, key=lambda n: not self.log.has_room(n, offsets[n]))
                 self.message_count += count - fitting
                 self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)

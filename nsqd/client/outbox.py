@@ -50,7 +50,7 @@ class Outbox:
         self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
         self._frames: list[bytes] = []  # may be sent now
         self._held: list[Held] = []  # a deque would be most of what an idle client costs
-        self._held_messages: Held | None = None  # its last OK is one that messages must not overtake
+        self._held_messages: Held | None = None  # where messages wait, behind the last OK that they must not overtake
 
     @property
     def holds(self) -> bool:

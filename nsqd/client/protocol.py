@@ -16,6 +16,13 @@ automaton:
                      └── Stretch         the work it has caused since others had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
+
+**How a client ends.** All of these end in `close`, after which no more commands are accepted:
+
+    _fail       the client broke the protocol: it gets an error frame, and a fatal error closes it
+    end         the peer will send nothing more: the commands that have arrived are carried out first
+    _cut_off    nothing more will be read, because the client was silent for too long, for example: as `end`
+    abort       nothing may be sent any more, because the channel was deleted or the connection is gone
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""NSQ clients over TCP or a unix socket: connects the socket, the protocol and the log."""
+"""NSQ clients over TCP or a unix socket: makes the protocol of each connection from nsqd's options, and writes its log.
+
+The sockets are read and written by `common/poller.py`, and `common/budget.py` bounds how many there are.
+"""
 
 from __future__ import annotations
 
