@@ -44,8 +44,9 @@ _UNITS: Final[Mapping[str, Nanoseconds]] = {
 
 
 def parse_duration(text: str) -> Nanoseconds:
-    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number. Raise ValueError for anything
-    else.
+    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number.
+
+    Raises ValueError for anything else.
     """
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":

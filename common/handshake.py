@@ -181,7 +181,7 @@ class TlsServer:
 class Handshake:
     """One handshake. It never waits: call `receive` with no data once the time in `turn_at` has come.
 
-    Its owner calls `end` when the connection is over, or goes on without it.
+    A handshake that is done has ended. Its owner calls `end` if the connection is over before that.
     """
 
     def __init__(

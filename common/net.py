@@ -48,8 +48,9 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read the value of `--tcp-address` and similar options. Raise AddressError for an empty text: callers decide its
-    meaning.
+    """Read the value of `--tcp-address` and similar options.
+
+    Raises AddressError, also for an empty text: what that means is for the caller to decide.
     """
     if not text:
         raise AddressError("empty address")
@@ -113,8 +114,9 @@ def format_listener(listener: socket.socket) -> str:
 
 
 def format_name(name: SocketName) -> str:
-    """Return a socket name, or the address of an `accept()`, as text. IPv4 that came over an IPv6 socket is printed as
-    IPv4.
+    """Return a socket name, or the address of an `accept()`, as text.
+
+    IPv4 that came over an IPv6 socket is printed as IPv4.
     """
     if isinstance(name, tuple):
         host, port = str(name[0]), int(name[1])

@@ -56,7 +56,8 @@ class Handler(Protocol):
     def end(self) -> None:
         """Take note that the peer will send nothing more."""
 
-    def bytes_to_send(self) -> list[bytes]: ...
+    def bytes_to_send(self) -> list[bytes]:
+        """Return the pieces that may be sent now, and forget them."""
 
     def sent(self, unsent: int) -> None:
         """Take note that the operating system has taken everything but the last `unsent` bytes."""

@@ -138,7 +138,9 @@ class CommandReader:
     """Cuts a client's stream into commands.
 
     `admit` is called once for each command that has a payload, when its line is complete and before any of the payload
-    is examined. It may raise ProtocolError. After an exception the reader must not be used any more.
+    is examined. It may raise ProtocolError, after which the reader must not be used any more, nor after LineTooLong. If
+    `admit` raises anything else, the line stays: the next `next_command` cuts it again, and asks again. That is how an
+    MPUB waits for an AUTH server.
 
     `hold` is called with the memory that a payload takes whenever more of it is needed, and with 0 when it is complete;
     it may close the reader.
@@ -364,7 +366,7 @@ def _id_struct(count: int) -> Struct:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The differences between payloads of one size and one body, mainly in the wording of errors."""
+    """How payloads that are a size and a body differ: in their limits, and in the wording of errors."""
 
     fault: Fault
     body: bytes

@@ -7,7 +7,7 @@ A stream of msgpack arrays:
     ["gap", from, to, reason]           messages that cannot be read any more
     ["end", next]                       last; without it the answer is incomplete
 
-The first and the last record may reach beyond the range. The reader proves the checksums: `HistoryReader` does, and
+The first and the last record may reach beyond the range. The sender verifies no checksums; `HistoryReader` does, and
 turns damaged records into gaps. The few forms of msgpack that occur are written and read here, so that a reader needs
 no other library.
 """

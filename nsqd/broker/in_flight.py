@@ -78,7 +78,7 @@ class InFlight:
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
         """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others.
 
-        Everything is taken out first, which is right nearly always; `_finish_some` puts back what was not this consumer's.
+        All are taken out first, which is right nearly always; `_finish_some` puts back what another consumer has.
         """
         if len(ids) == 1:  # the usual case of a consumer with few messages in hand
             delivery = self._entries.pop(ids[0], None)

@@ -29,8 +29,8 @@ class Summary:
     def __init__(self, targets: tuple[float, ...]) -> None:
         self._targets = targets
         self._buffer: list[float] = []
-        # Value, width, delta; ascending values. The rank of a value is at least the sum of the widths up to its own, and
-        # at most `delta` more.
+        # Value, width, delta; ascending values. The rank of a value is at least the sum of the widths up to its own,
+        # and at most `delta` more.
         self._entries: list[tuple[float, float, float]] = []
         self._width = 0.0  # of all entries together
 

@@ -1,4 +1,4 @@
-"""What nsqd's options demand of its clients. The parts of a client apply these rules, each where it reads a parameter."""
+"""What nsqd's options demand of clients. The parts of a client apply these rules, each where it reads a parameter."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class Carrying:
         self._passed = 0  # every cursor is here or beyond
         self._epoch = 0  # how often `_passed` went back
         self._awaits_sync = False  # some segments could be carried from, but are not synced
-        self._pause = CARRY_INTERVAL
-        self._rest = CARRY_INTERVAL / 2  # doubled by each job that fails
+        self._pause = CARRY_INTERVAL  # until the next look; doubled by each look that finds nothing
+        self._rest = CARRY_INTERVAL / 2  # the same after a job that fails; doubled by each
 
     def release(self, sequence: int, passed: int, unwanted: int) -> None:
         """Note that nothing before `sequence` is needed, and that every cursor is at `passed` or beyond.

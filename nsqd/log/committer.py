@@ -1,8 +1,9 @@
 """What the store does beside the turns: syncing, flushing, loading, tidying. Each job is a task sleeping on an event.
 
 A *round* makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it
-remove the files that the journal says are finished (round.py). A round begins and ends on the loop, and `perform` runs
-in a thread. So the same three steps also serve where no loop runs: when the store is closed, and in tests.
+remove the files that the journal says are finished (upkeep/round.py). A round begins and ends on the loop, and
+`perform` runs in a thread. So the same three steps also serve where no loop runs: when the store is closed, and in
+tests.
 """
 
 from __future__ import annotations

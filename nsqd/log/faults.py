@@ -1,4 +1,8 @@
-"""What is broken in the data path now: it decides the node's health and what the repairs try again."""
+"""What is broken in the data path now: it decides the node's health and what the repairs try again.
+
+This is only the list. What a failed write or sync leads to is in topic_log.py and log_fault.py, what follows from a
+read that the disk refuses in reading/refusals.py, and the tries to mend it in upkeep/repairs.py.
+"""
 
 from __future__ import annotations
 

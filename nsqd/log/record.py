@@ -1,4 +1,7 @@
-"""Batches as records (see common/wire/log_record.py), and the walk over records that recovery consists of."""
+"""Batches as records, and the walk over records that recovery consists of.
+
+The layout is explained in common/wire/log_record.py, because readers of history get the same bytes.
+"""
 
 from __future__ import annotations
 

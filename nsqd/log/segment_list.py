@@ -45,16 +45,16 @@ class SegmentList:
         return self._segments[self._place_of(sequence)]
 
     def starting_with(self, sequence: int) -> list[Segment]:
-        """Return the one that holds the sequence, and all later ones."""
+        """Return the segment that holds the sequence, and all later segments."""
         return self._segments[self._place_of(sequence) :]
 
     def end_of(self, segment: Segment) -> int:
-        """Return the sequence at which its records end."""
+        """Return the sequence at which the segment's records end."""
         place = self._segments.index(segment) + 1
         return self._segments[place].base if place < len(self._segments) else self.tail
 
     def take_before(self, sequence: int) -> list[Segment]:
-        """Take out those that end at or before the sequence; never the active one."""
+        """Take out, and return, the segments that end at or before the sequence; never the active one."""
         place = self._place_of(sequence)
         gone = self._segments[:place]
         del self._segments[:place]
@@ -64,15 +64,18 @@ class SegmentList:
         return gone
 
     def ends_before(self, sequence: int) -> bool:
-        """Return whether the oldest one is sealed and ends at or before the sequence."""
+        """Return whether the oldest segment is sealed and ends at or before the sequence."""
         return len(self._segments) > 1 and self._segments[1].base <= sequence
 
     def ended_before(self, sequence: int) -> list[tuple[Segment, int]]:
-        """Return the sealed ones that end at or before the sequence, each with where it ends."""
+        """Return the sealed segments that end at or before the sequence, each with the sequence at which it ends."""
         return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
 
     def unwanted_before(self, retention: Retention, timestamp: int, *, keyed_since: int) -> int:
-        """Return the base of the first segment that retention wants, that has keys since then, or that is active."""
+        """Return the base of the oldest segment that has to stay.
+
+        Either retention wants it, or it has a key that is younger than `keyed_since`, or it is the active one.
+        """
         active = self.active
         if active is None:
             return 0

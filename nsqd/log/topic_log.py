@@ -313,7 +313,7 @@ class DiskLog:
 
     @property
     def names_may_be_lost(self) -> bool:
-        """Whether the folder has to be synced and the round that begins does not do it."""
+        """Whether a name in the folder may not be durable, and the round that is beginning does not sync the folder."""
         return bool(self._unsynced.folders)
 
     @property

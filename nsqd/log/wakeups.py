@@ -6,7 +6,7 @@ from common.wakeup import Wakeup
 
 
 class Wakeups:
-    """One event for each background task of a store."""
+    """One event for each task of the `Committer`, and `hurry`; in committer.py, each task says what it waits for."""
 
     def __init__(self) -> None:
         self.sync = Wakeup()

@@ -82,7 +82,15 @@ class JournalSync:
 class Journal:
     """Appends changes to the newest file, and begins a new file when that is due.
 
-    May touch the journal's files. `Rotation` decides what a rotation writes; others decide when to write and to sync.
+    May touch the journal's files. `Rotation` decides what a rotation writes; others decide when to write and to sync
+    (keeper.py).
+
+    `error` is set, and publishing is refused, from a failure until none of these is true any more:
+
+        a write has failed          until a later write takes the changes that wait
+        the journal is distrusted   until everything is written and synced once
+        changes were lost           until a new file has snapshots of all topics: the changes of a failed sync may be
+                                    nowhere, and so are those that were dropped because too many waited
     """
 
     def __init__(

@@ -58,7 +58,10 @@ class JournalRecovery:
         self._contents = contents
 
     def changes(self) -> Iterator[Sequence[Entry]]:
-        """Yield all changes, frame by frame, with LOST in place of those that cannot be read."""
+        """Yield all changes, frame by frame, with LOST in place of those that cannot be read.
+
+        The oldest file must hold every snapshot that it announces. If it lacks one, an older file is missing.
+        """
         numbers = self.numbers
         for number in numbers:
             lacking: set[str] = set()

@@ -48,7 +48,8 @@ class ReadingHost(Protocol):
     def reads_cold(self, reader: HoldsBlocks) -> None:
         """Note that the reader holds blocks, until its `forget_idle` returns True."""
 
-    def damaged(self, topic: str, load: AnyLoad) -> None: ...
+    def damaged(self, topic: str, load: AnyLoad) -> None:
+        """Report the holes that the load has found."""
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
         """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
@@ -58,6 +59,12 @@ class ReadingHost(Protocol):
 
 
 class ColdReader:
+    """Reads batches of one log from its segments: from blocks in memory, from the page cache, or in a thread.
+
+    May touch nothing but its blocks and, of the segments, their indexes. It knows holes, where nothing can be read any
+    more, and refusals, where the disk gives nothing now.
+    """
+
     __slots__ = (
         "_behind_holes",
         "_blocks",

@@ -6,9 +6,13 @@ A read either gives bytes, or the disk refuses to give them (with EIO, for examp
     a refusal  says nothing about the bytes, which may be readable a moment later
 
 So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or copied because of one. It is raised as
-`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting. Then a start and a
-repair give up, and a reader with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which
-remembers what it could not read. The refused messages stay where they are, and are asked for again every second.
+`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting:
+
+- a start gives up, and nsqd ends with the disk's error;
+- a repair gives up, and the log goes on behind the refused bytes (proof.py);
+- a channel with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which remembers what it
+  could not read. The refused messages stay where they are, and are asked for again every second. Meanwhile the channel
+  defers them (`Channel._put_off_new`).
 """
 
 from __future__ import annotations

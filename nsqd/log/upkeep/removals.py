@@ -1,5 +1,7 @@
 """What is about to be removed: files whose messages are all finished, and the folders of deleted logs.
 
+`Expiry` decides which segments go, and `Carrying` which side files; here they wait for a round that may unlink them.
+
 Nothing is removed before the journal's reason for it is synced, so removals are part of rounds (see round.py):
 
     finished file ─► its folder's names are synced ─────────────► removed
