@@ -98,16 +98,6 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
 
 
-def format_peer(connection: socket.socket) -> str:
-    """Return the peer's address as NSQ prints it: `@` for a unix socket, `?` if the peer has gone."""
-    if connection.family == socket.AF_UNIX:
-        return "@"
-    try:
-        return format_name(connection.getpeername())
-    except OSError:
-        return "?"
-
-
 def format_listener(listener: socket.socket) -> str:
     """Return the listener's address as the log prints it."""
     return format_name(listener.getsockname())

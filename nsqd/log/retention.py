@@ -28,9 +28,6 @@ class Retention:
         return not (is_old or is_far)
 
 
-NOTHING_KEPT: Final = Retention()
-
-
 class AgeClock:
     """The wall clock from which ages are counted, in nanoseconds.
 

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from nsqd.broker.batch import Batch
 from nsqd.log.carry.carried import CarriedFile
 from nsqd.log.files import Files, error_text, remove_file
-from nsqd.log.reading.cold import Damaged, Load, Start
+from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import ReadRefused, opened_to_read
 from nsqd.log.record import decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
@@ -261,13 +261,9 @@ class CarryJob:
             if load.block is None:
                 return False
             block = load.block
-            start = Start(block.end, block.end_offset)
+            start = Start(block.end, block.end_offset)  # where the next load begins: a block ends before damage
             while 0 <= place < block.end - segment.base:
-                try:
-                    batch = block.batch_at(segment.base + place)
-                except Damaged as damage:  # the next load begins here, and finds the damage and what follows it
-                    start = Start(damage.sequence, damage.offset)
-                    break
+                batch = block.batch_at(segment.base + place)
                 last = batch.end_sequence - segment.base
                 after = marks.find(0, place, last)
                 after = last if after < 0 else after

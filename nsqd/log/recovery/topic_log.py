@@ -216,7 +216,7 @@ class _Recovery:
             files.close(descriptor)
         self._report(segment, walk.holes)
         segment.index = load_index(files, segment)
-        segment.index.cut(offset or 1)
+        segment.index.cut(offset)  # the walk has found the entries from here on
         for entry in walk.index:
             segment.index.add(*entry)
         if next_base is not None:  # the index of the active segment is saved as the segment grows

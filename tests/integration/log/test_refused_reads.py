@@ -13,7 +13,7 @@ from nsqd.log.history import History
 from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
-from nsqd.log.retention import NOTHING_KEPT, Retention
+from nsqd.log.retention import Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
 from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
 from tests.integration.log.test_carrying import SEGMENT, Topic
@@ -281,7 +281,7 @@ class RefusingAfter(TroubledFiles):
             raise OSError(errno.EIO, "Input/output error", str(path))
 
 
-@pytest.mark.parametrize("retention", [NOTHING_KEPT, FOR_LONG])
+@pytest.mark.parametrize("retention", [Retention(), FOR_LONG])
 def test_what_a_start_has_cut_is_reported_though_reads_are_refused_afterwards(
     tmp_path: Path, retention: Retention
 ) -> None:

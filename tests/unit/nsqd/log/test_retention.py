@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.log.retention import NOTHING_KEPT, AgeClock, Retention
+from nsqd.log.retention import AgeClock, Retention
 from tests.support.log_settings import log_settings
 
 SECOND = 1_000_000_000
 
 
 def test_without_retention_nothing_is_wanted() -> None:
-    assert not NOTHING_KEPT.wants(newest=0, bytes_behind=0, timestamp=0)
+    assert not Retention().wants(newest=0, bytes_behind=0, timestamp=0)
 
 
 @pytest.mark.parametrize(("age", "wanted"), [(-5, True), (9, True), (10, False), (11, False)])
@@ -33,16 +33,16 @@ def test_of_both_either_lets_go(age: int, bytes_behind: int, wanted: bool) -> No
 
 def test_topic_of_its_own_retention_takes_nothing_of_the_general_one() -> None:
     own = Retention(bytes=5)
-    settings = log_settings(retention=Retention(time=SECOND), topic_retention={"t": own, "u": NOTHING_KEPT})
+    settings = log_settings(retention=Retention(time=SECOND), topic_retention={"t": own, "u": Retention()})
     assert settings.retention_of("t") == own
-    assert settings.retention_of("u") == NOTHING_KEPT
+    assert settings.retention_of("u") == Retention()
     assert settings.retention_of("other") == Retention(time=SECOND)
 
 
 @pytest.mark.parametrize(
     ("retention", "interval"),
     [
-        (NOTHING_KEPT, None),
+        (Retention(), None),
         (Retention(bytes=1), 60.0),
         (Retention(time=SECOND), 1.0),
         (Retention(time=100 * SECOND), 10.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsqd.log.retention import NOTHING_KEPT, Retention
+from nsqd.log.retention import Retention
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 
@@ -40,7 +40,7 @@ def test_the_active_segment_is_never_taken() -> None:
 
 
 def test_without_retention_everything_sealed_is_unwanted() -> None:
-    assert segments(0, 10, 20).unwanted_before(NOTHING_KEPT, 0, keyed_since=0) == 20
+    assert segments(0, 10, 20).unwanted_before(Retention(), 0, keyed_since=0) == 20
 
 
 def test_retention_by_bytes_keeps_what_has_little_behind_it() -> None:
@@ -50,5 +50,5 @@ def test_retention_by_bytes_keeps_what_has_little_behind_it() -> None:
 def test_a_segment_with_young_keys_is_kept_and_so_are_those_behind_it() -> None:
     it = segments(0, 10, 20)
     it.holding(10).keyed = 50
-    assert it.unwanted_before(NOTHING_KEPT, 0, keyed_since=49) == 10
-    assert it.unwanted_before(NOTHING_KEPT, 0, keyed_since=50) == 20
+    assert it.unwanted_before(Retention(), 0, keyed_since=49) == 10
+    assert it.unwanted_before(Retention(), 0, keyed_since=50) == 20
