@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import monotonic, time_ns
@@ -29,6 +29,7 @@ from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 
 if TYPE_CHECKING:
+    from nsqd.broker.replay import TopicState
     from nsqd.log.recovery.store import Recovered
     from nsqd.options import Options
     from nsqd.turn import Turn
@@ -87,7 +88,10 @@ def recovered_broker(store: Store, options: Options) -> Broker:
 
 
 def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
-    """Return the broker in its former state, restored from what the store has recovered."""
+    """Return the broker in its former state, restored from what the store has recovered.
+
+    The journal and topology.json tell the state of topics and channels; the logs tell which messages there are.
+    """
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
         store,
@@ -104,22 +108,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         idempotence_window=options.idempotence_window,
         prefers_near_consumers=options.prefers_near_consumers,
     )
-    dropped = Dropped()
-    states = replay(dropped.noted(recovered.changes))
-    journal_is_whole = recovered.journal_is_whole
-    # The folder of a deleted topic may exist again, if a kill came between its creation and the journal's entry.
-    deleted = dropped.topics if journal_is_whole else set()
-    firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
-    untold = complete(
-        states,
-        recovered.topology,
-        firsts,
-        journal_is_whole=journal_is_whole,
-        carried=lambda topic: patiently(
-            lambda: list(recovered.logs[topic].reader.carried_messages()), store.data_path.pause
-        ),
-        deleted=dropped.channels,
-    )
+    states, untold = _recovered_states(recovered, store.data_path.pause)
     for name in untold:
         log.warning(
             "TOPIC(%s): channels that the journal has lost were made again, and read their topic from its start", name
@@ -132,6 +121,24 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
     for name, count in broker.lost.items():
         log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
     return broker
+
+
+def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> tuple[dict[str, TopicState], set[str]]:
+    """Return the topics' states, and the names of the topics of which the journal has not told everything."""
+    dropped = Dropped()
+    states = replay(dropped.noted(recovered.changes))
+    # The folder of a deleted topic may exist again, if a kill came between its creation and the journal's entry.
+    deleted = dropped.topics if recovered.journal_is_whole else set()
+    logs = recovered.logs
+    untold = complete(
+        states,
+        recovered.topology,
+        {name: topic_log.first for name, topic_log in logs.items() if name not in deleted},
+        journal_is_whole=recovered.journal_is_whole,
+        carried=lambda topic: patiently(lambda: list(logs[topic].reader.carried_messages()), pause),
+        deleted=dropped.channels,
+    )
+    return states, untold
 
 
 @asynccontextmanager
