@@ -74,6 +74,22 @@ def test_named_tests_and_scripts_exist(document: Path) -> None:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
 
 
+def test_what_one_looks_for_is_there() -> None:
+    page = (ROOT / "docs" / "explanation" / "where-to-look.md").read_text(encoding="utf-8")
+    looked_for = [
+        (path, name.rpartition(".")[2])
+        for path, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?:, )?)+)", page)
+        for name in re.findall(r"`([\w.]+)`", names)
+    ]
+    assert len({path for path, _ in looked_for}) == len(set(re.findall(r"`([\w/]+\.py)`", page)))
+    missing = [
+        f"{path}: {name}"
+        for path, name in looked_for
+        if not re.search(rf"(def |class |^|self\.){name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert not missing
+
+
 @pytest.mark.parametrize("document", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=name_of)
 def test_commands_exist_and_can_be_run(document: Path) -> None:
     shown = "\n".join(re.findall(r"```(?:sh|bash)\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL))
