@@ -21,7 +21,7 @@ from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
 from nsqd.log.reading.survey import Point, Survey
 from nsqd.log.record import scan
-from nsqd.log.segment import Index, ReadAt, Stretch, Walk, find_hole, header_at, index_of, proven_entry
+from nsqd.log.segment import Index, ReadAt, SegmentView, Walk, find_hole, header_at, index_of, proven_entry
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ class Past:
         self._log = topic_log
         self._files = files
         self._pause = pause
-        self._stretches = topic_log.stretches(synced=synced)
+        self._views = topic_log.segment_views(synced=synced)
         self._unwritten = [] if synced else topic_log.unwritten_times()
 
     @property
     def segments(self) -> int:
-        return len(self._stretches)
+        return len(self._views)
 
     @property
     def bytes(self) -> int:
-        return sum(stretch.size for stretch in self._stretches)
+        return sum(view.size for view in self._views)
 
     def still_has(self, sequence: int) -> bool:
         """Return whether, as of now, nothing from this sequence on was removed."""
@@ -91,15 +91,15 @@ class Past:
 
     def times(self) -> tuple[int, int] | None:
         """Return when the first and the last message that can be read were published; None: none can be read."""
-        stretches = range(len(self._stretches))
-        first = next(filter(None, map(self._first_salvaged, stretches)), None)
+        places = range(len(self._views))
+        first = next(filter(None, map(self._first_salvaged, places)), None)
         if first is None:
             return None
-        last = next(filter(None, map(self._last_salvaged, reversed(stretches))), first)
+        last = next(filter(None, map(self._last_salvaged, reversed(places))), first)
         return first.timestamp, last.timestamp
 
     def _first_salvaged(self, place: int) -> Header | None:
-        """Return the first header in this stretch that can be read; None: there is none."""
+        """Return the first header of this segment that can be read; None: there is none."""
         with suppress(ReadRefused):
             return self._first_in(place, Salvage)
         return None
@@ -118,9 +118,9 @@ class Past:
         return patiently(lambda: self._sequence_at(timestamp), self._pause)
 
     def _sequence_at(self, timestamp: int) -> int:
-        stretches = range(len(self._stretches))
-        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
-        for place in stretches[start:]:
+        places = range(len(self._views))
+        start = max(0, bisect_left(places, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
+        for place in places[start:]:
             for header in self._headers_of(place, _as_it_is, before=timestamp):
                 if header.timestamp >= timestamp:
                     return header.base_sequence
@@ -131,12 +131,12 @@ class Past:
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
         """Return at most `most` points of [start, end), which must not be empty. Raises ReadRefused."""
-        wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
+        wanted = [view for view in self._views if view.end > start and view.base < end]
         return patiently(lambda: Survey(self._files, wanted).points(start, end, most), self._pause)
 
     def _first_header(self, place: int) -> Header | None:
-        """Return the first sound header from this stretch on. Raises ReadRefused."""
-        for at in range(place, len(self._stretches)):
+        """Return the first sound header from this segment on. Raises ReadRefused."""
+        for at in range(place, len(self._views)):
             if (header := self._first_in(at, _as_it_is)) is not None:
                 return header
         return None
@@ -151,10 +151,10 @@ class Past:
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
-        """Open the stretch's file, and give a reader of it; None: the file is gone."""
+        """Open the segment's file, and give a reader of it; None: the file is gone."""
         with ExitStack() as stack:
             try:
-                read = reader(stack.enter_context(opened_to_read(self._files, self._stretches[place].path)))
+                read = reader(stack.enter_context(opened_to_read(self._files, self._views[place].path)))
             except FileNotFoundError:
                 read = None
             yield read
@@ -162,34 +162,34 @@ class Past:
     def _headers_of(
         self, place: int, reader: _Reader, *, before: int | None = None, near_end: bool = False
     ) -> Iterator[Header]:
-        """Yield the headers of one stretch.
+        """Yield the headers of one segment.
 
         With `before`, begin at the last index entry whose record was published before that time; with `near_end`, at
         the last index entry.
         """
-        stretch = self._stretches[place]
+        view = self._views[place]
         with self._opened(place, reader) as read:
             if read is None:
                 return
-            index = index_of(self._files, stretch) if before is not None or near_end else Index()
+            index = index_of(self._files, view) if before is not None or near_end else Index()
             entries = len(index)
             if before is not None:
                 entries = bisect_left(
                     range(entries), before, key=lambda it: _time_of(header_at(read, index.offsets[it]))
                 )
-            offset, sequence = proven_entry(read, index, entries - 1) or (0, stretch.base)
-            walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
+            offset, sequence = proven_entry(read, index, entries - 1) or (0, view.base)
+            walk = Walk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
             for block in walk.blocks():
                 for _, header in block.headers:
                     yield header
 
     def open(self, start: int, end: int, chunk: int) -> RangeReader:
         """Open the files of [start, end), or of as much of it as one reader may hold. Ask `still_has` afterwards."""
-        wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
+        wanted = [view for view in self._views if view.end > start and view.base < end]
         reader = RangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
         try:
-            for stretch in wanted[:MOST_FILES]:
-                reader.add(stretch)
+            for view in wanted[:MOST_FILES]:
+                reader.add(view)
         except BaseException:
             reader.close()
             raise
@@ -213,18 +213,18 @@ class RangeReader:
         self._topic = topic
         self._files = files
         self._chunk = chunk
-        self._opened: list[tuple[Stretch, int | None]] = []
+        self._opened: list[tuple[SegmentView, int | None]] = []
         self._place = 0
         self._waiting = WaitsOnce(pause)  # for all files of the range together
         self._read: Salvage | None = None  # of the file that is being read
         self._offset = 0
         self._sequence = 0  # of the record at this offset
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, view: SegmentView) -> None:
         try:
-            self._opened.append((stretch, self._waiting(lambda: self._files.open_to_read(stretch.path))))
+            self._opened.append((view, self._waiting(lambda: self._files.open_to_read(view.path))))
         except FileNotFoundError:
-            self._opened.append((stretch, None))
+            self._opened.append((view, None))
 
     def close(self) -> None:
         opened, self._opened = self._opened, []
@@ -235,19 +235,19 @@ class RangeReader:
     def read(self) -> Records | Gap | None:
         """Return the next piece; None: the end is reached. Raises OSError if the disk cannot be read at all."""
         while self.next < self.end and self._place < len(self._opened):
-            stretch, descriptor = self._opened[self._place]
-            if self.next >= stretch.end:
+            view, descriptor = self._opened[self._place]
+            if self.next >= view.end:
                 self._place += 1
                 self._read = None
             elif descriptor is None:
-                return self._gap(stretch.end, MISSING)
-            elif self.next < stretch.base:
-                return self._gap(stretch.base, MISSING)
+                return self._gap(view.end, MISSING)
+            elif self.next < view.base:
+                return self._gap(view.base, MISSING)
             else:
                 try:
-                    return self._piece_of(stretch, descriptor)
-                except ReadRefused:  # too much of the stretch is refused
-                    return self._gap(stretch.end, REFUSED)
+                    return self._piece_of(view, descriptor)
+                except ReadRefused:  # too much of the segment is refused
+                    return self._gap(view.end, REFUSED)
         return self._gap(self.end, MISSING) if self.next < self.end else None
 
     def _gap(self, end: int, reason: str) -> Gap:
@@ -256,42 +256,42 @@ class RangeReader:
         log.warning("history has a gap topic=%s first=%d end=%d reason=%s", self._topic, gap.first, gap.end, gap.reason)
         return gap
 
-    def _piece_of(self, stretch: Stretch, descriptor: int) -> Records | Gap:
+    def _piece_of(self, view: SegmentView, descriptor: int) -> Records | Gap:
         read = self._read
         if read is None:
-            strict = strictly(self._files, descriptor, stretch.path)
+            strict = strictly(self._files, descriptor, view.path)
             read = self._read = Salvage(self._waiting.reader(strict))
-            self._offset, self._sequence = self._start_in(stretch, read)
+            self._offset, self._sequence = self._start_in(view, read)
             if self._sequence > self.next:
                 return self._gap(self._sequence, REFUSED if read.refused_in(0, self._offset) else DAMAGED)
         size = self._chunk
         while True:
-            data = read(self._offset, min(size, stretch.size - self._offset))
-            taken, sequence, needed = _walk(data, self._sequence, min(self.end, stretch.end))
+            data = read(self._offset, min(size, view.size - self._offset))
+            taken, sequence, needed = _walk(data, self._sequence, min(self.end, view.end))
             if taken:
                 self._offset += taken
                 self._sequence = self.next = sequence
                 return Records(memoryview(data)[:taken], sequence)
-            if needed <= len(data) or self._offset + needed > stretch.size:
-                return self._pass_damage(stretch, read)
+            if needed <= len(data) or self._offset + needed > view.size:
+                return self._pass_damage(view, read)
             size = needed
 
-    def _pass_damage(self, stretch: Stretch, read: Salvage) -> Gap:
-        hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=stretch.size, next_base=stretch.end)
-        assert hole is not None, "in a stretch that ends at a known sequence something sound always follows"
+    def _pass_damage(self, view: SegmentView, read: Salvage) -> Gap:
+        hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=view.size, next_base=view.end)
+        assert hole is not None, "in a segment that ends at a known sequence something sound always follows"
         self._offset, self._sequence = hole.end_offset, hole.end
         if read.refused_in(hole.offset, hole.end_offset):
             return self._gap(hole.end, REFUSED)
-        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # before the segment is removed
+        keep_aside(self._files, view.path, "damaged", hole.offset, hole.end_offset)  # before the segment is removed
         return self._gap(hole.end, DAMAGED)
 
-    def _start_in(self, stretch: Stretch, read: ReadAt) -> tuple[int, int]:
+    def _start_in(self, view: SegmentView, read: ReadAt) -> tuple[int, int]:
         """Return offset and sequence of the record that holds `next`, or of the first sound one after it."""
-        if self.next == stretch.base:
-            return 0, stretch.base
-        index = index_of(self._files, stretch)
-        offset, sequence = proven_entry(read, index, index.place_of(self.next)) or (0, stretch.base)
-        walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
+        if self.next == view.base:
+            return 0, view.base
+        index = index_of(self._files, view)
+        offset, sequence = proven_entry(read, index, index.place_of(self.next)) or (0, view.base)
+        walk = Walk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
         for block in walk.blocks():
             for position, header in block.headers:
                 if header.end_sequence > self.next:

@@ -117,7 +117,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SegmentView:
     """As much of a segment as may be read at one moment. It is passed to other threads, so nothing in it changes."""
 
     path: Path
@@ -135,10 +135,10 @@ def load_index(files: Files, segment: Segment) -> Index:
     return Index.decode(data, base=segment.base, end_offset=segment.size)
 
 
-def index_of(files: Files, stretch: Stretch) -> Index:
-    if stretch.index is not None:
-        return stretch.index
-    return load_index(files, Segment(stretch.path, stretch.base, stretch.size))
+def index_of(files: Files, view: SegmentView) -> Index:
+    if view.index is not None:
+        return view.index
+    return load_index(files, Segment(view.path, view.base, view.size))
 
 
 def header_at(read: ReadAt, offset: int) -> Header | None:

@@ -25,7 +25,7 @@ from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
 from nsqd.log.reading.tail_cache import TailCache, find_batch
-from nsqd.log.segment import Segment, Stretch, segment_name
+from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import SegmentWriter
 from nsqd.log.writing.unsynced import Unsynced
@@ -283,7 +283,7 @@ class DiskLog:
         """How many reads and carry jobs are being tried again because the disk refuses to read."""
         return self.reader.refused + self.carrying.is_refused
 
-    def stretches(self, *, synced: bool) -> list[Stretch]:
+    def segment_views(self, *, synced: bool) -> list[SegmentView]:
         """Return the segments, up to what is synced or, with `synced` false, up to what is written."""
         active = self._segments.active
         if active is None:
@@ -291,13 +291,13 @@ class DiskLog:
         base, size, end = self._unsynced.checkpoint if synced else (active.base, active.size, self._segments.tail)
         segments = [segment for segment in self._segments if segment.base <= base]
         found = [
-            Stretch(segment.path, segment.base, following.base, segment.size, None)
+            SegmentView(segment.path, segment.base, following.base, segment.size, None)
             for segment, following in pairwise(segments)
         ]
         if segments and segments[-1].base == base:  # otherwise the segment was removed
             last = segments[-1]
             index = last.index.copy() if last is active and last.index is not None else None
-            found.append(Stretch(last.path, base, end, size, index))
+            found.append(SegmentView(last.path, base, end, size, index))
         return found
 
     def unwritten_times(self) -> list[tuple[int, int]]:

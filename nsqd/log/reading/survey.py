@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from common.wire.log_record import Header, decode_header
 from nsqd.log.reading.refusals import opened_to_read
-from nsqd.log.segment import Index, ReadAt, Stretch, header_at, index_of, proven_entry
+from nsqd.log.segment import Index, ReadAt, SegmentView, header_at, index_of, proven_entry
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -59,18 +59,18 @@ class _Record:
 class _Place(NamedTuple):
     """Where a record should begin."""
 
-    stretch: int
+    view: int  # its number
     offset: int
     sequence: int
 
 
 class Survey:
-    """A survey of stretches that follow each other. Every method blocks on the disk, and may raise ReadRefused."""
+    """A survey of segments that follow each other. Every method blocks on the disk, and may raise ReadRefused."""
 
-    def __init__(self, files: Files, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, files: Files, views: Sequence[SegmentView]) -> None:
         self._files = files
-        self._stretches = stretches
-        self._starts = list(accumulate((stretch.size for stretch in stretches), initial=0))
+        self._views = views
+        self._starts = list(accumulate((view.size for view in views), initial=0))
         self._indexes: dict[int, Index] = {}
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
@@ -100,22 +100,20 @@ class Survey:
             return
         named: list[_Place] = []
         if last.position - first.position > WALKED:
-            named = [
-                it for it in self._named() if first.position < self._starts[it.stretch] + it.offset < last.position
-            ]
+            named = [it for it in self._named() if first.position < self._starts[it.view] + it.offset < last.position]
         # Without its index, a long segment takes a long walk, as for any other reader.
         found = self._read_headers(_thinned(named, most)) if named else _thinned(self._walked(first, last), most)
         yield from (record for record in found if first.position < record.position < last.position)
 
     def _holding(self, sequence: int) -> _Record | None:
         """Return the record of this message; if it is damaged, the last sound one before it in its segment."""
-        place = bisect_right(self._stretches, sequence, key=lambda stretch: stretch.base) - 1
+        place = bisect_right(self._views, sequence, key=lambda view: view.base) - 1
         index = self._index(place)
         with self._opened(place) as read:
             if read is None:
                 return None
             found = None
-            offset, base = proven_entry(read, index, index.place_of(sequence)) or (0, self._stretches[place].base)
+            offset, base = proven_entry(read, index, index.place_of(sequence)) or (0, self._views[place].base)
             for record in self._chain(read, place, offset, base):
                 if record.header.base_sequence > sequence:
                     break
@@ -130,7 +128,7 @@ class Survey:
                 continue
             begins_here = first.position >= start
             offset = first.position - start if begins_here else 0
-            base = first.header.base_sequence if begins_here else self._stretches[place].base
+            base = first.header.base_sequence if begins_here else self._views[place].base
             with self._opened(place) as read:
                 if read is not None:
                     for record in self._chain(read, place, offset, base):
@@ -140,15 +138,15 @@ class Survey:
 
     def _named(self) -> Iterator[_Place]:
         """Yield where records begin, as told by file names and, if the segments are few, by indexes."""
-        for number, stretch in enumerate(self._stretches):
-            yield _Place(number, 0, stretch.base)
-            if len(self._stretches) <= _MANY_SEGMENTS:
+        for number, view in enumerate(self._views):
+            yield _Place(number, 0, view.base)
+            if len(self._views) <= _MANY_SEGMENTS:
                 index = self._index(number)
                 for sequence, offset in zip(index.sequences, index.offsets, strict=True):
                     yield _Place(number, offset, sequence)
 
     def _read_headers(self, places: Sequence[_Place]) -> Iterator[_Record]:
-        for number, here in groupby(places, key=attrgetter("stretch")):
+        for number, here in groupby(places, key=attrgetter("view")):
             with self._opened(number) as read:
                 for place in here:
                     header = header_at(read, place.offset) if read is not None else None
@@ -157,11 +155,11 @@ class Survey:
 
     def _chain(self, read: ReadAt, place: int, offset: int, sequence: int) -> Iterator[_Record]:
         """Yield consecutive records from here on, as far as they are sound."""
-        stretch, data, start = self._stretches[place], b"", offset
-        while offset < stretch.size:
+        view, data, start = self._views[place], b"", offset
+        while offset < view.size:
             header = decode_header(data, offset - start)
             if header is None and (offset != start or not data):
-                data, start = read(offset, min(_CHUNK, stretch.size - offset)), offset
+                data, start = read(offset, min(_CHUNK, view.size - offset)), offset
                 continue
             if header is None or header.base_sequence != sequence:
                 return
@@ -174,14 +172,14 @@ class Survey:
         """Open a segment, and give a reader of it; None: its file is gone."""
         with ExitStack() as stack:
             try:
-                read = stack.enter_context(opened_to_read(self._files, self._stretches[place].path))
+                read = stack.enter_context(opened_to_read(self._files, self._views[place].path))
             except FileNotFoundError:
                 read = None
             yield read
 
     def _index(self, place: int) -> Index:
         if place not in self._indexes:
-            self._indexes[place] = index_of(self._files, self._stretches[place])
+            self._indexes[place] = index_of(self._files, self._views[place])
         return self._indexes[place]
 
 
