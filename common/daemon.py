@@ -5,7 +5,8 @@ A daemon's `main` is one call of `run_daemon()`; it builds everything else in it
 SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ together with all that it holds in
 memory. A signal that arrives during the start takes effect once the daemon is up (`common.entry` says how signals are
 held until then). A second one changes nothing, so an impatient Ctrl-C cannot cut a flush short. SIGQUIT prints the
-stack of every thread and ends the process at once. SIGUSR1 and SIGUSR2 are ignored, as in NSQ.
+stack of every thread and ends the process at once. SIGUSR1 and SIGUSR2 are ignored, as in NSQ, unless the daemon itself
+receives them: nsqd drains on SIGUSR1 (nsqd/drain.py).
 """
 
 from __future__ import annotations

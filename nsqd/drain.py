@@ -1,5 +1,7 @@
 """An orderly end: nothing new is accepted, waiting messages are delivered, then the daemon stops.
 
+This is what SIGUSR1 and POST /drain ask for. SIGTERM stops at once, without delivering what waits: see nsqd/daemon.py.
+
     drain requested ── nsqlookupds are told that we leave, publishing is refused
         │
         └── until no consumer has anything left to do, or the deadline has passed

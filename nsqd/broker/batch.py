@@ -24,8 +24,8 @@ _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides 
 class Receipt:
     """What a publisher holds until the log has answered.
 
-    `settled` becomes true once, when the topic's ack policy is met or the write has failed; `error` is then None or the
-    operating system's text.
+    It is settled once: by the log when what `--ack` asks for is done or has failed, or by whoever refuses the batch
+    before that. `error` is then None or the reason. Only after a receipt is settled without an error may an OK be sent.
     """
 
     __slots__ = ("_waiting", "error", "settled", "stays")
@@ -81,7 +81,7 @@ class Batch:
         self.payload = payload
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
-        self.key = key  # recognises a publisher's second try; only new batches have one, it is not read back from disk
+        self.key = key  # to recognize a publisher's second try; only new batches have one, it is not read from disk
         self.count = len(offsets) - 1
 
     @property

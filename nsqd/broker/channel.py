@@ -159,6 +159,7 @@ class Channel:
 
     @property
     def _live(self) -> int:
+        """How many messages are not finished."""
         return self.depth + len(self.in_flight) + len(self.deferred)
 
     def drop_overflow(self, before: int) -> None:

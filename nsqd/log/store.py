@@ -66,8 +66,9 @@ class Store:
     ended.
 
     Holds the logs and the journal, and routes between them and its parts, each of which knows only what its docstring
-    names: `Rounds` (what is synced), `JournalKeeper` (when the journal is written), `Reads`, `Removals`, `Faults`,
-    `TopologyFile`, `Repairs`, `Space`.
+    names: `Rounds` (what is synced), `JournalKeeper` (when the journal is written), `Reads` (reads for threads),
+    `OpenWriters` (descriptors), `Removals` (files that may go), `Faults` (what is broken now), `Repairs` (trying it
+    again), `Space` (the disk's reserve), `TopologyFile` (names).
     """
 
     def __init__(
