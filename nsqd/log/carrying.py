@@ -113,7 +113,7 @@ class Carrying:
         first = self._segments.first
         unwanted = self._expiry.unwanted_before(self._expiry.age_now())
         ended = self._segments.ended_before(min(self._passed, unwanted, first + MOST_MARKED))
-        synced_tail = self._unsynced.checkpoint[2]
+        synced_tail = self._unsynced.synced_tail
         unsynced = self._unsynced.files  # after a start without a checkpoint, also files before the synced tail
         front = list(takewhile(lambda one: one[1] <= synced_tail and one[0].path not in unsynced, ended))
         self._awaits_sync = len(front) < len(ended)

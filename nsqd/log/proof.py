@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
 
-NOTHING: Final = -1
+NOTHING: Final = -1  # no offset, in place of `rewrite_from`: everything was synced
 
 
 def prove_segments(

@@ -309,7 +309,7 @@ class DiskLog:
     @property
     def synced_tail(self) -> int:
         """The sequence before which everything survives a power cut."""
-        return self._unsynced.checkpoint[2]
+        return self._unsynced.synced_tail
 
     @property
     def names_may_be_lost(self) -> bool:

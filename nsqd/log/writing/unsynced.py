@@ -41,6 +41,12 @@ class Unsynced:
         self._receipts: list[tuple[int, Receipt]] = []
 
     @property
+    def synced_tail(self) -> int:
+        """The sequence before which everything survives a power cut."""
+        _, _, sequence = self.checkpoint
+        return sequence
+
+    @property
     def is_awaited(self) -> bool:
         """Whether a publisher waits for the next sync."""
         return bool(self._receipts)
