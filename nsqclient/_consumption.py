@@ -169,7 +169,8 @@ class Consumption:
         self.received += len(messages)
         if self.is_stopping:
             for message in messages:
-                connection.requeue_at_once(message)
+                if message.answered == "no":  # otherwise it was delivered again in the same read
+                    connection.requeue_at_once(message)
             return
         seat = connection.seat
         self.flow.message_from(seat, now)
