@@ -153,6 +153,8 @@ class _TrioThread(Generic[T]):
         self.error: BaseException | None = None
         self._open = open_it
         self._portal: _Portal[T] | None = None
+        self._token: trio.lowlevel.TrioToken | None = None  # None: trio never ran
+        self._has_begun = threading.Event()  # set once `end` can reach trio, or never will
         self._is_settled = threading.Event()  # set once it is open or has failed to open
         self._end = trio.Event()
         self._scope = trio.CancelScope()
@@ -165,9 +167,11 @@ class _TrioThread(Generic[T]):
         return self._portal
 
     def end(self, *, at_once: bool) -> None:
-        if self._portal is not None:
+        """End the thread, even while it opens: Ctrl-C may come before it has opened."""
+        self._has_begun.wait()
+        if self._token is not None:
             try:
-                self._portal.token.run_sync_soon(self._scope.cancel if at_once else self._end.set)
+                self._token.run_sync_soon(self._scope.cancel if at_once else self._end.set)
             except trio.RunFinishedError:
                 pass
 
@@ -177,11 +181,14 @@ class _TrioThread(Generic[T]):
         except BaseException as error:
             self.error = error
         finally:
+            self._has_begun.set()
             self._is_settled.set()
 
     async def _live(self) -> None:
+        self._token = token = trio.lowlevel.current_trio_token()
+        self._has_begun.set()
         with self._scope:
             async with self._open() as it:
-                self._portal = _Portal(it, trio.lowlevel.current_trio_token(), lambda: self.error)
+                self._portal = _Portal(it, token, lambda: self.error)
                 self._is_settled.set()
                 await self._end.wait()
