@@ -168,17 +168,17 @@ def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
         return Outlook(Danger.UNKEPT if has_channels else Danger.NONE)
     if row.behind_time is None or (row.retention_bytes and row.behind_bytes is None):
         return Outlook(Danger.UNKNOWN)
-    growth = _growth(row, row.behind_time)
-    shares = [
-        (row.behind_time, row.retention_time),
-        # How old the oldest kept message is under a limit in bytes, if bytes always came as fast as those behind.
-        (row.behind_time, _time_of_bytes(row, row.behind_time)),
-    ]
-    found = [_overtaken(lag, kept, growth) for lag, kept in shares if kept]
-    return worst(found)
+    lag = row.behind_time
+    growth = _growth(row, lag)
+    limits = [kept for kept in (row.retention_time, _time_of_bytes(row, lag)) if kept]
+    return worst([Outlook(Danger.NONE), *(_overtaken(lag, kept, growth) for kept in limits)])
 
 
 def _time_of_bytes(row: ReaderNode, lag: float) -> float:
+    """Return how old messages get under the limit in bytes, if bytes always came as fast as those behind; 0: no limit.
+
+    A reader that is behind by no bytes, or by messages published just now, is far from any limit: it counts as none.
+    """
     if not row.retention_bytes or not row.behind_bytes:
         return 0.0
     return lag * row.retention_bytes / row.behind_bytes

@@ -217,6 +217,11 @@ def test_bytes_count_as_the_time_in_which_they_came() -> None:
     assert danger(behind_bytes=None, **kept) is Danger.UNKNOWN
 
 
+@pytest.mark.parametrize("fields", [{"behind_time": 0.0, "behind_bytes": 1000}, {"behind_bytes": 0}])
+def test_limit_in_bytes_does_not_endanger_a_reader_that_is_hardly_behind(fields: dict[str, Any]) -> None:
+    assert danger(retention_time=0.0, retention_bytes=10_000, **fields) is Danger.NONE
+
+
 def test_of_two_limits_the_nearer_one_counts() -> None:
     found = outlook(row(behind_bytes=9000, retention_bytes=10_000, rate=0.0), has_channels=True)
     assert found.danger is Danger.NEAR
