@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from nsqadmin.cluster.merge import version_key
 from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
@@ -105,7 +106,7 @@ def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
 
 def _old(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.out_of_date:
-        newest = max((other.version for other in snapshot.nodes), default="")
+        newest = max((other.version for other in snapshot.nodes), key=version_key, default="")
         yield _finding(
             node,
             Severity.INFO,

@@ -224,6 +224,12 @@ def test_d16_of_a_node(fields: dict[str, Any], text: str) -> None:
     assert text in finding.verdict
 
 
+def test_d16_newest_version_is_found_by_its_numbers() -> None:
+    old, new = node("n1:4151", version="1.9.0", out_of_date=True), node("n2:4151", version="1.10.0")
+    finding = only(found(snapshot(nodes=(old, new))))
+    assert said(finding) == {"version": "1.9.0", "newest": "1.10.0"}
+
+
 def test_d16_two_nodes_that_cannot_be_told_apart() -> None:
     twins = node("n1:4151", hostname="a"), node("n1:4161", hostname="b", tcp_port=4150)
     assert {it.rule for it in found(snapshot(nodes=twins))} == {"D16"}
