@@ -278,7 +278,7 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
     if topic is None and action.kind not in _CREATIONS:
         raise BadAction("TOPIC_NOT_FOUND")
     channel = topic.channel(action.channel) if topic is not None and action.channel else None
-    if action.kind in _OF_CHANNELS and action.kind not in _CREATIONS and channel is None:
+    if channel is None and action.kind in _OF_CHANNELS - _CREATIONS and not _is_only_registered(topic, action):
         raise BadAction("CHANNEL_NOT_FOUND")
     meant = nodes_meant(action, _producers(topic, channel, action))
     calls = node_calls(action, meant)
@@ -296,6 +296,11 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
         ),
         must_type=action.channel or action.topic if lost > MOST_WITHOUT_TYPING else "",
     )
+
+
+def _is_only_registered(topic: Topic | None, action: Action) -> bool:
+    """Return whether this deletes a channel that is on no node, but in the directory."""
+    return topic is not None and action.kind is Kind.DELETE_CHANNEL and action.channel in topic.registered_channels
 
 
 def _is_partial_deletion(action: Action) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
-from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, TopicNode
+from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, Topic, TopicNode
 from tests.support import picture
 
 TWO = (TopicNode(node="n1:4151", depth=5), TopicNode(node="n2:4151"))
@@ -100,6 +100,15 @@ def test_a_topic_that_is_only_entered_in_the_directory_is_said_to_be() -> None:
         "http://l1:4161/topic/create?topic=new",
         "http://n1:4151/topic/create?topic=new",
     ]
+
+
+def test_channel_that_only_the_directory_knows_is_deleted_there() -> None:
+    inactive = Topic(name="t", lookupds=("l1:4161",), registered_channels=("c",))
+    made = plan(picture.snapshot(inactive), Action(kind=Kind.DELETE_CHANNEL, topic="t", channel="c"))
+    assert [call.url for call in made.calls] == ["http://l1:4161/channel/delete?topic=t&channel=c"]
+    assert made.consequences[-1].text == "No node has it: only the directory changes."
+    with pytest.raises(BadAction, match="CHANNEL_NOT_FOUND"):
+        plan(picture.snapshot(inactive), Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c"))
 
 
 @pytest.mark.parametrize(
