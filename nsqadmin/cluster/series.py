@@ -140,7 +140,7 @@ class SeriesStore:
         minute = int(now) // _MINUTE
         if minute != self._minute:
             if self._minute >= 0:
-                self._condense()
+                self._condense(is_end_of_ten=minute // 10 != self._minute // 10)
             self._minute, self._minute_began = minute, self._number + 1
         self._number += 1
         number = self._number
@@ -171,8 +171,11 @@ class SeriesStore:
         ring.last = max(presence.last, presence.first - 1) if presence.last < number else number - 1
         return ring
 
-    def _condense(self) -> None:
-        """Add the minute that is over to the coarse rings, and after ten of these their mean."""
+    def _condense(self, *, is_end_of_ten: bool) -> None:
+        """Add the minute that is over to the coarse rings, and at the end of each ten minutes their mean.
+
+        A minute without a sample is never added, so the last one of the ten may be missing.
+        """
         for key, presence in self._present.items():
             is_lively = presence.lively >= self._minute_began
             coarse = self._coarse.get(key) or self._new_coarse(key, is_lively)
@@ -182,8 +185,9 @@ class SeriesStore:
                 coarse.lively = self._minute
                 self._coarse.move_to_end(key)
             coarse.hours.put(self._minute, self._mean_of_minute(key))
-            if self._minute % 10 == 9:
-                coarse.days.put(self._minute // 10, _mean(coarse.hours, self._minute - 9, self._minute))
+            if is_end_of_ten:
+                ten = self._minute // 10
+                coarse.days.put(ten, _mean(coarse.hours, ten * 10, self._minute))
 
     def _mean_of_minute(self, key: str) -> array[float]:
         ring = self._fine.get(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Span, channel_series
 from nsqadmin.cluster.series import SeriesStore, row_of
 
@@ -70,6 +72,14 @@ def test_a_minute_becomes_its_mean_and_ten_of_them_too() -> None:
     assert hours.step == 60.0
     assert days.step == 600.0
     assert all(it is not None for it in days.values["depth"])
+
+
+@pytest.mark.parametrize("minutes", [2, 5, 30])
+def test_samples_further_apart_than_a_minute_still_make_days(minutes: int) -> None:
+    store = filled(*[5.0] * (24 * 60 // minutes), step=60.0 * minutes)
+    days = store.series(KEY, Span.DAYS)
+    assert days is not None
+    assert 5.0 in days.values["depth"]
 
 
 def test_only_so_many_have_hours_and_days_but_the_cluster_always() -> None:
