@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import aclosing
 from struct import pack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
 
 import trio
 
 from common.wire.names import is_valid_name
 from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
-from nsqadmin.messages.reading import Unreadable
+from nsqadmin.messages.reading import Unreadable, gap_in, message_in, next_in
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -124,15 +123,16 @@ class Publisher:
             async with aclosing(self._reader.lines(plan.node, plan.topic, str(plan.first), f"&to={plan.end}")) as lines:
                 async for line in lines:
                     if "gap" in line:
-                        skipped += line["gap"][1] - line["gap"][0]
+                        gap = gap_in(plan.node, line)
+                        skipped += gap.end - gap.first
                     elif "next" in line:
-                        await flush(int(line["next"]))
+                        await flush(next_in(line))
                     else:
-                        body = _body(line)
-                        if len(waiting) >= _BATCH or size + len(body) > _BATCH_BYTES:
-                            await flush(int(line["sequence"]))
-                        waiting.append(body)
-                        size += len(body)
+                        message = message_in(plan.node, line)
+                        if len(waiting) >= _BATCH or size + message.size > _BATCH_BYTES:
+                            await flush(message.sequence or 0)
+                        waiting.append(message.body or b"")
+                        size += message.size
         except (UpstreamError, Unreadable) as failure:
             error = str(failure)
         return ReplayReceipt(
@@ -165,9 +165,3 @@ def _batches(bodies: Sequence[bytes]) -> list[list[bytes]]:
         batches[-1].append(body)
         size += len(body)
     return batches
-
-
-def _body(line: dict[str, Any]) -> bytes:
-    if "body" in line:
-        return str(line["body"]).encode("utf-8", "surrogatepass")
-    return b64decode(line["body_base64"])

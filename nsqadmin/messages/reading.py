@@ -155,13 +155,13 @@ class Reader:
             async with aclosing(self.lines(log.node, topic, start, f"&limit={most}")) as lines:
                 async for line in lines:
                     if "next" in line:
-                        at = _next(line)
+                        at = next_in(line)
                         break
                     if "gap" in line:
-                        read.add_gap(_gap(log.node, line))
+                        read.add_gap(gap_in(log.node, line))
                         continue
                     read.scanned += 1
-                    message = self.masked_for(identity, _message(log.node, line), topic)
+                    message = self.masked_for(identity, message_in(log.node, line), topic)
                     at = (message.sequence or 0) + 1
                     if wanted.matches(message.body or b"", message):
                         read.messages.append(message)
@@ -187,9 +187,9 @@ class Reader:
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
                     async for line in lines:
                         if "gap" in line:
-                            read.add_gap(_gap(log.node, line))
+                            read.add_gap(gap_in(log.node, line))
                         elif "next" not in line:
-                            message = self.masked_for(identity, _message(log.node, line), topic)
+                            message = self.masked_for(identity, message_in(log.node, line), topic)
                             known = attempts.get(message.sequence if message.sequence is not None else -1)
                             read.messages.append(replace(message, attempts=known))
                             size += message.size
@@ -307,7 +307,8 @@ def _unreadable(error: Exception) -> Unreadable:
     return Unreadable(f"its answer cannot be read: {error!r}")
 
 
-def _message(node: str, line: dict[str, Any]) -> Message:
+def message_in(node: str, line: dict[str, Any]) -> Message:
+    """Read the message in a line from `Reader.lines`. Raise Unreadable."""
     try:
         body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
         return Message(
@@ -323,7 +324,8 @@ def _message(node: str, line: dict[str, Any]) -> Message:
         raise _unreadable(error) from error
 
 
-def _gap(node: str, line: dict[str, Any]) -> Gap:
+def gap_in(node: str, line: dict[str, Any]) -> Gap:
+    """Read the gap in a line from `Reader.lines`. Raise Unreadable."""
     try:
         first, end = map(_whole, line["gap"])
     except _NONSENSE as error:
@@ -331,7 +333,8 @@ def _gap(node: str, line: dict[str, Any]) -> Gap:
     return Gap(node=node, first=first, end=end, reason=str(line.get("reason", "")))
 
 
-def _next(line: dict[str, Any]) -> int:
+def next_in(line: dict[str, Any]) -> int:
+    """Read from the last line of an answer the sequence from which to read on. Raise Unreadable."""
     try:
         return _whole(line["next"])
     except _NONSENSE as error:

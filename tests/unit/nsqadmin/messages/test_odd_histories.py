@@ -11,8 +11,10 @@ import pytest
 import trio
 
 from nsqadmin.access.policy import Identity
+from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.masking import Masking
-from nsqadmin.messages.model import Page, page_json
+from nsqadmin.messages.model import Page, ReplayPlan, page_json
+from nsqadmin.messages.publishing import Publisher
 from nsqadmin.messages.reading import Reader
 from nsqadmin.pages import numbers
 from nsqadmin.upstream.client import Streamed, Upstream
@@ -97,6 +99,21 @@ def test_what_is_not_is_told(way: tuple[Any, ...]) -> None:
                 numbers.exact(log.next)
             for gap in page.gaps:
                 numbers.exact(gap.first)
+
+
+class PostingUpstream(FakeUpstream):
+    async def post(self, address: str, target: str, body: bytes = b"") -> bytes:
+        await trio.lowlevel.checkpoint()
+        return b"OK"
+
+
+@pytest.mark.parametrize("way", list(places(SAID["lines"])), ids=lambda way: ".".join(map(str, way)))
+def test_replay_of_an_odd_history_has_a_receipt(way: tuple[Any, ...]) -> None:
+    plan = ReplayPlan(topic="t", node="n1:4151", first=1, end=5, target="u", count=4, title="", consequences=())
+    for odd in ODD:
+        upstream = cast(Upstream, PostingUpstream({**SAID, "lines": with_odd(SAID["lines"], way, odd)}))
+        receipt = trio.run(Publisher(upstream, Reader(upstream, Masking())).replay, plan)
+        json.dumps(to_json(receipt))
 
 
 class EndlessPieces:
