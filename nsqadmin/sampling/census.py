@@ -39,7 +39,6 @@ class Census:
         self._options = options
         self._upstream = upstream
         self._wall = wall
-        self._registered_channels: dict[str, tuple[str, ...]] = {}
         self._static: dict[str, Announced] = {}  # the configured nsqds by address, if there are no nsqlookupds
         self._asked_at = -1e9
 
@@ -89,12 +88,13 @@ class Census:
         """Ask for the channels of topics that no node has. Each takes a request, so not for too many."""
         producers = [producer for lookupd in self.lookupds.values() for producer in lookupd.producers]
         active = {topic for producer in producers for topic in producer.topics}
-        for topic in [name for name in state.topics if name not in active][:_MOST_INACTIVE]:
+        inactive = [name for name in state.topics if name not in active][:_MOST_INACTIVE]
+        state.channels = {topic: state.channels[topic] for topic in inactive if topic in state.channels}
+        for topic in inactive:
             target = f"/channels?topic={quote_plus(topic)}"
             document = await self._upstream.get_json(address, target, is_lookupd=True)
             named = await self._upstream.in_slices(names_in(document, "channels"))
-            channels = {*self._registered_channels.get(topic, ()), *named}
-            self._registered_channels[topic] = tuple(sorted(channels)[:_MOST_CHANNELS])
+            state.channels[topic] = tuple(sorted(named)[:_MOST_CHANNELS])
 
     async def _ask_info(self, configured: str) -> None:
         try:
@@ -131,13 +131,18 @@ class Census:
 
     def directory(self) -> Directory:
         topics: dict[str, list[str]] = {}
+        channels: dict[str, tuple[str, ...]] = {}
         for address, lookupd in self.lookupds.items():
             if lookupd.has_answered:
                 for topic in lookupd.topics:
                     topics.setdefault(topic, []).append(address)
+                for topic, names in lookupd.channels.items():
+                    # Most often all nsqlookupds know the same ones.
+                    if (known := channels.setdefault(topic, names)) != names:
+                        channels[topic] = tuple(sorted({*known, *names})[:_MOST_CHANNELS])
         return Directory(
             topics={topic: tuple(addresses) for topic, addresses in topics.items()},
-            channels=self._registered_channels,
+            channels=channels,
             tombstones=frozenset(
                 (topic, address)
                 for address, node in self.nodes.items()

@@ -93,6 +93,7 @@ class AskedNode(Asked):
 class AskedLookupd(Asked):
     producers: list[Announced] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
+    channels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of its topics that no node has
     nodes_left_out: int = 0
     topics_left_out: int = 0
     version: str = ""
