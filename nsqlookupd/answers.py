@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from nsqlookupd.missing import Missing
     from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
 
-_MOST_KEPT: Final = 2000  # topics of a node, or channels of a topic, that are rendered in one piece
-_IN_PIECE: Final = 1000  # elements of an array; longer ones are rendered in pieces
+_MOST_AT_ONCE: Final = 2000  # topics of a node, or channels of a topic; with more they are rendered in pieces
+_IN_PIECE: Final = 1000  # elements of an array in each piece
 
 
 def lookup_json(answer: Lookup) -> Iterator[bytes]:
@@ -35,6 +35,18 @@ def lookup_json(answer: Lookup) -> Iterator[bytes]:
         entries = b",".join([b"{%b}" % _lookup_entry(peer) for peer in answer.producers])
         answer.rendered = b'{"channels":[%b],"producers":[%b]}' % (b"".join(names), entries)
     yield answer.rendered
+
+
+def topics_json(registry: Registry) -> Iterator[bytes]:
+    """Render the answer to /topics."""
+    names: list[str] = []
+    for name in registry.names_in_order():
+        if name is not None:
+            names.append(name)
+        yield b""
+    yield b'{"topics":['
+    yield from _in_pieces(names)
+    yield b"]}"
 
 
 def channels_json(names: Sequence[str]) -> Iterator[bytes]:
@@ -54,7 +66,7 @@ def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[by
     for peer in registry.active_peers():
         yield comma
         comma = b","
-        if peer.node_entry or len(peer.topics) <= _MOST_KEPT:
+        if peer.node_entry or len(peer.topics) <= _MOST_AT_ONCE:
             yield _node_entry(peer)
         else:
             yield from _large_node_entry(peer)
@@ -153,21 +165,9 @@ def _missing_entry(missing: Missing) -> dict[str, object]:
     }
 
 
-def topics_json(registry: Registry) -> Iterator[bytes]:
-    """Render the answer to /topics."""
-    names: list[str] = []
-    for name in registry.names_in_order():
-        if name is not None:
-            names.append(name)
-        yield b""
-    yield b'{"topics":['
-    yield from _in_pieces(names)
-    yield b"]}"
-
-
 def _names_in_order(names: Sequence[str]) -> Iterator[bytes]:
     """Yield the elements of a JSON array, without its brackets."""
-    if len(names) <= _MOST_KEPT:
+    if len(names) <= _MOST_AT_ONCE:
         yield dumps(sorted(names))[1:-1]
         return
     ordered: list[str] = []

@@ -207,6 +207,7 @@ class LookupProtocol:
             if row is not None and row.category == "topic":
                 self._note_removed(row)
             elif row is not None:
+                # As in NSQ: an nsqd unregisters the channels of a topic before the topic.
                 self._note("warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
         return True
 

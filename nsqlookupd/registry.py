@@ -377,9 +377,9 @@ class Registry:
         self._producers -= not peer.has_left
         peer.topics.discard(topic)
         peer.node_entry = b""
-        self._bury(topic, peer)
+        self._lift_tombstone(topic, peer)
         if not topic.producers and is_ephemeral(topic.name):
-            self._unregister_topic(topic)
+            self._set_unregistered(topic)
         self._changed(topic)
         self._forget_if_empty(topic)
 
@@ -397,7 +397,7 @@ class Registry:
             return
         for channel in tuple(topic.channels.values()):
             self._remove_channel(channel)
-        self._unregister_topic(topic)
+        self._set_unregistered(topic)
         self._changed(topic)
         self._forget_if_empty(topic)
 
@@ -427,21 +427,21 @@ class Registry:
         topic = self._find(topic_name)
         if topic is None:
             return
-        buried = [peer for peer in topic.producers if is_at(peer.identity, node)]
-        for peer in buried:
-            self._bury(topic, peer)
+        hidden = [peer for peer in topic.producers if is_at(peer.identity, node)]
+        for peer in hidden:
+            self._lift_tombstone(topic, peer)  # an earlier one, so that the new one stands last in the queue
             tombstone = Tombstone(since=self.now, timestamp=self.timestamp)
             if topic.tombstones is None:
                 topic.tombstones = {}
             topic.tombstones[peer] = tombstone
             self._tombstones[topic, peer] = tombstone
             peer.node_entry = b""
-        if buried:
+        if hidden:
             self._changed(topic)
             if self._tombstone_lifetime <= 0:
                 self._expire()
 
-    def _bury(self, topic: Topic, peer: Peer) -> None:
+    def _lift_tombstone(self, topic: Topic, peer: Peer) -> None:
         """Remove the tombstone of this producer, if it has one."""
         if topic.tombstones and topic.tombstones.pop(peer, None) is not None:
             self._tombstones.pop((topic, peer), None)
@@ -545,12 +545,13 @@ class Registry:
         self._names = None
         return True
 
-    def _unregister_topic(self, topic: Topic) -> None:
+    def _set_unregistered(self, topic: Topic) -> None:
+        """Remove the topic's registration and with it its producers. Its channels stay."""
         for peer in tuple(topic.producers):
             self._producers -= not peer.has_left
             peer.topics.discard(topic)
             peer.node_entry = b""
-            self._bury(topic, peer)
+            self._lift_tombstone(topic, peer)
         topic.producers.clear()
         self._registered -= topic.is_registered
         topic.is_registered = False
