@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqclient._config import BackoffStrategy
 
-AGAIN: Final = 1.0  # seconds until the next try if no nsqd could be asked for a test message
-_MOST_DOUBLINGS: Final = 1000  # of a float; only pauses of zero seconds get there
+_TEST_AGAIN: Final = 1.0  # seconds until the next attempt if no nsqd could be asked for a test message
+# 2.0 ** 1024 would overflow. Only a multiplier of 0 lets the level grow so far: any other pause reaches its limit first.
+_MOST_DOUBLINGS: Final = 1000
 
 
 class Signal(Enum):
@@ -71,7 +72,7 @@ class Backoff:
 
     def tested(self, now: float, *, has_begun: bool) -> None:
         """Take note that the wait is over; `has_begun` says whether some nsqd was asked for a test message."""
-        self.until = None if has_begun else now + AGAIN
+        self.until = None if has_begun else now + _TEST_AGAIN
 
     def clear(self) -> None:
         """End the wait, because the consumer stops."""

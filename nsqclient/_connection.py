@@ -108,7 +108,8 @@ class Connection:
         self._tls: SecureLayer | None = None
         self._shaking_hands = False  # the handshake of TLS is under way
         self._upgrades: list[str] = []  # that nsqd has still to confirm
-        self._expect: Callable[[int, bytes, float], None] = self._identified  # handles the next frame
+        # Handles the next frame, whichever step of the handshake, or what follows it, that belongs to.
+        self._handle_frame: Callable[[int, bytes, float], None] = self._identified
         self._half = bytearray()  # a frame of which only a part has arrived
         self._needed = 0  # bytes that `_half` must have before it can be parsed further
 
@@ -196,6 +197,7 @@ class Connection:
     # Frames
 
     def _cut(self, data: bytes, now: float) -> None:
+        """Cut the bytes into frames and handle each. Messages that follow one another are handled together."""
         half = self._half
         if half:
             half += data
@@ -230,7 +232,7 @@ class Connection:
                 self._heartbeat(now)
                 continue
             layers = len(self._layers)
-            self._expect(kind, content, now)
+            self._handle_frame(kind, content, now)
             if self._shaking_hands or len(self._layers) > layers:
                 # The rest belongs to the next layer.
                 if self._shaking_hands:
@@ -274,12 +276,12 @@ class Connection:
                     self._upgrades.append(name.capitalize())
                 else:
                     self._emit(Limited(self.address, f"{name} was requested and not granted"))
-        self._go_on(now)
+        self._continue_handshake(now)
 
-    def _go_on(self, now: float) -> None:
+    def _continue_handshake(self, now: float) -> None:
         """Continue with the next upgrade, or else with AUTH, or else open the connection."""
         if self._upgrades:
-            self._expect = self._upgraded
+            self._handle_frame = self._upgraded
             self._upgrade(self._upgrades[0])
         elif self.terms.auth_required:
             secret = self._config.auth_secret
@@ -287,7 +289,7 @@ class Connection:
                 raise AuthError("Auth Required")
             if not self._may_have_secret():
                 raise AuthError(f"{self.address} is not in auth_to, so auth_secret is not sent to it")
-            self._expect = self._authenticated
+            self._handle_frame = self._authenticated
             self._send(commands.auth(secret.encode()))
         else:
             self._open(now)
@@ -317,7 +319,7 @@ class Connection:
         name = self._upgrades.pop(0)
         if kind != _RESPONSE or content != b"OK":
             raise HandshakeError(f"invalid response from {name} upgrade")
-        self._go_on(now)
+        self._continue_handshake(now)
 
     def _authenticated(self, kind: int, content: bytes, now: float) -> None:
         if kind != _RESPONSE:
@@ -328,7 +330,7 @@ class Connection:
         self.is_open = True
         self.opened_at = now
         self._max_size = self._config.max_msg_size or _MOST_EVER
-        self._expect = self._frame_received
+        self._handle_frame = self._frame_received
         self._opened(now)
 
     def _frame_received(self, kind: int, content: bytes, now: float) -> None:

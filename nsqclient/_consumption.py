@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from nsqclient._config import Config
 
 _STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved
+# Answers to SUB that every later attempt would get as well.
 _FATAL_AT_START: Final = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID", "E_UNAUTHORIZED", "E_AUTH_")
+# Answers about a message that nsqd had already taken back when it was answered.
 _LATE: Final = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
 
@@ -89,8 +91,8 @@ class Consumption:
         self.given_up = 0
         self.late_responses = 0
         self._has_dead_letters = has_dead_letters
-        self._most_attempts = config.max_attempts or 1 << 16
-        self._chosen = config.max_in_flight  # also while paused, for `resume`
+        self._most_attempts = config.max_attempts or 1 << 16  # no message has as many: the wire has 16 bits for them
+        self._requested = config.max_in_flight  # also while paused, for `resume`
         self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
         self._refusals = Refusals()
@@ -111,9 +113,9 @@ class Consumption:
         terms = connection.terms
         self.connections.append(connection)
         self.emit(Connected(connection.address, terms.version))
-        chosen = self.flow.chosen
-        if chosen is not None and terms.max_rdy < chosen:
-            text = f"max RDY count {terms.max_rdy} < consumer max in flight {chosen}, truncation possible"
+        requested = self.flow.requested
+        if requested is not None and terms.max_rdy < requested:
+            text = f"max RDY count {terms.max_rdy} < consumer max in flight {requested}, truncation possible"
             self.emit(Limited(connection.address, text))
         self.flow.join(connection.seat, now)
 
@@ -249,13 +251,13 @@ class Consumption:
 
     @property
     def max_in_flight(self) -> int:
-        return self.flow.allowed_by(self._chosen)
+        return self.flow.allowed_by(self._requested)
 
     def set_max_in_flight(self, count: int) -> None:
         if count < 0:
             raise ValueError(f"max_in_flight of {count}")
-        self._chosen = count
-        if not self._is_paused and count != self.flow.chosen:
+        self._requested = count
+        if not self._is_paused and count != self.flow.requested:
             self.flow.set_max_in_flight(count, self.clock())
 
     def pause(self) -> None:
@@ -266,7 +268,7 @@ class Consumption:
     def resume(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            self.flow.set_max_in_flight(self._chosen, self.clock())
+            self.flow.set_max_in_flight(self._requested, self.clock())
 
     def stop(self) -> None:
         """Receive no new messages. Requeue those that no handler has taken; the others may still be answered."""

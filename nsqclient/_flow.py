@@ -5,7 +5,7 @@ takes effect only when the command has left this process (`written`). Until then
 another nsqd gets the difference only afterwards. For example, with `max_in_flight` 10 and a second nsqd that connects,
 the first one is sent RDY 5, and the second one gets its RDY 5 once that has been written.
 
-If no `max_in_flight` was chosen, it is the number of connections: each nsqd may send one message at a time.
+If no `max_in_flight` was set, it is the number of connections: each nsqd may send one message at a time.
 
 With at most `max_in_flight` connections, each has its share; shares differ by one at most. With more of them, RDY 1
 goes round: an nsqd that is idle or has had it long enough gives it up to the one that has waited longest. During
@@ -79,7 +79,7 @@ class Flow:
     def __init__(self, config: Config, *, choose: Callable[[Sequence[Seat]], Seat]) -> None:
         self.seats: list[Seat] = []
         self._retired: list[Seat] = []  # their RDY is 0, but they may still go by a higher value
-        self.chosen = config.max_in_flight  # max_in_flight; None: one for each nsqd
+        self.requested = config.max_in_flight  # what the user has set; None: one for each nsqd
         self._idle_timeout = config.low_rdy_idle_timeout
         self._timeout = config.low_rdy_timeout
         self._is_adaptive = config.rdy_policy == "adaptive"
@@ -92,11 +92,11 @@ class Flow:
 
     @property
     def max_in_flight(self) -> int:
-        return self.allowed_by(self.chosen)
+        return self.allowed_by(self.requested)
 
-    def allowed_by(self, chosen: int | None) -> int:
-        """Return `chosen`, or one for each nsqd if it is None."""
-        return max(len(self.seats), 1) if chosen is None else chosen
+    def allowed_by(self, requested: int | None) -> int:
+        """Return `requested`, or one for each nsqd if it is None."""
+        return max(len(self.seats), 1) if requested is None else requested
 
     @property
     def believed(self) -> int:
@@ -135,8 +135,8 @@ class Flow:
         if self._tested is seat:
             self._test_another()
 
-    def set_max_in_flight(self, chosen: int | None, now: float) -> None:
-        self.chosen = chosen
+    def set_max_in_flight(self, requested: int | None, now: float) -> None:
+        self.requested = requested
         self._rebalance(now)
 
     def written(self, seat: Seat, now: float) -> None:
@@ -223,8 +223,8 @@ class Flow:
         if len(seats) > self.max_in_flight:
             # Seats that have RDY 1 keep it; then come those that have waited longest.
             order = sorted(seats, key=lambda seat: (not seat.rdy, seat.last_rdy))
-            chosen = {id(seat) for seat in order[: self.max_in_flight]}
-            return [1 if id(seat) in chosen else 0 for seat in seats]
+            has_turn = {id(seat) for seat in order[: self.max_in_flight]}
+            return [1 if id(seat) in has_turn else 0 for seat in seats]
         each, more = divmod(self.max_in_flight, len(seats))
         shares = [each + ((at + self._turn) % len(seats) < more) for at in range(len(seats))]
         if self._is_adaptive:

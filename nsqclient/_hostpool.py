@@ -85,6 +85,15 @@ class _Host:
         self.delay = _FIRST_DELAY
         self.next_try = 0.0
 
+    def may_be_tried(self, now: float) -> bool:
+        return not self.is_dead or self.next_try <= now
+
+    def begin_try(self, now: float) -> None:
+        """Leave a dead host out for twice as long from now on, in case that it fails again; `succeeded` ends this."""
+        if self.is_dead:
+            self.delay = min(self.delay * 2, _LONGEST_DELAY)
+            self.next_try = now + self.delay
+
 
 class HostPool:
     """Picks each in turn, without those that have failed. If all have failed, all are tried again.
@@ -101,7 +110,8 @@ class HostPool:
         size = len(self._hosts)
         for step in range(size):
             number = step if self._is_ordered else (self._at + step) % size
-            if self._may_be_tried(self._hosts[number], now):
+            if self._hosts[number].may_be_tried(now):
+                self._hosts[number].begin_try(now)
                 self._at = number + 1
                 return number
         for host in self._hosts:
@@ -111,16 +121,7 @@ class HostPool:
 
     def usable(self, now: float) -> Sequence[int]:
         """Return the numbers of those that are not left out."""
-        return [number for number, host in enumerate(self._hosts) if not host.is_dead or host.next_try <= now]
-
-    def _may_be_tried(self, host: _Host, now: float) -> bool:
-        if not host.is_dead:
-            return True
-        if host.next_try > now:
-            return False
-        host.delay = min(host.delay * 2, _LONGEST_DELAY)
-        host.next_try = now + host.delay
-        return True
+        return [number for number, host in enumerate(self._hosts) if host.may_be_tried(now)]
 
     def succeeded(self, number: int, seconds: float, now: float) -> None:
         self._hosts[number].is_dead = False
