@@ -2,6 +2,15 @@
 
 Only the names in `__all__` are promised; modules with an underscore may change. `nsqclient.aio` is the same for
 asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for tests.
+
+Where the rules are; docs/decisions/0006-client-library.md says more:
+
+    RDY for each nsqd         _flow.py                 publish: choice of an nsqd   _hostpool.py
+    backoff                   _backoff.py              publish: retries             _base_producer.py
+    attempts, dead letters    _consumption.py          publish: receipts            _publication.py
+    answers to a message      _delivery.py             handshake, frames            _connection.py
+    which nsqds are listed    _listings.py             reconnecting                 _reconnect.py
+    which nsqds are followed  _consumer.py, _aio_consumer.py
 """
 
 from nsqclient import events

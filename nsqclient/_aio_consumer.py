@@ -77,7 +77,10 @@ async def open_consumer(
     startup: Literal["background", "require"] = "background",
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Consumer]:
-    """Open a consumer, as nsqclient.open_consumer does, whose documentation says more."""
+    """Open a consumer, as nsqclient.open_consumer does, whose documentation says more.
+
+    The block is not cancelled if no nsqd will ever accept the consumer: iteration and `run` raise the error.
+    """
     consumer = Consumer(
         topic,
         channel,

@@ -10,7 +10,7 @@ from nsqclient._message import Batch, Message
 
 
 class Messages(Protocol):
-    """What is asked of a consumer."""
+    """The part of a consumer that batches are made with."""
 
     @property
     def has_waiting(self) -> bool:

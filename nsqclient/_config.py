@@ -59,15 +59,15 @@ class Config:
     max_requeue_delay: float = 900.0
     sample_rate: int = 0  # percent of the messages to receive; the others are lost to this channel; 0: all
     backoff: BackoffStrategy = "exponential"
-    backoff_multiplier: float = 1.0  # seconds, of which a pause has 2 to the power of its level
+    backoff_multiplier: float = 1.0  # seconds; a pause takes this times 2 to the power of the level
     max_backoff_duration: float = 120.0  # 0: no backoff
-    # With more nsqds than max_in_flight, they take turns. An idle nsqd loses its turn after the first time, any other
-    # after the second.
+    # With more nsqds than max_in_flight, they take turns. An nsqd that sends nothing loses its turn after
+    # low_rdy_idle_timeout, and any other after low_rdy_timeout.
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0  # between two checks of the turns
-    rdy_policy: Literal["even", "adaptive"] = "even"  # "adaptive": busy nsqds get the share of idle ones but for one
-    drain_timeout: float = 30.0  # that messages have to be answered, or publishes to end, after a stop
+    rdy_policy: Literal["even", "adaptive"] = "even"  # "adaptive": idle nsqds keep RDY 1, busy ones get the rest
+    drain_timeout: float = 30.0  # how long, after a stop, messages may take to be answered, or publishes to end
 
     # Discovery
     lookupd_poll_interval: float = 60.0

@@ -21,6 +21,7 @@ def unwrapped() -> Iterator[None]:
 
 
 def _the_one(error: BaseException) -> BaseException:
+    """Return the only error in a group that means something, or the group. Cancellations mean something if alone."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = list(dict.fromkeys(_the_one(inner) for inner in error.exceptions))

@@ -1,4 +1,7 @@
-"""Queries to nsqlookupd, their answers, and the union of the answers of several."""
+"""Queries to nsqlookupd, their answers, and the union of the answers of several.
+
+What follows from the union, such as leaving an nsqd that is no longer listed, is up to the consumer (`_apply`).
+"""
 
 from __future__ import annotations
 
