@@ -141,7 +141,7 @@ def _status_of(program: str, error: BaseException) -> int:
 
     Several tasks may fail at once, mostly for the same reason, so only one line is printed.
     """
-    errors = list(_alone(error))
+    errors = list(_leaves(error))
     if any(isinstance(it, OutputClosed) for it in errors):
         return STATUS_OF_A_CLOSED_PIPE
     if isinstance(errors[0], KeyboardInterrupt):  # a signal after trio has restored the default handlers
@@ -153,10 +153,11 @@ def _status_of(program: str, error: BaseException) -> int:
     return 1
 
 
-def _alone(error: BaseException) -> Iterator[BaseException]:
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error itself, or the errors in a group and in the groups within it."""
     if isinstance(error, BaseExceptionGroup):
         for it in error.exceptions:
-            yield from _alone(it)
+            yield from _leaves(it)
     else:
         yield error
 

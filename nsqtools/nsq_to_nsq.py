@@ -70,7 +70,7 @@ class Options(ToolOptions):
         return JsonFilter(self.require_json_field, self.require_json_value, self.whitelist_json_field)
 
 
-class Bridge:
+class Forwarder:
     """Forwards each message to one of the destinations."""
 
     def __init__(self, options: Options, producers: list[Producer]) -> None:
@@ -114,14 +114,14 @@ async def run(options: Options, stop: trio.Event) -> int:
             await stack.enter_async_context(open_producer(address, config=producer_config))
             for address in options.destination_nsqd_tcp_address
         ]
-        bridge = Bridge(options, producers)
+        forwarder = Forwarder(options, producers)
         async with trio.open_nursery() as nursery:
             for topic in dict.fromkeys(options.topic):
                 forward = partial(
                     consume,
                     topic,
                     options.channel,
-                    bridge.handler(topic),
+                    forwarder.handler(topic),
                     nsqd=options.nsqd_tcp_address,
                     lookupd=options.lookupd_http_address,
                     config=consumer_config,
@@ -129,8 +129,8 @@ async def run(options: Options, stop: trio.Event) -> int:
                     stop=stop,
                 )
                 nursery.start_soon(forward)
-    if bridge.dropped:
-        log.info("%d messages were dropped by the filter", bridge.dropped)
+    if forwarder.dropped:
+        log.info("%d messages were dropped by the filter", forwarder.dropped)
     return 0
 
 

@@ -17,7 +17,7 @@ class StatusRing:
         self._failures = 0
 
     def add(self, duration: float) -> str | None:
-        """Add a request; return a line each time the ring is full."""
+        """Add a request. The first one after a full ring returns a line about the ring, as in NSQ."""
         self._counted += 1
         line = None
         if self._counted > 1 and (self._counted - 1) % self._size == 0:
@@ -45,6 +45,7 @@ class StatusRing:
 
 
 def _percentile(percent: int, ordered: list[float]) -> float:
+    """Return the percentile as NSQ picks it: one place higher than usual, and at most the last."""
     size = len(ordered)
     return ordered[min(ceil(percent / 100 * size + 0.5), size - 1)]
 

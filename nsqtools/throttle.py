@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_NOTHING: Final = 1e-6  # smaller than any message: an error of adding fractions
+_NOTHING: Final = 1e-6  # adding up fractions of messages may miss zero by this much
 
 
 class Throttle:

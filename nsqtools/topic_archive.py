@@ -112,6 +112,7 @@ class TopicArchive:
         while True:
             message: Message | None = None
             with trio.CancelScope(deadline=self._deadline()) as self._waiting:
+                # What was asked for comes first: closing the file, or at the end writing what is collected.
                 if not self._is_asked_to_close and not (self._is_stopping and self._batch):
                     try:
                         message = await anext(messages)
