@@ -12,7 +12,7 @@ import trio
 
 from common.options import seconds
 from nsqadmin.cluster.merge import Directory
-from nsqadmin.sampling.polling import NO_ANSWER, AskedLookupd, AskedNode, Round
+from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import (
     MOST_NAMES,

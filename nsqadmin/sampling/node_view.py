@@ -13,7 +13,7 @@ from nsqadmin.upstream.client import explain
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.node_stats import NodeAnswer
-    from nsqadmin.sampling.polling import AskedLookupd, AskedNode
+    from nsqadmin.sampling.asked import AskedLookupd, AskedNode
 
 
 def nodes_to_show(asked: Mapping[str, AskedNode], *, has_lookupds: bool) -> tuple[Node, ...]:

@@ -21,10 +21,10 @@ from nsqadmin.cluster.merge import Merger, totals_of
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.sampling.asked import PATIENCE, Round
 from nsqadmin.sampling.census import Census
 from nsqadmin.sampling.interest import Interest
 from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, unanswered_by
-from nsqadmin.sampling.polling import PATIENCE, Round
 from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
 from nsqadmin.sampling.stats import Stats

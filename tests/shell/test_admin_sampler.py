@@ -15,7 +15,7 @@ import trio.testing
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.cluster.model import Health, Snapshot
 from nsqadmin.options import Options
-from nsqadmin.sampling.polling import PATIENCE, AskedNode
+from nsqadmin.sampling.asked import PATIENCE, AskedNode
 from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.sampling.stats import Stats
 from nsqadmin.upstream.client import Document, Upstream, opened
