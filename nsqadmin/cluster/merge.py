@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqadmin.cluster.ages import Ages
 from nsqadmin.cluster.model import (
@@ -34,10 +34,20 @@ class Directory:
     tombstones: frozenset[tuple[str, str]] = frozenset()  # (topic, node)
 
 
+class _Registered(NamedTuple):
+    """What the nsqlookupds say about one topic."""
+
+    lookupds: tuple[str, ...]  # those that know it
+    channels: tuple[str, ...]
+    tombstones: tuple[bool, ...]  # for each part, whether a tombstone hides its node
+
+
 @dataclass(frozen=True, slots=True)
 class _Merged:
+    """A topic, and what it was made from."""
+
     parts: tuple[TopicPart, ...]
-    registered: tuple[tuple[str, ...], tuple[str, ...], tuple[bool, ...]]
+    registered: _Registered
     topic: Topic
 
 
@@ -61,8 +71,11 @@ class Merger:
 
     def _topic(self, name: str, answers: Sequence[NodeAnswer], directory: Directory) -> _Merged:
         parts = tuple(part for answer in answers if (part := answer.topics.get(name)) is not None)
-        tombstoned = tuple((name, part.row.node) in directory.tombstones for part in parts)
-        registered = (directory.topics.get(name, ()), directory.channels.get(name, ()), tombstoned)
+        registered = _Registered(
+            directory.topics.get(name, ()),
+            directory.channels.get(name, ()),
+            tuple((name, part.row.node) in directory.tombstones for part in parts),
+        )
         before = self._before.get(name)
         if (
             before is not None
@@ -73,16 +86,10 @@ class Merger:
             return before
         return _Merged(parts, registered, self._build_topic(name, parts, registered))
 
-    def _build_topic(
-        self,
-        name: str,
-        parts: tuple[TopicPart, ...],
-        registered: tuple[tuple[str, ...], tuple[str, ...], tuple[bool, ...]],
-    ) -> Topic:
-        lookupds, registered_channels, tombstoned = registered
+    def _build_topic(self, name: str, parts: tuple[TopicPart, ...], registered: _Registered) -> Topic:
         rows = tuple(
             part.row if is_tombstoned == part.row.tombstoned else replace(part.row, tombstoned=is_tombstoned)
-            for part, is_tombstoned in zip(parts, tombstoned, strict=True)
+            for part, is_tombstoned in zip(parts, registered.tombstones, strict=True)
         )
         by_name: dict[str, list[ChannelPart]] = {}
         for part in parts:
@@ -99,8 +106,8 @@ class Merger:
             paused=_paused([row.paused for row in rows]),
             latency=merged_latency([row.latency for row in rows]),
             rates=summed_rates([part.rates for part in parts]),
-            lookupds=lookupds,
-            registered_channels=registered_channels if not rows else (),
+            lookupds=registered.lookupds,
+            registered_channels=registered.channels if not rows else (),
         )
 
     def _build_channel(self, topic: str, name: str, parts: Sequence[ChannelPart]) -> Channel:

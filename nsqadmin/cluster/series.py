@@ -167,8 +167,9 @@ class SeriesStore:
             self._forget()
 
     def _ring_of_zeros(self, presence: _Presence, number: int) -> _Ring:
+        """Return the ring of a key whose rows before this sample were all zeros, which is why it had none."""
         ring = _Ring(_FINE_ROWS, presence.first, zeros=True)
-        ring.last = max(presence.last, presence.first - 1) if presence.last < number else number - 1
+        ring.last = min(presence.last, number - 1)
         return ring
 
     def _condense(self, *, is_end_of_ten: bool) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote_plus, unquote, urlsplit
 
 import httpx
 import trio
+from starlette.responses import Response
 
 from common.http_api import HttpError
 from common.options import seconds
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.options import Options
-
-from starlette.responses import Response
 
 log = logging.getLogger(__name__)
 

@@ -101,12 +101,11 @@ def message_json(message: Message, *, most: int) -> dict[str, Any]:
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
     if message.body is None:
         return document | {"body_withheld": True}
-    body = message.body[:most]
-    if len(message.body) > most:
+    body, is_cut = message.body[:most], len(message.body) > most
+    if is_cut:
         document["is_cut"] = True
     try:
-        # The cut may split a character.
-        return document | {"body": body.decode("utf-8") if body is message.body else _decoded_start(body)}
+        return document | {"body": _decoded_start(body) if is_cut else body.decode("utf-8")}
     except UnicodeDecodeError:
         return document | {"body_base64": b64encode(body).decode()}
 
@@ -117,6 +116,7 @@ def to_json_but_body(message: Message) -> dict[str, Any]:
 
 
 def _decoded_start(body: bytes) -> str:
+    """Decode a body that was cut off, perhaps within its last character. Raise UnicodeDecodeError."""
     for missing in range(4):
         try:
             return body[: len(body) - missing].decode("utf-8")

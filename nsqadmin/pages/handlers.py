@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from nsqadmin.pages.graphite import Pictures
     from nsqadmin.services import Services
 
-_FOR_EVER: Final = "public, max-age=31536000, immutable"
 _TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "settings")
 _TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "settings")
 
@@ -223,10 +222,8 @@ class _Pages:
 
     async def activity(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
-        wanted, kind = (
-            request.query_params.get("filter", "").strip(),
-            word_of(request, "kind", ("", "actions", "events")),
-        )
+        wanted = request.query_params.get("filter", "").strip()
+        kind = word_of(request, "kind", ("", "actions", "events"))
         sees = identity_of(request).sees
         words = wanted.lower().split()
         rows = [
@@ -326,11 +323,9 @@ class _Pages:
         timeframe = word_of(request, "t", TIMEFRAMES)
         if of == "node":
             return graphite.of_node(names[0], timeframe)
-        return (
-            graphite.of_channel(names[0], names[1], timeframe)
-            if of == "channel"
-            else graphite.of_topic(names[0], timeframe)
-        )
+        if of == "channel":
+            return graphite.of_channel(names[0], names[1], timeframe)
+        return graphite.of_topic(names[0], timeframe)
 
     def _series(self, request: Request, key: str) -> Series | None:
         return self._services.view.series(key, Span(span_of(request)))

@@ -32,10 +32,6 @@ class TopRow:
     def title(self) -> str:
         return f"{self.topic}/{self.name}"
 
-    @property
-    def channel(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
 class Top:

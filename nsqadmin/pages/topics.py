@@ -86,10 +86,6 @@ _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
 }
 
 
-def net_rate(channel: Channel) -> float | None:
-    return channel.net_rate
-
-
 def trouble(channel: Channel) -> float | None:
     """Return the rate of requeues and timeouts together; None if neither is known."""
     requeued, timed_out = channel.rates.requeued, channel.rates.timed_out
@@ -101,7 +97,7 @@ _Key = Callable[[Channel], float | None]
 SORTS: Final[Mapping[str, _Key]] = {
     "depth": lambda channel: channel.depth,
     "in": lambda channel: channel.rates.incoming,
-    "net": net_rate,
+    "net": lambda channel: channel.net_rate,
     "drain": lambda channel: channel.drain_time,
     "lag": lambda channel: channel.oldest_age,
     "inflight": lambda channel: channel.in_flight_count,

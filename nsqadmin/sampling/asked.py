@@ -1,4 +1,7 @@
-"""The state of asking one node or nsqlookupd again and again: how it answers, and its last answer."""
+"""The state of asking one node or nsqlookupd again and again: how it answers, and its last answer.
+
+How often they are asked is up to `sampler`.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ _Place = tuple[str, str]  # topic and node
 
 
 @dataclass(slots=True)
-class _Asked:
+class _OnNode:
+    """What is known about the readers of one topic on one node."""
+
     known: NodeReaders
     is_busy: bool = False
 
@@ -37,23 +39,23 @@ class ReaderSurvey:
         self._upstream = upstream
         self._wall = wall
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
-        self._asked: dict[_Place, _Asked] = {}
+        self._places: dict[_Place, _OnNode] = {}
 
     def start(self, nursery: trio.Nursery, nodes: Mapping[str, AskedNode], topics: Sequence[str]) -> Round:
         """Start asking all nodes that have one of these topics. What is known about other topics is forgotten."""
-        self._asked = {
-            (topic, node): state for (topic, node), state in self._asked.items() if topic in topics and node in nodes
+        self._places = {
+            (topic, node): state for (topic, node), state in self._places.items() if topic in topics and node in nodes
         }
         asked = Round()
         for address, node in nodes.items():
             for topic in topics:
                 if node.answer is not None and topic in node.answer.topics:
-                    state = self._asked.setdefault((topic, address), _Asked(NodeReaders()))
+                    state = self._places.setdefault((topic, address), _OnNode(NodeReaders()))
                     if not state.is_busy and node.not_before <= trio.current_time():
                         asked.start(nursery, self._ask_in_turn, node, topic, state)
         return asked
 
-    async def _ask_in_turn(self, node: AskedNode, topic: str, state: _Asked) -> None:
+    async def _ask_in_turn(self, node: AskedNode, topic: str, state: _OnNode) -> None:
         state.is_busy = True
         try:
             # A node that does not answer must not take the place of those that do.
@@ -79,7 +81,7 @@ class ReaderSurvey:
     def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
         """Return the topics, with their readers where these are known."""
         by_topic: dict[str, dict[str, NodeReaders]] = {}
-        for (topic, node), state in self._asked.items():
+        for (topic, node), state in self._places.items():
             by_topic.setdefault(topic, {})[node] = state.known
         return tuple(
             self._with_readers(topic, by_topic[topic.name]) if topic.name in by_topic else topic for topic in topics

@@ -173,6 +173,7 @@ class Sampler:
             totals=totals_of(topics),
             has_all_clients=all(answer.has_clients for answer in answers),
         )
+        # Rules look at the series up to now, so the series get the number of findings one sweep late.
         self.store.put(self._rows.of(drawn, before.findings), now=now)
         found = replace(drawn, findings=diagnose(drawn, self.store, before=before.findings))
         for event in events_between(before, found, restarted=census.take_restarted()):

@@ -163,11 +163,11 @@ class Upstream:
                 way = await self._way_to(url, address, is_lookupd=False)
                 response = await self._client.send(self._request("GET", way, b"", headers), stream=True)
         except _FAILURES as error:
-            raise _failed("GET", url, error) from error
+            raise _failure_of("GET", url, error) from error
         try:
             yield Streamed(response.status_code, self._pieces_of(response))
         except (httpx.HTTPError, ValueError, TooLarge) as error:
-            raise _failed("GET", url, error) from error
+            raise _failure_of("GET", url, error) from error
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await response.aclose()
@@ -218,14 +218,14 @@ class Upstream:
             self._remember_https(address, answer)
             answer = await ask(self._url(address, target))
         if answer.status != _OK:
-            raise _refused(answer)
+            raise _refusal_of(answer)
         return answer
 
     async def _ask_and_follow(
         self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
     ) -> _Answer:
         """Ask, and follow redirects wherever they lead. Only the first address is sent the token."""
-        with _failing(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
+        with _as_upstream_error(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
         withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
         for _ in range(_MOST_REDIRECTS + 1):
@@ -234,7 +234,7 @@ class Upstream:
                 return replace(answer, withheld=withheld)
             if answer.status in _TO_GET:
                 method, body = "GET", b""
-            with _failing(method, url):
+            with _as_upstream_error(method, url):
                 way = Way(httpx.URL(url).join(answer.location))
             url, withheld = str(way.url), elsewhere
         raise UpstreamError(f'{method.capitalize()} "{url}": stopped after {_MOST_REDIRECTS} redirects')
@@ -274,7 +274,7 @@ class Upstream:
                 f'{method.capitalize()} "{url}": {reason}', withheld=way.withheld, not_read=reason
             ) from error
         except _FAILURES as error:
-            raise _failed(method, url, error, withheld=way.withheld) from error
+            raise _failure_of(method, url, error, withheld=way.withheld) from error
 
     def _request(self, method: str, way: Way, body: bytes, headers: Mapping[str, str] | None = None) -> httpx.Request:
         extensions = {"sni_hostname": way.sni_hostname} if way.sni_hostname else {}
@@ -295,9 +295,9 @@ class Upstream:
         try:
             port = int(json.loads(answer.body.data)["https_port"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise _refused(answer) from error
+            raise _refusal_of(answer) from error
         if not 0 < port < 1 << 16:
-            raise _refused(answer)
+            raise _refusal_of(answer)
         if len(self._https_ports) >= _MOST_SECURE:
             self._https_ports.clear()
         self._https_ports[address] = port
@@ -370,7 +370,7 @@ def _date_of(text: str) -> float | None:
         return None
 
 
-def _refused(answer: _Answer) -> UpstreamError:
+def _refusal_of(answer: _Answer) -> UpstreamError:
     body = bytes(answer.body.data)
     try:
         reason = HTTPStatus(answer.status).phrase
@@ -381,15 +381,15 @@ def _refused(answer: _Answer) -> UpstreamError:
 
 
 @contextmanager
-def _failing(method: str, url: str) -> Iterator[None]:
+def _as_upstream_error(method: str, url: str) -> Iterator[None]:
     """Turn failures inside the block into UpstreamError."""
     try:
         yield
     except _FAILURES as error:
-        raise _failed(method, url, error) from error
+        raise _failure_of(method, url, error) from error
 
 
-def _failed(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
+def _failure_of(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
     text = f'{method.capitalize()} "{url}": {_reason(url, error)}'
     timed_out = isinstance(error, httpx.TimeoutException | trio.TooSlowError)
     return UpstreamError(text, timed_out=timed_out, withheld=withheld)

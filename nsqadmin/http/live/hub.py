@@ -218,7 +218,7 @@ class _Endpoints:
     async def cells(self, request: Request) -> Response:
         viewer = self._viewer(request)
         snapshot = self._view.snapshot
-        self._look(viewer)
+        look_at(self._view, viewer.scope)
         return json_answer(
             {
                 **health_of(snapshot),
@@ -238,9 +238,6 @@ class _Endpoints:
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         only = frozenset(topic for topic in request.query_params.get("only", "").split(",") if topic)
         return Viewer(scope, identity, only)
-
-    def _look(self, viewer: Viewer) -> None:
-        look_at(self._view, viewer.scope)
 
 
 def look_at(view: View, scope: str) -> None:

@@ -453,7 +453,7 @@ const Numbers = (() => {
     if (wentAt && Date.now() - wentAt < 1500 && places[key]) { wentAt = 0; location.href = base + places[key]; return; }
     wentAt = 0;
     if (key === "g") wentAt = Date.now();
-    else if (key === "?") { event.preventDefault(); openPalette.closed?.(); showKeys(); }
+    else if (key === "?") { event.preventDefault(); showKeys(); }
     else if (key === "/") { const filter = $("#filter"); if (filter) { event.preventDefault(); filter.focus(); filter.select(); } else openPalette(); }
     else if (key === "j") move(1);
     else if (key === "k") move(-1);
