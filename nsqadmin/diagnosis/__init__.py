@@ -10,4 +10,6 @@ group's later rules are not asked. Every finding has its evidence, and is marked
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too
+
+A new rule is a function in `channels.py`, `topics.py` or `nodes.py`, where it also joins its group, or those without.
 """

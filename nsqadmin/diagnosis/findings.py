@@ -1,4 +1,4 @@
-"""Applies all rules to a picture."""
+"""Applies all rules to a picture. The rules themselves are in `channels.py`, `topics.py` and `nodes.py`."""
 
 from __future__ import annotations
 

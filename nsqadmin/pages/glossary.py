@@ -122,7 +122,7 @@ GLOSSARY: Final[dict[str, Entry]] = {
     ),
     "behind": Entry("Behind", "Messages in the log that the reader has not committed, by its last report."),
     "behind-time": Entry(
-        "Behind in time",
+        "Time behind",
         "How long ago the first message that the reader has not committed was published; over several nodes the longest time.",
     ),
     "overtaken": Entry(

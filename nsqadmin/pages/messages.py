@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 
-_LIMITS: Final = ("50", "20", "100", "500")
+_LIMITS: Final = ("50", "20", "100", "500")  # the first is the default
 _NO_CLUSTER: Final = "this is a snapshot, which holds no messages"
 _LAST: Final = (("10 minutes ago", 600), ("an hour ago", 3600), ("a day ago", 86400))
 
