@@ -14,7 +14,7 @@ from nsqpipe.aggregate import Aggregate, start_aggregating
 from nsqpipe.decoders import decoder_of
 from nsqpipe.kinds import Format, Late
 from nsqpipe.land import Land, prepare_landing, start_landing
-from nsqpipe.landed import Ledger
+from nsqpipe.ledger import Ledger
 from nsqpipe.quality import load_rules
 from nsqpipe.shape import Shape
 from nsqpipe.storage import place_for

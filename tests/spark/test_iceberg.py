@@ -30,7 +30,7 @@ from nsqpipe import iceberg
 from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
 from nsqpipe.land import Land, prepare_landing
-from nsqpipe.landed import Ledger
+from nsqpipe.ledger import Ledger
 from nsqpipe.shape import Shape
 from nsqpipe.sources import reporting
 from nsqpipe.standing import check_standing

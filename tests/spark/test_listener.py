@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqpipe.landed import Ledger
+from nsqpipe.ledger import Ledger
 from nsqpipe.running import _Listener
 from pyspark_nsq import reports
 from pyspark_nsq.errors import BadOption

@@ -20,8 +20,8 @@ from pyarrow import table as rows_of
 from nsqpipe import jobs, running
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format, Late
-from nsqpipe.landed import Ledger
 from nsqpipe.late import LateRows
+from nsqpipe.ledger import Ledger
 from nsqpipe.runtime import INCOMPLETE, Run
 from nsqpipe.runtime import running as run_of
 from nsqpipe.streams import Streams as Started

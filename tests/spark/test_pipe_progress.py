@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from nsqpipe.failures import first_cause
-from nsqpipe.landed import Ledger
+from nsqpipe.ledger import Ledger
 from nsqpipe.progress import Progress, Tally, Tasks
 from nsqpipe.results import Results
 from pyspark_nsq.reports import rows_of
