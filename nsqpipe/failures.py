@@ -50,16 +50,16 @@ def first_cause(error: BaseException) -> str:
     if ours := _OURS.findall(whole):
         return _line(ours[-1])
     if raised := _PYTHON.findall(whole):
-        return _said(*raised[-1])
+        return _in_words(*raised[-1])
     if causes := _CAUSE.findall(whole):
         *above, (kind, text) = causes
         for outer, more in reversed(above):
             if text and more.endswith(text):  # the outer one says the same, and what it is about
                 kind, text = outer, more
-        return _said(kind, text)
+        return _in_words(kind, text)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return _said(type(error).__name__, str(error))
+    return _in_words(type(error).__name__, str(error))
 
 
 def _texts(error: BaseException) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _texts(error: BaseException) -> Iterator[str]:
         yield from _texts(cause)
 
 
-def _said(kind: str, text: str) -> str:
+def _in_words(kind: str, text: str) -> str:
     """Return the text, with the error's name in front if the text is only one word."""
     found = _line(_WRAPPED.sub("", text))
     return f"{kind}: {found}" if found and " " not in found else found or kind

@@ -38,7 +38,7 @@ def standing(table: Table) -> commits.Standing | None:
 
     Raises PipeFailed if the catalog cannot be used, or if the table's ends do not describe its rows.
     """
-    with _said(table), existing(table) as opened:
+    with _catalog_errors(table), existing(table) as opened:
         if opened is None:
             return None
         found = commits.standing(opened)
@@ -48,14 +48,14 @@ def standing(table: Table) -> commits.Standing | None:
 
 def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
     """Raise PipeFailed if the catalog cannot be asked, or the table cannot hold rows of this schema."""
-    with _said(table), existing(table) as opened:
+    with _catalog_errors(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))
 
 
 def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
     """Make the table if it does not exist, and return the options by which the sink finds it."""
-    with _said(table), _catalog(table) as catalog:
+    with _catalog_errors(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
         opened = commits.made(catalog, target)
         commits.check_fits(opened, target)
@@ -102,7 +102,7 @@ def place_of_files(table: Table, opened: Opened) -> Place:
 
 
 @contextmanager
-def _said(table: Table) -> Iterator[None]:
+def _catalog_errors(table: Table) -> Iterator[None]:
     """Turn whatever pyiceberg and a catalog's client raise into one line."""
     try:
         yield

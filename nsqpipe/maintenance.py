@@ -92,9 +92,8 @@ def _append_missing(spark: SparkSession, rows: DataFrame, table: Table, turn: in
     if table.exists():
         there = table.read_version(spark, table.delta()).select(*KEY)
         rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
-    missing = (
-        rows.cache()
-    )  # the rows that are counted are the rows that are written, even if a stream goes on meanwhile
+    # Cached: the rows that are counted are the rows that are written, even if a stream goes on meanwhile.
+    missing = rows.cache()
     try:
         count = missing.count()
         if count:

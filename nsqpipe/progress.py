@@ -82,7 +82,7 @@ class Status:
     def line(self, now: float) -> str:
         """Return the status in one line. If there are several queries, it shows the one that is furthest behind."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
-        parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        parts = [self.stage if query is None else _query_line(query, self.tallies[query])]
         if len(self.tallies) > 1:
             parts.append(f"the furthest behind of {len(self.tallies)} streams")
         if self.failed:
@@ -96,8 +96,8 @@ class Status:
         return ", ".join(parts)
 
 
-def _told(query: str, tally: Tally) -> str:
-    """`land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind, 1 s to go`."""
+def _query_line(query: str, tally: Tally) -> str:
+    """Return one query's part of the line: `land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind, 1 s to go`."""
     left = tally.seconds_left
     parts = [f"batch {tally.batch}", f"{tally.rows:,} rows read", f"{tally.speed:,.0f}/s", f"{tally.behind:,} behind"]
     if left is not None:

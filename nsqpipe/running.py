@@ -110,9 +110,7 @@ def _watch(
     active = list(running)
     while active:
         for it in list(active):
-            may_go_on = (
-                it.is_active
-            )  # before `has_failed`, or a query that fails in between would seem to have ended well
+            may_go_on = it.is_active  # before `has_failed`: else one that fails in between seems to have ended well
             if it.has_failed():
                 it.stop()
                 if not goes_on:

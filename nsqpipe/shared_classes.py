@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ARCHIVE: Final = Path(sys.prefix) / "share" / "nsqpipe" / "spark.jsa"
-VARIABLE: Final = (
-    "SPARK_SUBMIT_OPTS"  # options that Spark's scripts pass to the driver's JVM, beside the configured ones
-)
+VARIABLE: Final = "SPARK_SUBMIT_OPTS"  # options for the driver's JVM, beside the configured ones
 USE: Final = "-XX:SharedArchiveFile="
 MAKE: Final = "-XX:ArchiveClassesAtExit="
 _QUIET: Final = "-Xlog:cds=off,cds+dynamic=off"  # no messages if the archive does not fit

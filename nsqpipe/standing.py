@@ -300,7 +300,7 @@ def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
 
 
 def _notes_in(table: Table) -> list[str]:
-    """The ids of the checkpoints that have begun to fill the table."""
+    """Return the ids of the checkpoints that have begun to fill the table."""
     names = names_in(table.place.child(NOTES))
     return sorted(it.removesuffix(_NOTE) for it in names if it.endswith(_NOTE) and not it.startswith("."))
 

@@ -86,7 +86,7 @@ def check_place(place: Place, *, to_write: bool) -> None:
         return
     if place.scheme is Scheme.S3:
         _need_keys(place, os.environ)
-    with _said(place):
+    with _store_errors(place):
         filesystem, root = place.filesystem(patient=False)
         filesystem.get_file_info(root)
         if to_write:
@@ -139,7 +139,7 @@ def _has_instance_role() -> bool:
 
 
 @contextmanager
-def _said(place: Place) -> Iterator[None]:
+def _store_errors(place: Place) -> Iterator[None]:
     """Turn the long errors of a store's library into one line."""
     try:
         yield
@@ -163,7 +163,7 @@ def cause_of(error: BaseException, place: Place) -> str:
 
 def read_text(place: Place) -> str | None:
     """Return the file's text, or None if the file does not exist."""
-    with _said(place):
+    with _store_errors(place):
         filesystem, path = place.filesystem()
         if not _is_file(filesystem, path):
             return None
@@ -176,7 +176,7 @@ def read_text(place: Place) -> str | None:
 
 def replace_text(place: Place, text: str) -> None:
     """Replace the file's text atomically: a reader sees the old text or the new one."""
-    with _said(place):
+    with _store_errors(place):
         if place.is_local:
             with _written_beside(Path(place.filesystem()[1]), text) as (temporary, file):
                 temporary.replace(file)
@@ -190,7 +190,7 @@ def create_text(place: Place, text: str) -> bool:
     On a disk, only one of several writers succeeds. In a store, the check comes before the write, so two writers at the
     same time may both succeed.
     """
-    with _said(place):
+    with _store_errors(place):
         filesystem, path = place.filesystem()
         if not place.is_local:
             if _is_file(filesystem, path):
@@ -224,14 +224,14 @@ def _written_beside(file: Path, text: str) -> Iterator[tuple[Path, Path]]:
 
 
 def remove_file(place: Place) -> None:
-    with _said(place):
+    with _store_errors(place):
         filesystem, path = place.filesystem()
         filesystem.delete_file(path)
 
 
 def names_in(place: Place) -> list[str]:
     """Return the names directly in a folder; none if the folder does not exist."""
-    with _said(place):
+    with _store_errors(place):
         filesystem, path = place.filesystem()
         return [it.base_name for it in filesystem.get_file_info(FileSelector(path, allow_not_found=True))]
 

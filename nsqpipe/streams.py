@@ -33,9 +33,8 @@ class Streams:
     prefix: str  # of the names of its queries; empty if there is only one job
     start: Callable[[SparkSession], Iterable[StreamingQuery]]
     ledger: Ledger
-    source: Mapping[str, str] = field(
-        default_factory=dict
-    )  # options of the source; empty: nodes are not asked from here
+    # Options of the source; empty: nodes are not asked from here.
+    source: Mapping[str, str] = field(default_factory=dict)
     table: Table | None = None  # where rows land
     tables: Sequence[Table] = ()  # those that upkeep tends
     policy: Policy | None = None  # of the upkeep; None: there is none

@@ -55,9 +55,8 @@ class QueryState:
     state_rows: int = 0
     batch_seconds: float = 0.0
     commit_seconds: float = 0.0
-    last_success: float | None = (
-        None  # since 1970: the last batch, or look that found nothing to do and no node missing
-    )
+    # When the last batch ended, or the last look that found nothing to do and no node missing; in seconds since 1970.
+    last_success: float | None = None
     lanes: Mapping[str, int] = field(default_factory=dict)  # the next sequence of each
     missing: Mapping[str, str] = field(default_factory=dict)  # nodes that do not answer, and why
     broken: Mapping[str, int] = field(default_factory=dict)  # rows, by the rule that they broke

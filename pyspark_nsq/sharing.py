@@ -33,9 +33,7 @@ from pyspark_nsq.lanes import Lane
 
 _ANY_TIME: Final = (1 << 63) - 1  # stands for an unknown time: no message is younger
 _ENOUGH: Final = 0.75  # of the limit; beyond that, a fuller batch is not worth more questions
-_WORTH_ASKING: Final = (
-    1 / 8
-)  # stretches smaller than this part of the largest one are not asked about in the same round
+_WORTH_ASKING: Final = 1 / 8  # of the largest stretch; smaller ones are not asked about in the same round
 
 _sequence_of: Final = attrgetter("sequence")
 _time_of: Final = attrgetter("time")
