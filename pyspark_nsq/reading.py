@@ -21,8 +21,8 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range, unreadable
-from pyspark_nsq.offsets import find_offsets
 from pyspark_nsq.options import SourceOptions, Topics
+from pyspark_nsq.payload_offsets import find_offsets
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
 from pyspark_nsq.worker import freeze_imports
 
