@@ -44,7 +44,7 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, LaneBounds, resolve
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reports import lanes_of
-from pyspark_nsqtable.appending import is_marked
+from pyspark_nsqtable.appending import is_accounted
 from pyspark_nsqtable.ends import Refused, Span, application, new_end
 from pyspark_nsqtable.shares import rows_without_ends
 
@@ -109,7 +109,7 @@ def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
     is left to landing completely. None: everything is left to landing, or there is nothing to read.
     """
     delta = table.delta() if table.exists() else None
-    if delta is None or not is_marked(delta):
+    if delta is None or not is_accounted(delta):
         return source, 0
     held = _HeldByDelta(delta)
     try:
@@ -212,7 +212,7 @@ def _held(table: Table) -> Held | None:
     if not table.exists():
         return None
     delta = table.delta()
-    if not is_marked(delta) and delta.file_uris():
+    if not is_accounted(delta) and delta.file_uris():
         raise PipeFailed(rows_without_ends(f"the table at {table.path}"))
     return _HeldByDelta(delta)
 

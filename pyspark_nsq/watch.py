@@ -86,9 +86,7 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def down(self) -> set[Lane]:
-        """Return the lanes that cannot be read now, as their nodes do not answer or refuse to.
-
-        `missing` names these nodes."""
+        """Return the lanes that cannot be read now, as their nodes do not answer or refuse to; `missing` names these."""
         with self._lock:
             return {
                 head.lane for place, head in self._heads.items() if place in self._down or place.address in self._silent

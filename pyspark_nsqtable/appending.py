@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
+from pyspark_nsqtable.ends import ACCOUNTED, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
@@ -74,10 +74,10 @@ class Commit:
             raise another_job(name_of(self.target), next(iter(self.ends))) from failure
 
     def _append(self, batch: Batch) -> None:
-        marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
+        marks = [Transaction(it, 1) for it in (ACCOUNTED, *batch.marks) if self.table.transaction_version(it) is None]
         # The first landing ends the turn of backfills that chose their rows by what the table had before: both would
         # add them.
-        if not is_marked(self.table):
+        if not is_accounted(self.table):
             marks.append(taken_turn(turn_of(self.table)))
         known = [Transaction(application(lane, self.of), end) for lane, end in self.ends.items()]
         if self.of:
@@ -167,7 +167,7 @@ class DeltaDestination:
         """Return the commit that adds what the tasks have written. Raises NotJoined, AnotherJob, or BadTable."""
         table = self.target.table()
         check_fits(table, self.target)
-        if not is_marked(table) and table.file_uris():
+        if not is_accounted(table) and table.file_uris():
             raise NotJoined(rows_without_ends(name_of(self.target)))
         main = None if self.beside is None else self.beside.table.table()
         ends = _ends(table, lanes_of(shares), beside=main)
@@ -204,9 +204,9 @@ def existing(target: Target) -> DeltaTable | None:
     return DeltaTable(**target.place.for_delta())
 
 
-def is_marked(table: DeltaTable) -> bool:
+def is_accounted(table: DeltaTable) -> bool:
     """Return whether the ends of its lanes account for all rows of the table."""
-    return table.transaction_version(MARK) is not None
+    return table.transaction_version(ACCOUNTED) is not None
 
 
 def _ends(table: DeltaTable | None, lanes: Iterable[str], *, beside: DeltaTable | None = None) -> dict[str, int | None]:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-MARK: Final = "nsq/ends"  # the name that every table has whose rows are all accounted for by ends
+ACCOUNTED: Final = "nsq/ends"  # the name in every table whose ends account for all of its rows
 
 
 Numbers = Callable[[str], int | None]  # returns the number that a table keeps under a name

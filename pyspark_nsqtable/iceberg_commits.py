@@ -49,7 +49,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
 
-from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
+from pyspark_nsqtable.ends import ACCOUNTED, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.iceberg import IcebergTable
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
@@ -94,9 +94,9 @@ class Standing:
     fault: str  # why the ends may count rows that are gone; empty if they do not
 
     @property
-    def is_marked(self) -> bool:
+    def is_accounted(self) -> bool:
         """Whether the ends of its lanes account for all its rows."""
-        return MARK in self.numbers
+        return ACCOUNTED in self.numbers
 
     @property
     def is_selected(self) -> bool:
@@ -110,7 +110,7 @@ class Standing:
         """Raise NotJoined if the ends do not describe the rows: rolled back, or filled by other tools."""
         if self.fault:
             raise NotJoined(f"the table {path} {self.fault}")
-        if self.has_rows and not self.is_marked:
+        if self.has_rows and not self.is_accounted:
             raise NotJoined(rows_without_ends(f"the table {path}"))
 
 
@@ -306,7 +306,7 @@ class Commit:
         numbers = {application(lane, self.of): end for lane, end in self.ends.items()}
         if self.of:
             numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
-        numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: made.snapshot_id}
+        numbers |= {**dict.fromkeys((ACCOUNTED, *batch.marks), 1), SNAPSHOT: made.snapshot_id}
         if order := _order(made):  # tables of Iceberg's first format have none
             numbers[_ORDER] = order
         return {name: str(number) for name, number in numbers.items()}

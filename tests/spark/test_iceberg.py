@@ -41,7 +41,7 @@ from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
-from pyspark_nsqtable.ends import MARK, application, judgement
+from pyspark_nsqtable.ends import ACCOUNTED, application, judgement
 from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsqtable.iceberg_commits import SNAPSHOT
@@ -306,7 +306,7 @@ def test_a_table_whose_rows_have_no_ends_is_not_added_to(orders: Orders, tmp_pat
     job = IcebergJob(orders, tmp_path)
     job.batch_of(0, 10, opens=True)
     with opened(tmp_path).transaction() as transaction:
-        transaction.remove_properties(MARK, SNAPSHOT)
+        transaction.remove_properties(ACCOUNTED, SNAPSHOT)
     for act in (lambda: job.batch_of(10, 20), lambda: IcebergJob(orders, tmp_path)):
         with pytest.raises((NotJoined, PipeFailed), match="does not say which messages"):
             act()
