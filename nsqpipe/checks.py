@@ -96,7 +96,7 @@ def _spark(job: OnSpark) -> None:
 
 def _can_connect(flag: str, address: str, port: int) -> None:
     host, _, given = address.rpartition(":")
-    if not given.isdigit():
+    if not given.isdecimal():
         host, given = address, str(port)
 
     def look() -> None:

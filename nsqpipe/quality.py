@@ -45,8 +45,8 @@ class Rule:
 def load_rules(path: Path) -> list[Rule]:
     """Read the rules of a file. Raises PipeFailed."""
     try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PipeFailed(f"{path}: {error}") from None
     rules = [_rule(path, number, entry) for number, entry in enumerate(found.get("rule", []), 1)]
     if not rules:

@@ -140,7 +140,7 @@ class TopicLog:
                 return bounds.first
             case "latest":
                 return bounds.next
-        if text.isdigit():
+        if text.isdecimal():
             return min(max(int(text), bounds.first), bounds.next)
         async with self._open(f"from={quote(text)}&limit=1&log={bounds.log_id}") as answer:
             reader = HistoryReader()

@@ -187,7 +187,7 @@ async def prepare(options: Options, queries: Queries) -> Replay:
     before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
         return _continued(options, before, logs)
-    if len(logs) > 1 and (options.from_.isdigit() or options.to.isdigit()):
+    if len(logs) > 1 and (options.from_.isdecimal() or options.to.isdecimal()):
         raise ToolFailed(
             f"a sequence is a position on one nsqd, but {len(logs)} have the topic: use --nsqd-http-address"
         )

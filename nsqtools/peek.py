@@ -71,7 +71,7 @@ async def _readers(options: PeekOptions, topic: str, queries: Queries) -> Sequen
         nsqd_http=options.nsqd_http_address,
         nsqd_tcp=options.nsqd_tcp_address,
     )
-    if options.from_.isdigit() and len(servers) > 1:
+    if options.from_.isdecimal() and len(servers) > 1:
         raise ToolFailed(
             f"a sequence is a position on one nsqd, but {len(servers)} have the topic: use --nsqd-http-address"
         )

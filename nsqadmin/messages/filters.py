@@ -137,7 +137,7 @@ def _at(document: Any, path: tuple[str, ...]) -> Any:
     for step in path:
         if isinstance(document, dict) and step in document:
             document = document[step]
-        elif isinstance(document, list) and step.isdigit() and len(step) < 7 and int(step) < len(document):
+        elif isinstance(document, list) and step.isdecimal() and len(step) < 7 and int(step) < len(document):
             document = document[int(step)]
         else:
             return _MISSING

@@ -99,7 +99,7 @@ def test_nodes_are_joined_and_who_tells_nothing_is_named() -> None:
 def test_a_node_that_answers_no_more_is_shown_with_what_it_said_last() -> None:
     async def test() -> None:
         one, two = NodeWithReaders("n1", READER), NodeWithReaders("n2", READER)
-        async with sampled(one, two, http_client_request_timeout=200_000_000) as sampler:
+        async with sampled(one, two, http_client_request_timeout=1_000_000_000) as sampler:
             await sampler.refresh()
             assert (await looked_at(sampler)).readers_untold == ()
             two.before_log = trio.Event()

@@ -56,6 +56,7 @@ def build(folder: Path, nsqd: Nsqd) -> None:
     (folder / "file").write_text("no folder")
     (folder / "parquet" / "_spark_metadata").mkdir(parents=True)
     (folder / "bad.toml").write_text("[[rule]]\nthen = 'quarantine'\n")
+    (folder / "latin.toml").write_text("[[rule]]\ncheck = \"a = 'ä'\"\n", "latin-1")
     (folder / "bad.avsc").write_text('{"type": "recrod"}')
     (folder / "dangling").symlink_to("nowhere")
     write_deltalake(folder / "other", pa.table({"topic": ["t"], "body": ["text"]}), partition_by=["topic"])
@@ -174,6 +175,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
         "is for topic clicks, and this job reads orders",
     ),
     "no rule file": (lambda w: w.land(f"--rules={w.path('none.toml')}"), 1, "No such file"),
+    "rules that are no UTF-8": (lambda w: w.land(f"--rules={w.path('latin.toml')}"), 1, "can't decode byte 0xe4"),
     "a rule without a check": (lambda w: w.land(f"--rules={w.path('bad.toml')}"), 1, "rule 1 needs a check"),
     "no Avro schema": (
         lambda w: w.land(*AVRO, f"--avro-schema={w.path('bad.avsc')}"),

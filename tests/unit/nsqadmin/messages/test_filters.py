@@ -56,6 +56,7 @@ def test_what_is_found(text: str) -> None:
         "ok > 0",
         "items.7.price > 0",
         "items.x.price > 0",
+        "items.².price > 0",
         "@size > 500",
         "@delay > 0",
     ],
