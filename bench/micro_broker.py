@@ -18,6 +18,8 @@ from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
+from nsqd.options import Options
+from nsqd.start import broker_settings
 
 BODY = b"x" * 200
 
@@ -122,12 +124,10 @@ def make_broker() -> Broker:
     ids = IdSource(1, timestamp=10**18, reserved=0, reserve=lambda until: None)
     return Broker(
         STORE,
+        broker_settings(Options()),
         ids=ids,
         now=0.0,
         timestamp=10**18,
-        mem_queue_size=10_000,
-        mem_queue_bytes=16 << 20,
-        max_msg_timeout=900.0,
         random_percent=lambda: 0,
         note=print,
         learns=False,

@@ -18,6 +18,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import Dropped, complete, missing_fronts, replay
+from nsqd.broker.settings import BrokerSettings
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.committer import Committer
@@ -51,6 +52,22 @@ def log_settings(options: Options) -> LogSettings:
         topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         idempotence_window=options.idempotence_window,
     )
+
+
+def broker_settings(options: Options) -> BrokerSettings:
+    return BrokerSettings(
+        mem_queue_size=options.mem_queue_size,
+        mem_queue_bytes=options.mem_queue_bytes,
+        max_msg_timeout=seconds(options.max_msg_timeout),
+        latency=_latency_of(options),
+        prefers_near_consumers=options.prefers_near_consumers,
+        idempotence_window=options.idempotence_window,
+    )
+
+
+def _latency_of(options: Options) -> LatencySettings | None:
+    percentiles = options.e2e_processing_latency_percentile
+    return LatencySettings(percentiles, seconds(options.e2e_processing_latency_window_time)) if percentiles else None
 
 
 @contextmanager
@@ -95,18 +112,13 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
         store,
+        broker_settings(options),
         ids=ids,
         now=now,
         timestamp=timestamp,
-        mem_queue_size=options.mem_queue_size,
-        mem_queue_bytes=options.mem_queue_bytes,
-        max_msg_timeout=seconds(options.max_msg_timeout),
         random_percent=partial(random.Random().randrange, 100),
         note=partial(log.info, "%s"),
         learns=bool(options.lookupd_tcp_address),
-        latency=_latency_of(options),
-        idempotence_window=options.idempotence_window,
-        prefers_near_consumers=options.prefers_near_consumers,
     )
     states, untold = _recovered_states(recovered, store.data_path.pause)
     for name in untold:
@@ -162,8 +174,3 @@ async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterat
             store.journal_keeper.distrust(str(error))
         yield
         nursery.cancel_scope.cancel()
-
-
-def _latency_of(options: Options) -> LatencySettings | None:
-    percentiles = options.e2e_processing_latency_percentile
-    return LatencySettings(percentiles, seconds(options.e2e_processing_latency_window_time)) if percentiles else None

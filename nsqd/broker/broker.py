@@ -19,9 +19,9 @@ from nsqd.broker.work import TopicWork
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.feed import Feed
-    from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.replay import TopicState
+    from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
@@ -33,33 +33,17 @@ class Broker(TopicWork[Channel, Topic]):
     def __init__(
         self,
         store: Store,
+        settings: BrokerSettings,
         *,
         ids: IdSource,
         now: float,
         timestamp: int,
-        mem_queue_size: int,
-        mem_queue_bytes: int,
-        max_msg_timeout: float,
         random_percent: Callable[[], int],
         note: Callable[[str], None],
         learns: bool,
-        latency: LatencySettings | None = None,
-        prefers_near_consumers: bool = False,
-        idempotence_window: int = 0,
     ) -> None:
         super().__init__(
-            store,
-            now=now,
-            timestamp=timestamp,
-            mem_queue_size=mem_queue_size,
-            mem_queue_bytes=mem_queue_bytes,
-            max_msg_timeout=max_msg_timeout,
-            random_percent=random_percent,
-            latency=latency,
-            prefers_near_consumers=prefers_near_consumers,
-            ids=ids,
-            idempotence_window=idempotence_window,
-            note=note,
+            store, settings, ids=ids, now=now, timestamp=timestamp, random_percent=random_percent, note=note
         )
         self.start_time = timestamp // 1_000_000_000
         self.learns = learns  # whether nsqlookupd can be asked which channels a new topic has elsewhere

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
-    from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
+    from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store
 
 _BETWEEN_CLOCKS: Final = 1000  # microseconds
@@ -65,25 +65,22 @@ class ChannelWork(Generic[C]):
     def __init__(
         self,
         store: Store,
+        settings: BrokerSettings,
         *,
         now: float,
         timestamp: int,
-        mem_queue_size: int,
-        mem_queue_bytes: int,
-        max_msg_timeout: float,
         random_percent: Callable[[], int],
-        latency: LatencySettings | None,
-        prefers_near_consumers: bool,
     ) -> None:
         self.store = store
         self.now = now  # monotonic seconds, as of this turn
         self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
-        self.mem_queue_size = mem_queue_size  # with `mem_queue_bytes`, the bound of what waits in an ephemeral channel
-        self.mem_queue_bytes = mem_queue_bytes
-        self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
-        self.latency = latency  # None: nobody wants to know how long messages take
-        self.prefers_near_consumers = prefers_near_consumers
+        # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
+        self.mem_queue_size = settings.mem_queue_size
+        self.mem_queue_bytes = settings.mem_queue_bytes
+        self.max_msg_timeout = settings.max_msg_timeout
+        self.latency = settings.latency
+        self.prefers_near_consumers = settings.prefers_near_consumers
         self.to_deliver: dict[C, None] = {}  # channels that may have something to deliver
         self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
         self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
@@ -126,32 +123,17 @@ class TopicWork(ChannelWork[C], Generic[C, T]):
     def __init__(
         self,
         store: Store,
+        settings: BrokerSettings,
         *,
+        ids: IdSource,
         now: float,
         timestamp: int,
-        mem_queue_size: int,
-        mem_queue_bytes: int,
-        max_msg_timeout: float,
         random_percent: Callable[[], int],
-        latency: LatencySettings | None,
-        prefers_near_consumers: bool,
-        ids: IdSource,
-        idempotence_window: int,
         note: Callable[[str], None],
     ) -> None:
-        super().__init__(
-            store,
-            now=now,
-            timestamp=timestamp,
-            mem_queue_size=mem_queue_size,
-            mem_queue_bytes=mem_queue_bytes,
-            max_msg_timeout=max_msg_timeout,
-            random_percent=random_percent,
-            latency=latency,
-            prefers_near_consumers=prefers_near_consumers,
-        )
+        super().__init__(store, settings, now=now, timestamp=timestamp, random_percent=random_percent)
         self.ids = ids
-        self.idempotence_window = idempotence_window  # nanoseconds that a key is remembered; 0: not at all
+        self.idempotence_window = settings.idempotence_window
         self.note = note  # takes a line for the log, which only a shell can write
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told

@@ -22,6 +22,7 @@ from nsqd.broker.replay import complete, replay
 from nsqd.log.carrying import carry_forward
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of
+from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import finish_turn
 from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
@@ -56,12 +57,10 @@ class Life:
         ids = IdSource(1, timestamp=self.wall(), reserved=recovered.ids_reserved, reserve=self.store.reserve_ids)
         self.broker = Broker(
             self.store,
+            broker_settings(mem_queue_size=100, mem_queue_bytes=1 << 20),
             ids=ids,
             now=self.now,
             timestamp=self.wall(),
-            mem_queue_size=100,
-            mem_queue_bytes=1 << 20,
-            max_msg_timeout=900.0,
             random_percent=lambda: 0,
             note=print,
             learns=False,

@@ -31,6 +31,7 @@ from nsqd.broker.replay import replay
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
+from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import FakeStore, tell_nobody
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
@@ -129,12 +130,10 @@ class BrokerMachine(RuleBasedStateMachine):
         ids = IdSource(7, timestamp=self._timestamp(), reserved=self.store.reserved_ids, reserve=self.store.reserve_ids)
         return Broker(
             self.store,
+            broker_settings(mem_queue_size=EPHEMERAL_BOUND, mem_queue_bytes=1 << 20, max_msg_timeout=MAX_MSG_TIMEOUT),
             ids=ids,
             now=self.now,
             timestamp=self._timestamp(),
-            mem_queue_size=EPHEMERAL_BOUND,
-            mem_queue_bytes=1 << 20,
-            max_msg_timeout=MAX_MSG_TIMEOUT,
             random_percent=self._random_percent,
             note=print,
             learns=False,

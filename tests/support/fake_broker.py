@@ -14,6 +14,7 @@ from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
+from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import tell_nobody
 
 NOW = 100.0
@@ -126,12 +127,10 @@ def make_broker(store: FakeStore) -> Broker:
     ids = IdSource(1, timestamp=START * 10**9, reserved=0, reserve=store.reserve_ids)
     return Broker(
         store,
+        broker_settings(mem_queue_size=100, mem_queue_bytes=1 << 20),
         ids=ids,
         now=NOW,
         timestamp=START * 10**9,
-        mem_queue_size=100,
-        mem_queue_bytes=1 << 20,
-        max_msg_timeout=900.0,
         random_percent=lambda: 0,
         note=print,
         learns=False,

@@ -21,6 +21,7 @@ from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
 from nsqd.client.states import State
 from nsqd.client.upgrade import UpgradedClient
+from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 
 if TYPE_CHECKING:
@@ -73,8 +74,13 @@ class Node:
         idempotence_window: int = 0,
         **rules: Any,
     ) -> None:
-        self.mem_queue_size = mem_queue_size
-        self.mem_queue_bytes = mem_queue_bytes
+        self.settings = broker_settings(
+            mem_queue_size=mem_queue_size,
+            mem_queue_bytes=mem_queue_bytes,
+            latency=latency,
+            prefers_near_consumers=prefers_near_consumers,
+            idempotence_window=idempotence_window,
+        )
         self.rules = replace(RULES, **rules)
         self.tls_server: TlsServer | None = None
         self.unfinished = UnfinishedBodies(1 << 20)
@@ -82,9 +88,6 @@ class Node:
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # the random percents that the broker draws next
-        self.latency = latency
-        self.prefers_near_consumers = prefers_near_consumers
-        self.idempotence_window = idempotence_window
         self.now = 1000.0
         self.broker = self._new_broker()
         self.clients: list[Client] = []
@@ -95,18 +98,13 @@ class Node:
         reserved = self.store.reserved_ids
         return Broker(
             self.store,
+            self.settings,
             ids=IdSource(1, timestamp=timestamp, reserved=reserved, reserve=self.store.reserve_ids),
             now=self.now,
             timestamp=timestamp,
-            mem_queue_size=self.mem_queue_size,
-            mem_queue_bytes=self.mem_queue_bytes,
-            max_msg_timeout=900.0,
             random_percent=lambda: self.percents.pop(0),
             note=print,
             learns=False,
-            latency=self.latency,
-            prefers_near_consumers=self.prefers_near_consumers,
-            idempotence_window=self.idempotence_window,
         )
 
     def _timestamp(self) -> int:
