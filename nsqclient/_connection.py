@@ -11,6 +11,7 @@ Consumers and producers have subclasses: `_consumption.py`, `_publication.py`.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -78,7 +79,7 @@ class Terms:
     topology_zone: str = ""
 
 
-class Connection:
+class Connection(ABC):
     """The handshake, the layers and the frames of one connection; subclasses give frames a meaning."""
 
     def __init__(
@@ -139,7 +140,7 @@ class Connection:
             raise Disconnected(str(error)) from error
         return raw + data if raw else data
 
-    def written(self, now: float) -> None:
+    def written(self, now: float) -> None:  # noqa: B027  # only consumers need to know
         """Take note that all bytes from `bytes_to_send` have left the process."""
 
     @property
@@ -343,23 +344,23 @@ class Connection:
 
     # Implemented by consumers and producers
 
-    def _opened(self, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _opened(self, now: float) -> None: ...
 
-    def _response(self, content: bytes, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _response(self, content: bytes, now: float) -> None: ...
 
-    def _error(self, error: ProtocolError, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _error(self, error: ProtocolError, now: float) -> None: ...
 
-    def _heartbeat(self, now: float) -> None:
+    def _heartbeat(self, now: float) -> None:  # noqa: B027  # only producers need to know
         """Take note of a heartbeat."""
 
     def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
         raise Disconnected("unexpected message")
 
-    def _messages(self, messages: Sequence[Delivery], now: float) -> None:
-        raise NotImplementedError
+    def _messages(self, messages: Sequence[Delivery], now: float) -> None:  # noqa: B027  # only consumers get any
+        """Process messages, each of which `_delivery` has accepted."""
 
 
 def identify_body(config: Config, identity: Identity) -> bytes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqd.broker.store import TopicLog
 
 
-class Feed:
+# Not a subclass of `ABC`: that is a class of Python, and mypyc gives each object of its subclasses a `__dict__`.
+class Feed(metaclass=ABCMeta):
     """A log, and how much of it belongs to the channels. A channel knows no more of its `Topic` than this."""
 
     def __init__(self, name: str, log: TopicLog, *, ephemeral: bool) -> None:
@@ -17,10 +19,10 @@ class Feed:
         self.ephemeral = ephemeral
         self.handed_over = log.tail  # H: what lies before belongs to the channels
 
+    @abstractmethod
     def let_go(self) -> None:
         """Tell the log what no channel needs any more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def delete_channel(self, name: str) -> bool:
         """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""
-        raise NotImplementedError

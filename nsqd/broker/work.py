@@ -15,6 +15,7 @@ modules import this one.
 
 from __future__ import annotations
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
@@ -117,7 +118,7 @@ class ChannelWork(Generic[C]):
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
 
 
-class TopicWork(ChannelWork[C], Generic[C, T]):
+class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`: see Feed
     """What a topic sees of the broker: in addition, the message ids, and the lists where it reports its own changes."""
 
     def __init__(
@@ -147,6 +148,6 @@ class TopicWork(ChannelWork[C], Generic[C, T]):
         self.shape_unsaved = True
         self.reshaped[topic_name] = None
 
+    @abstractmethod
     def delete_topic(self, name: str) -> bool:
         """Delete a topic; an ephemeral one asks for this when its last channel goes. Return False if it is unknown."""
-        raise NotImplementedError

@@ -16,6 +16,10 @@ from nsqclient._log import logging_events
 class Opened(Connection):
     def _opened(self, now: float) -> None: ...
 
+    def _response(self, content: bytes, now: float) -> None: ...
+
+    def _error(self, error: object, now: float) -> None: ...
+
 
 def opened(config: Config) -> Opened:
     connection = Opened(
