@@ -35,7 +35,8 @@ from nsqd.http.history import MOST_READERS
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
-from nsqd.lookup import peers as lookup
+from nsqd.lookup.lookup import Lookup
+from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
@@ -85,7 +86,7 @@ class _Node:
     turn: Turn
     poller: Poller[Turn]
     authorities: auth_servers.AuthServers | None
-    lookupds: lookup.Lookup
+    lookupds: Lookup
     settings: LiveSettings
     drain: Drain
     reading: Reading
@@ -137,8 +138,7 @@ async def run(
 
 def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     broker = recovered_broker(store, options)
-    me = lookup.settings_of(options, hostname=platform.node(), node=store.data_path.node)
-    lookupds = lookup.Lookup(broker, me)
+    lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)
     poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
@@ -176,7 +176,7 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     )
 
 
-def _turn_of(broker: Broker, store: Store, lookupds: lookup.Lookup, flush: Callable[[], None]) -> Turn:
+def _turn_of(broker: Broker, store: Store, lookupds: Lookup, flush: Callable[[], None]) -> Turn:
     return Turn(broker, store, announce=lookupds.announce, flush=flush)
 
 
@@ -360,7 +360,7 @@ def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
 class LiveSettings:
     """The current options. Changes made with `/config` take effect here."""
 
-    def __init__(self, options: Options, lookupds: lookup.Lookup) -> None:
+    def __init__(self, options: Options, lookupds: Lookup) -> None:
         self.options = options
         self._lookupds = lookupds
 

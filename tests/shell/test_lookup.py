@@ -14,17 +14,10 @@ import trio.testing
 
 from common.wire.lookup import MAGIC
 from nsqd.broker.topic import Topic
-from nsqd.lookup.peers import (
-    FIRST_TRY_LIMIT,
-    IO_LIMIT,
-    LONGEST_BACKOFF,
-    PING_INTERVAL,
-    RESOLVE_INTERVAL,
-    Lookup,
-    Place,
-    Settings,
-    resolve,
-)
+from nsqd.lookup.dial import Place, resolve
+from nsqd.lookup.lookup import Lookup
+from nsqd.lookup.settings import Settings
+from nsqd.lookup.times import FIRST_TRY_LIMIT, IO_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, RESOLVE_INTERVAL
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.node import Node, NodeTurn
 
@@ -58,7 +51,7 @@ class Cluster:
         self.dials: list[str] = []
         self._nursery = nursery
         settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
-        self.lookup = Lookup(self.node.broker, settings, dial=self._dial, resolve_with=self._resolve)
+        self.lookup = Lookup(self.node.broker, settings, dial_with=self._dial, resolve_with=self._resolve)
         self.node.announce = self.lookup.announce
         self.lookup.configure([ONE])
 
@@ -240,7 +233,7 @@ def test_an_outage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
             await it.fake.last.stream.aclose()
             await trio.sleep(100)
 
-    with caplog.at_level(logging.INFO, "nsqd.lookup.peers"):
+    with caplog.at_level(logging.INFO, "nsqd.lookup.peer"):
         test()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"LOOKUPD({ONE}): connection closed by peer"]

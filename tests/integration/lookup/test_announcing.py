@@ -11,7 +11,9 @@ import trio
 import trio.testing
 
 from common.wire.commands import pub, sub
-from nsqd.lookup.peers import Lookup, Place, Settings
+from nsqd.lookup.dial import Place
+from nsqd.lookup.lookup import Lookup
+from nsqd.lookup.settings import Settings
 from nsqd.turn import Turn
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.fake_store import FakeStore
@@ -46,7 +48,7 @@ class Announcing:
     def __init__(self) -> None:
         self.node = Node()
         self.lookupd = FakeLookupd()
-        self.lookup = Lookup(self.node.broker, SETTINGS, dial=self._dial)
+        self.lookup = Lookup(self.node.broker, SETTINGS, dial_with=self._dial)
         self.lookup.configure(["10.0.0.1:4160"])
         disk = Disk(self.node.store)
         self.turn = Turn(self.node.broker, disk, announce=self.lookup.announce, flush=self._flush)
@@ -129,7 +131,7 @@ def test_a_socket_that_takes_no_more_delays_no_publish_and_loses_nothing() -> No
                 raise BlockingIOError
             return write(descriptor, data[:size])
 
-        with patch("nsqd.lookup.peers.os.write", write_little):
+        with patch("nsqd.lookup.conversation.os.write", write_little):
             for number in range(6):
                 it.do(client, pub(f"t{number}", b"x"))
         while len(it.lookupd.last.told) < 6:

@@ -15,7 +15,8 @@ import trio
 from common.wire.commands import pub
 from common.wire.lookup import PeerAddress, identify_reply
 from nsqd.broker.topic import Topic
-from nsqd.lookup.peers import Lookup, Settings
+from nsqd.lookup.lookup import Lookup
+from nsqd.lookup.settings import Settings
 from tests.support.fake_lookupd import FakeLookupd, json_answer
 from tests.support.node import Node, NodeTurn
 
@@ -167,7 +168,7 @@ async def test_when_nobody_can_say_the_topic_flows_all_the_same() -> None:
 @on_trio
 async def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> None:
     """Otherwise thousands of topics that wait after a start would wait one after the other."""
-    with patch("nsqd.lookup.peers._SILENCE", inf):  # a busy machine may take longer for 200 topics
+    with patch("nsqd.lookup.lookup._SILENCE", inf):  # a busy machine may take longer for 200 topics
         await silent_peer_is_asked_once()
 
 

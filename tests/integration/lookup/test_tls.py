@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from common.startup import StartupError
-from nsqd.lookup.peers import Lookup, settings_of
+from nsqd.lookup.lookup import Lookup
+from nsqd.lookup.settings import settings_of
 from nsqd.options import Options
 from tests.integration.lookup.test_learning import answers, on_trio, until, until_learned
 from tests.support.certificates import Certificates, make_certificates

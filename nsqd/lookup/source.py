@@ -1,0 +1,37 @@
+"""One `--lookupd-tcp-address`, which may be a name with several addresses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from nsqd.lookup.dial import is_ipv6
+from nsqd.lookup.times import FIRST_TRY_LIMIT
+
+if TYPE_CHECKING:
+    from common.wire.lookup import PeerAddress
+    from nsqd.lookup.dial import Place
+    from nsqd.lookup.peer import Peer
+
+
+class Source:
+    """One `--lookupd-tcp-address`: a peer for each address of its name."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.resolved = trio.Event()  # the name has been resolved, or that has failed once
+        self.scope = trio.CancelScope()
+        self.peers: dict[Place, Peer] = {}
+        self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
+
+    def connected_at(self, address: PeerAddress, *, over_ipv6: bool) -> Peer | None:
+        """Return the connected peer that calls itself `address`, reached over IPv6 or IPv4 as `over_ipv6` says, or None.
+
+        If a name has addresses of both families, two of them often lead to the same machine. A node that registers over
+        both would be listed twice.
+        """
+        for place, peer in self.peers.items():
+            if is_ipv6(place) is over_ipv6 and peer.connected and peer.reachable_at == address:
+                return peer
+        return None
