@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,3 +36,8 @@ class Source:
             if is_ipv6(place) is over_ipv6 and peer.connected and peer.reachable_at == address:
                 return peer
         return None
+
+
+def peers_of(sources: Iterable[Source]) -> Iterator[Peer]:
+    for source in sources:
+        yield from source.peers.values()

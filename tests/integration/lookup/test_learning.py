@@ -168,7 +168,7 @@ async def test_when_nobody_can_say_the_topic_flows_all_the_same() -> None:
 @on_trio
 async def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> None:
     """Otherwise thousands of topics that wait after a start would wait one after the other."""
-    with patch("nsqd.lookup.lookup._SILENCE", inf):  # a busy machine may take longer for 200 topics
+    with patch("nsqd.lookup.discovery._SILENCE", inf):  # a busy machine may take longer for 200 topics
         await silent_peer_is_asked_once()
 
 

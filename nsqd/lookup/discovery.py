@@ -1,0 +1,155 @@
+"""The channels that a new topic has elsewhere: nsqd asks all nsqlookupds for them over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus
+
+import trio
+
+from common.http_client import HttpClient, HttpFailed, HttpTimeout, https_port_in
+from common.net import join_host_port
+from common.turn import Turn, in_turn
+from common.wakeup import Wakeup
+from nsqd.lookup.registration import Refused, channels_in
+from nsqd.lookup.source import peers_of
+
+if TYPE_CHECKING:
+    from common.wire.http_exchange import Answer
+    from common.wire.lookup import PeerAddress
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.topic import Topic
+    from nsqd.lookup.peer import Peer
+    from nsqd.lookup.settings import Settings
+    from nsqd.lookup.source import Source
+
+log = logging.getLogger(__name__)
+
+_SILENCE: Final = 15.0  # how long a peer whose HTTP side timed out is not asked again, in seconds
+_QUESTIONS_AT_ONCE: Final = 32
+_KEPT_OPEN: Final = 5.0  # how many seconds idle HTTP connections are kept for the next new topic
+_MOST_ANSWERED: Final = 1 << 20  # bytes of an HTTP answer, which lists the channels of one topic
+
+_ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
+
+
+class Discovery:
+    """Asks about the topics in `broker.undiscovered`. `sources` belongs to `Lookup`, which changes it at any time."""
+
+    def __init__(self, broker: Broker, settings: Settings, sources: Mapping[str, Source]) -> None:
+        self._broker = broker
+        self._tls = settings.tls
+        self._sources = sources
+        self._http = HttpClient(
+            connect_timeout=settings.connect_timeout, timeout=settings.request_timeout, most=_MOST_ANSWERED
+        )
+        self._asked_for = Wakeup()  # a topic is in broker.undiscovered
+
+    def wake(self) -> None:
+        """Tell `run` that there are undiscovered topics."""
+        self._asked_for.set()
+
+    async def run(self, turn: Turn) -> None:
+        """Have undiscovered topics learn their channels, until cancelled."""
+        broker = self._broker
+        slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._asked_for.clear()
+                    topics, broker.undiscovered = broker.undiscovered, {}
+                    for topic in topics:
+                        await slots.acquire()
+                        nursery.start_soon(self._learn, topic, turn, slots)
+                    if not broker.undiscovered:
+                        await self._wait_for_topics()
+        finally:
+            await self._http.close_idle()
+
+    async def _wait_for_topics(self) -> None:
+        with trio.move_on_after(_KEPT_OPEN):
+            await self._asked_for.wait()
+            return
+        await self._http.close_idle()
+        await self._asked_for.wait()
+
+    async def _learn(self, topic: Topic, turn: Turn, slots: trio.Semaphore) -> None:
+        try:
+            names = set() if topic.closing else await self._ask_all(topic.name)
+        finally:
+            slots.release()
+        with in_turn(turn):
+            if not topic.closing:
+                topic.learned(names)
+
+    async def _ask_all(self, topic_name: str) -> set[str]:
+        """Return the union of the answers of all reachable peers. Failures are logged."""
+        await self._wait_until_tried()
+        peers = {
+            it.reachable_at: it
+            for it in peers_of(self._sources.values())
+            if it.reachable_at and it.reachable_at.broadcast_address
+        }
+        if not peers and self._sources:
+            log.error("no available nsqlookupd to query for channels to pre-create for topic %s", topic_name)
+        names: set[str] = set()
+        failures: list[str] = []
+
+        async def ask(peer: Peer, address: PeerAddress) -> None:
+            try:
+                names.update(await self._ask(peer, address, topic_name))
+            except (HttpFailed, Refused) as error:
+                failures.append(f"{peer.name}: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for address, peer in peers.items():
+                nursery.start_soon(ask, peer, address)
+        if failures:
+            why = ", ".join(failures)
+            log.warning("failed to query nsqlookupd for channels to pre-create for topic %s - %s", topic_name, why)
+        return names
+
+    async def _wait_until_tried(self) -> None:
+        """Wait until each peer has been tried once.
+
+        Just after the start, or after a change of the settings, peers may not have told yet how their HTTP side can be
+        reached.
+        """
+        for source in [*self._sources.values()]:
+            if not source.resolved.is_set():
+                with trio.move_on_at(source.first_try_ends):
+                    await source.resolved.wait()
+        for peer in [*peers_of(self._sources.values())]:
+            if not peer.tried.is_set():
+                with trio.move_on_at(peer.first_try_ends):
+                    await peer.tried.wait()
+
+    async def _ask(self, peer: Peer, address: PeerAddress, topic_name: str) -> set[str]:
+        if trio.current_time() < peer.silent_until:
+            raise Refused("has not answered lately")
+        tls, port = self._tls, address.http_port
+        try:
+            answer = await self._get(address.broadcast_address, port, topic_name, tls)
+            if answer.status == 403 and (https_port := https_port_in(answer.body)):
+                tls = tls or self._public_tls
+                answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
+        except HttpTimeout:
+            # Thousands of topics may wait for an answer, as after a start.
+            peer.silent_until = trio.current_time() + _SILENCE
+            raise
+        if answer.status != 200:
+            raise Refused(f"answered with status {answer.status}")
+        return channels_in(answer.body)
+
+    @cached_property
+    def _public_tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()  # which reads all the certificates that the system has
+
+    async def _get(self, host: str, port: int, topic_name: str, tls: ssl.SSLContext | None) -> Answer:
+        target = f"/channels?topic={quote_plus(topic_name)}"
+        log.info("CI: querying nsqlookupd http%s://%s%s", "s" if tls else "", join_host_port(host, port), target)
+        return await self._http.get(host, port, target, tls=tls, headers=_ACCEPT)
