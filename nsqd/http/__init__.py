@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from common.secure import SecureHandler, Tunnels, is_tunnel
-from nsqd.http.api import NodeInfo, make_app, refuse_plain
+from nsqd.http.api import make_app, refuse_plain
 from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
+from nsqd.http.node import NodeInfo
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
 

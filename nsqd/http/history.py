@@ -30,9 +30,9 @@ from common.wire.history import (
     encode_range,
     records_prefix,
 )
+from nsqd.http.names import topic_argument
 from nsqd.http.places import AtTime, Edge, Place, parse_place
 from nsqd.http.readers import standings
-from nsqd.http.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker

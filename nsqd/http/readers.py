@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import EMPTY, HttpError, Request, Response
-from nsqd.http.topic_argument import topic_argument
+from nsqd.http.names import topic_argument
 from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
 
 if TYPE_CHECKING:

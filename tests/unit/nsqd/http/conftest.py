@@ -14,7 +14,13 @@ from tests.support.asgi import Answer, ask, run_directly
 from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
 from tests.support.fake_history import no_history
 
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=utf-8"
 LIMITS = Limits(max_message=100, max_body=500)
+
+
+def code(name: str) -> bytes:
+    return b'{"message":"%s"}' % name.encode()
 
 
 @dataclass
@@ -28,12 +34,12 @@ class FakeSettings:
 class Nsqd:
     """The HTTP side of an nsqd, in memory."""
 
-    def __init__(self, reading: Reading | None = None) -> None:
+    def __init__(self, reading: Reading | None = None, limits: Limits = LIMITS) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)
         self.turn = FakeTurn(self.broker)
         self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
-        self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
+        self.publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)
         self.app: HttpApi[Endpoint] = make_app(
             self.broker,
             self.turn,

@@ -21,8 +21,8 @@ def test_a_value_that_makes_no_sense_is_refused(nsqd: Nsqd, value: bytes) -> Non
     assert nsqd.put("/config/nsqlookupd_tcp_addresses", value).status == 400
 
 
-def test_a_value_that_is_too_long_is_refused(nsqd: Nsqd) -> None:
-    nsqd.publishing.limits = Limits()
+def test_a_value_that_is_too_long_is_refused() -> None:
+    nsqd = Nsqd(limits=Limits())
     answer = nsqd.put("/config/nsqlookupd_tcp_addresses", b"[" * (64 * 1024 + 1))
     assert (answer.status, answer.body) == (413, b'{"message":"INVALID_VALUE"}')
     assert nsqd.put("/config/nsqlookupd_tcp_addresses", b"[" * (64 * 1024)).status == 400  # nested too deeply

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
+import pytest
 import trio
 import trio.testing
 
 from nsqd.http import debug
-from tests.unit.nsqd.http.conftest import Nsqd
+from tests.support.asgi import ask
+from tests.unit.nsqd.http.conftest import Nsqd, code
 
 
 def test_the_index_names_every_profile(nsqd: Nsqd) -> None:
@@ -77,3 +80,32 @@ def test_a_profile_names_where_the_time_goes() -> None:
         thread.join()
     assert "toil" in stacks[0]
     assert int(stacks[0].rpartition(" ")[2]) >= 3
+
+
+def test_command_line_and_symbols(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["nsqd", "--log-level=debug"])
+    answer = nsqd.get("/debug/pprof/cmdline")
+    assert answer.body == b"nsqd\0--log-level=debug"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "x-nsq-content-type" not in answer.headers
+    assert nsqd.get("/debug/pprof/symbol").body == b"num_symbols: 1\n"
+    assert nsqd.post("/debug/pprof/symbol").body == b"num_symbols: 1\n"
+
+
+def test_free_memory_frees_and_answers_500(nsqd: Nsqd) -> None:
+    before = gc.get_stats()[2]["collections"]
+    answer = nsqd.post("/debug/freememory")
+    assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
+    assert gc.get_stats()[2]["collections"] > before
+
+
+def test_block_rate(nsqd: Nsqd) -> None:
+    assert nsqd.put("/debug/setblockrate?rate=5").body == code("INTERNAL_ERROR")
+    answer = nsqd.put("/debug/setblockrate?rate=x%22")
+    assert (answer.status, answer.body) == (
+        400,
+        b'invalid block rate : strconv.Atoi: parsing "x\\"": invalid syntax',
+    )
+    assert nsqd.put("/debug/setblockrate").body.endswith(b'parsing "": invalid syntax')
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert ask(nsqd.app, "PUT", "/debug/setblockrate?rate=x", b"rate=7", form).status == 500

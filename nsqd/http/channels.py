@@ -1,0 +1,125 @@
+"""The endpoints about a channel, and where in its topic's history it reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from common.http_api import EMPTY, HttpError, Request, Response, json
+from common.wire.names import is_ephemeral
+from nsqd.http.history import find_sequence, place_argument
+from nsqd.http.names import channel_argument, find_channel, find_topic
+from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
+from nsqd.http.position import next_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.topic import Topic
+    from nsqd.http.calls import Calls
+    from nsqd.http.history import Reading
+
+_PLACES: Final = 20  # places listed by /channel/position unless the request says how many
+_MOST_PLACES: Final = 1000
+_DIGITS: Final = 10
+
+
+class ChannelEndpoints:
+    def __init__(self, calls: Calls, reading: Reading) -> None:
+        self._calls = calls
+        self._broker = calls.broker
+        self._reading = reading
+
+    async def create(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        place = place_argument(request)
+        if place is None:
+            with self._calls.journaled_turn():
+                find_topic(self._broker, topic_name).channel(name)
+            return EMPTY
+        _check_lasting(topic_name, name)
+        find_topic(self._broker, topic_name)
+        pinned = await self._pinned(topic_name, place)
+        with self._calls.journaled_turn():
+            topic = find_topic(self._broker, topic_name)
+            if name not in topic.channels:
+                cursor = _cursor(topic, pinned)
+                topic.channel(name).seek(cursor)
+        return EMPTY
+
+    async def seek(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        place = place_argument(request)
+        if place is None:
+            raise HttpError(400, "MISSING_ARG_FROM")
+        _check_lasting(topic_name, name)
+        find_channel(self._broker, topic_name, name)
+        pinned = await self._pinned(topic_name, place)
+        with self._calls.journaled_turn():
+            channel = find_channel(self._broker, topic_name, name)
+            cursor = _cursor(find_topic(self._broker, topic_name), pinned)
+            channel.seek(cursor)
+        await self._calls.durable()
+        return json({"cursor": cursor})
+
+    async def position(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        _check_lasting(topic_name, name)
+        limit = request.query().get("limit", str(_PLACES))
+        if not (limit.isascii() and limit.isdigit() and len(limit) < _DIGITS and int(limit) <= _MOST_PLACES):
+            raise HttpError(400, "INVALID_ARG_LIMIT")
+        channel = find_channel(self._broker, topic_name, name)
+        places = next_places(channel, int(limit))
+        return json({"cursor": channel.cursor, "end": channel.topic.handed_over, "waiting": places})
+
+    async def _pinned(self, topic: str, place: Place) -> Pinned:
+        """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""
+        return Found(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
+
+    async def delete(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        with self._calls.journaled_turn():
+            found = find_topic(self._broker, topic_name).delete_channel(name)
+        if not found:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        await self._calls.durable()
+        return EMPTY
+
+    async def empty(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.empty())
+
+    async def pause(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.pause())
+
+    async def unpause(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.unpause())
+
+    async def _do(self, request: Request, action: Callable[[Channel], None]) -> Response:
+        topic_name, name = channel_argument(request)
+        with self._calls.journaled_turn():
+            action(find_channel(self._broker, topic_name, name))
+        await self._calls.durable()
+        return EMPTY
+
+
+def _check_lasting(topic: str, channel: str) -> None:
+    if is_ephemeral(topic):
+        raise HttpError(
+            400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
+        )
+    if is_ephemeral(channel):
+        raise HttpError(400, "EPHEMERAL_CHANNEL", details={"reason": "an ephemeral channel keeps no place in history"})
+
+
+def _cursor(topic: Topic, place: Pinned) -> int:
+    """Return the cursor for a place, between the first message left and the end of the log."""
+    first, last = topic.log.first, topic.last_place
+    if isinstance(place, Edge):
+        return first if place is Edge.EARLIEST else last
+    if isinstance(place, Found):
+        return min(max(place.sequence, first), last)
+    if place < first:
+        raise HttpError(410, "GONE", details={"first": first, "last": last})
+    if place > last:
+        raise HttpError(400, "BEYOND_END", details={"first": first, "last": last})
+    return place

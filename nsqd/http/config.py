@@ -1,0 +1,57 @@
+"""`/config`: the value of an option, and new ones for those that may change while nsqd runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from common.http_api import JSON, V1, HttpError, Request, Response, json, text
+from common.options import change, table_of
+
+if TYPE_CHECKING:
+    from nsqd.options import Options
+
+_LONGEST_VALUE: Final = 64 * 1024
+
+
+class Settings(Protocol):
+    """The current options, and the place where new ones take effect."""
+
+    @property
+    def options(self) -> Options: ...
+
+    def replace(self, options: Options, /) -> None: ...
+
+
+class ConfigEndpoints:
+    def __init__(self, settings: Settings, *, max_message: int) -> None:
+        self._settings = settings
+        self._longest = min(max_message, _LONGEST_VALUE)
+
+    async def get_option(self, request: Request) -> Response:
+        return _show_option(self._settings.options, request.words["option"])
+
+    async def put_option(self, request: Request) -> Response:
+        body = await request.read(self._longest)
+        if not 0 < len(body) <= self._longest:
+            raise HttpError(413, "INVALID_VALUE")
+        key = request.words["option"]
+        try:
+            value = body.decode()
+            options = change(self._settings.options, key, value)
+        except KeyError:
+            raise HttpError(400, "INVALID_OPTION") from None
+        except ValueError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        self._settings.replace(options)
+        # To NSQ, a list set to null is no list at all, and it prints null.
+        return json(None) if value.strip() == "null" else _show_option(options, key)
+
+
+def _show_option(options: Options, key: str) -> Response:
+    """Show the value of an option: text raw, everything else as JSON."""
+    for row in table_of(type(options)):
+        if row.key == key and not row.is_deprecated:
+            value: Any = getattr(options, row.name)
+            shown = row.kind.render(value)
+            return text(shown) if isinstance(value, str) else Response(body=shown.encode(), headers=(JSON, V1))
+    raise HttpError(400, "INVALID_OPTION")

@@ -1,0 +1,126 @@
+"""The endpoints about the whole node: its health, its figures, and draining it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from common.daemon import version_line
+from common.durations import parse_duration, seconds
+from common.http_api import EMPTY, HttpError, Request, Response, json, plain, text, truth
+from common.prometheus import CONTENT_TYPE, exposition
+from common.version import NSQ_VERSION
+from nsqd.broker.snapshot import only_about
+from nsqd.http.quick import ping_answer
+from nsqd.stats.json import stats_json
+from nsqd.stats.memory import memory_now
+from nsqd.stats.prometheus import nsqd_metrics
+from nsqd.stats.text import stats_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sized
+
+    from nsqd.http.calls import Calls
+    from nsqd.http.config import Settings
+    from nsqd.readers import Reader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What `/info` says beyond the options.
+
+    The ports are those actually listened on: -1 for a unix socket, 0 for none.
+    """
+
+    hostname: str
+    tcp_port: int
+    http_port: int
+
+
+class StartDrain(Protocol):
+    """Starts a drain. False: retiring was asked for, but a drain that does not retire the node is under way."""
+
+    def __call__(self, *, stay: float | None, retire: bool) -> bool: ...
+
+
+class LogFigures(NamedTuple):
+    """The figures of `/metrics` about requests and readers of logs over HTTP."""
+
+    waiting: Sized
+    lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and how many messages it is behind
+
+
+class NodeEndpoints:
+    def __init__(
+        self, calls: Calls, settings: Settings, node: NodeInfo, start_drain: StartDrain, logs: LogFigures
+    ) -> None:
+        self._calls = calls
+        self._broker = calls.broker
+        self._settings = settings
+        self._node = node
+        self._start_drain = start_drain
+        self._logs = logs
+
+    async def ping(self, request: Request) -> Response:
+        return ping_answer(self._broker.store.health)
+
+    async def ready(self, request: Request) -> Response:
+        """Answer whether this node should be sent messages."""
+        if (refusal := self._broker.refusal) is not None:
+            return plain(refusal, status=503)
+        return ping_answer(self._broker.store.health)
+
+    async def drain(self, request: Request) -> Response:
+        arguments = request.query()
+        stay = _stay(arguments["stay"]) if "stay" in arguments else None
+        if not self._start_drain(stay=stay, retire=arguments.get("retire") == "true"):
+            raise HttpError(409, "DRAINING")
+        return EMPTY
+
+    async def metrics(self, request: Request) -> Response:
+        with self._calls.turn():
+            body = exposition(
+                nsqd_metrics(self._broker, memory_now(), self._logs.lags(), waiting=len(self._logs.waiting))
+            )
+        return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
+
+    async def info(self, request: Request) -> Response:
+        options = self._settings.options
+        return json(
+            {
+                "version": NSQ_VERSION,
+                "broadcast_address": options.broadcast_address,
+                "hostname": self._node.hostname,
+                "http_port": self._node.http_port,
+                "tcp_port": self._node.tcp_port,
+                "start_time": self._broker.start_time,
+                "max_heartbeat_interval": options.max_heartbeat_interval,
+                "max_output_buffer_size": options.max_output_buffer_size,
+                "max_output_buffer_timeout": options.max_output_buffer_timeout,
+                "max_deflate_level": options.max_deflate_level,
+                "topology_zone": options.topology_zone,
+                "topology_region": options.topology_region,
+            }
+        )
+
+    async def stats(self, request: Request) -> Response:
+        query = request.query()
+        topic = query.get("topic", "")
+        snapshot = self._broker.snapshot(topic, query.get("channel", ""), clients=truth(query, "include_clients"))
+        if request.is_limited:
+            snapshot = only_about(topic, snapshot)
+        memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
+        if query.get("format") == "json":
+            return json(stats_json(snapshot, memory, version=NSQ_VERSION))
+        return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
+
+
+def _stay(text: str) -> float:
+    try:
+        stay = parse_duration(text)
+    except ValueError:
+        stay = -1
+    if stay < 0:
+        raise HttpError(400, "INVALID_ARG_STAY")
+    return seconds(stay)

@@ -1,0 +1,52 @@
+"""`/pub` and `/mpub` for requests that do not take the short path of `quick.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.http_api import HttpError, Request, Response
+from nsqd.http.quick import OK
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Receipt
+    from nsqd.http.calls import Calls
+    from nsqd.http.publishing import Publishing
+
+
+class PubEndpoints:
+    def __init__(self, calls: Calls, publishing: Publishing) -> None:
+        self._calls = calls
+        self._publishing = publishing
+
+    async def pub(self, request: Request) -> Response:
+        publishing = self._publishing
+        refusal = publishing.pub_length(request.content_length or 0)
+        if refusal is not None:
+            return refusal.response
+        body = await request.read(publishing.limits.max_message)
+        with self._calls.turn():
+            answer = publishing.pub(request.query_string, len(body).to_bytes(4, "big") + body)
+        return await self._published(answer)
+
+    async def mpub(self, request: Request) -> Response:
+        publishing = self._publishing
+        refusal = publishing.mpub_length(request.content_length or 0)
+        if refusal is None:
+            with self._calls.turn():
+                refusal = publishing.mpub_query(request.query_string)
+        if refusal is not None:
+            return refusal.response
+        body = publishing.mpub_body(request.query_string)
+        async for piece in request.pieces(publishing.limits.max_body):
+            body.receive(piece)
+            request.hold_body(body.held)
+        with self._calls.turn():
+            answer = publishing.mpub(request.query_string, body)
+        return await self._published(answer)
+
+    async def _published(self, answer: Receipt | HttpError) -> Response:
+        if isinstance(answer, HttpError):
+            return answer.response
+        await self._calls.settled(answer)
+        # NSQ says EXITING whatever the reason is.
+        return OK if answer.error is None else HttpError(503, "EXITING").response
