@@ -1,0 +1,39 @@
+"""What an expression consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Characters:
+    """One character from a set."""
+
+    set: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position between two characters: see `Program.found_in`."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    parts: list[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    parts: list[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    part: Node
+    least: int
+    most: int | None  # None: any number
+
+
+Node = Characters | Place | Sequence | Choice | Repeat

@@ -1,0 +1,106 @@
+"""The instructions of an expression, and the search for them in a name, on all paths at once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nsqd.auth.expressions.character_sets import WORD
+from nsqd.auth.expressions.error import ExpressionError
+from nsqd.auth.expressions.nodes import Characters, Choice, Node, Place, Repeat, Sequence
+
+_MOST_STEPS: Final = 5000  # instructions of an expression once its repetitions are written out
+
+
+class Program:
+    """Instructions. Each number has what is wanted there (`wants`) and the numbers to continue with (`then`)."""
+
+    def __init__(self, node: Node) -> None:
+        self.wants: list[int | str | None] = []  # a set of characters, a place, or nothing
+        self.then: list[tuple[int, ...]] = []
+        if _size(node) > _MOST_STEPS:
+            raise ExpressionError("too large")
+        self.first = self._add(node, self._put(None, ()))
+
+    def _put(self, want: int | str | None, then: tuple[int, ...]) -> int:
+        self.wants.append(want)
+        self.then.append(then)
+        return len(self.wants) - 1
+
+    def _add(self, node: Node, then: int) -> int:
+        """Add the instructions for `node`, continuing at `then`, and return the number of the first."""
+        match node:
+            case Characters(characters):
+                return self._put(characters, (then,))
+            case Place(kind):
+                return self._put(kind, (then,))
+            case Sequence(parts):
+                for part in reversed(parts):
+                    then = self._add(part, then)
+                return then
+            case Choice(parts):
+                return self._put(None, tuple(self._add(part, then) for part in parts))
+            case Repeat(part, least, most):
+                if most is None:
+                    loop = self._put(None, ())
+                    self.then[loop] = (self._add(part, loop), then)
+                    then = loop
+                else:
+                    end = then
+                    for _ in range(most - least):
+                        then = self._put(None, (self._add(part, then), end))
+                for _ in range(least):
+                    then = self._add(part, then)
+                return then
+
+    def found_in(self, name: str) -> bool:
+        wants, then, first = self.wants, self.then, self.first
+        reached: set[int] = set()
+        for at in range(len(name) + 1):
+            seen: set[int] = set()
+            waiting = [first, *reached]
+            reached = set()
+            bit = 1 << ord(name[at]) if at < len(name) else 0
+            while waiting:
+                step = waiting.pop()
+                if step in seen:
+                    continue
+                seen.add(step)
+                want = wants[step]
+                if want is None:
+                    if not then[step]:
+                        return True
+                    waiting += then[step]
+                elif isinstance(want, str):
+                    if _is_place(want, name, at):
+                        waiting += then[step]
+                elif want & bit:
+                    reached.update(then[step])
+        return False
+
+
+def _size(node: Node) -> int:
+    match node:
+        case Characters() | Place():
+            return 1
+        case Sequence(parts) | Choice(parts):
+            return 1 + sum(map(_size, parts))
+        case Repeat(part, least, most):
+            return 1 + (1 + _size(part)) * max(1, least, most or least + 1)
+
+
+def _is_place(kind: str, name: str, at: int) -> bool:
+    match kind:
+        case "start":
+            return at == 0
+        case "end":
+            return at == len(name)
+        case "line start":
+            return at == 0 or name[at - 1] == "\n"
+        case "line end":
+            return at == len(name) or name[at] == "\n"
+    border = _is_word(name[at - 1 : at]) != _is_word(name[at : at + 1])
+    return border == (kind == "border")
+
+
+def _is_word(character: str) -> bool:
+    return bool(character) and bool(WORD >> ord(character) & 1)
