@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer, check_sources
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer
 from nsqclient._config import Config
 from nsqclient._delivery import Delivery, only_one
 from nsqclient._errors import ConnectError, NSQError
 from nsqclient._log import LOGGER
 from nsqclient._pump import tls_maker
 from nsqclient._reconnect import Reconnect
+from nsqclient._sources import Sources
 from nsqclient._threads import for_thread
 from nsqclient.events import Connected, ConnectFailed, Disconnected, Event
 
@@ -84,11 +85,13 @@ async def open_consumer(
     consumer = Consumer(
         topic,
         channel,
-        nsqd=[nsqd] if isinstance(nsqd, str) else nsqd,
-        lookupd=[lookupd] if isinstance(lookupd, str) else lookupd,
+        Sources(
+            [nsqd] if isinstance(nsqd, str) else nsqd,
+            [lookupd] if isinstance(lookupd, str) else lookupd,
+            resolve=resolve,
+            discovery_filter=discovery_filter,
+        ),
         config=config,
-        resolve=resolve,
-        discovery_filter=discovery_filter,
         dead_letter=dead_letter,
         logger=logger,
     )
@@ -118,12 +121,9 @@ class Consumer(BaseConsumer[Message]):
         self,
         topic: str,
         channel: str,
+        sources: Sources[str],
         *,
-        nsqd: Sequence[str],
-        lookupd: Sequence[str],
         config: Config,
-        resolve: Callable[[str], str] | None,
-        discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None,
         dead_letter: DeadLetter | None,
         logger: logging.Logger,
     ) -> None:
@@ -137,10 +137,8 @@ class Consumer(BaseConsumer[Message]):
             has_dead_letters=dead_letter is not None,
             logger=logger,
         )
-        check_sources(nsqd, lookupd)
-        self._nsqd = list(dict.fromkeys(nsqd))
-        self._resolve = resolve
-        self._filter = discovery_filter
+        sources.check()
+        self._sources = sources
         self._dead_letter = dead_letter
         self._arrivals: deque[asyncio.Future[None]] = deque()
         self._ticks = asyncio.Event()
@@ -152,8 +150,8 @@ class Consumer(BaseConsumer[Message]):
         self._nodes: dict[str, _Node] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._discovery = (
-            Discovery(topic, lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
-            if lookupd
+            Discovery(topic, sources.lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
+            if sources.lookupd
             else None
         )
 
@@ -233,8 +231,8 @@ class Consumer(BaseConsumer[Message]):
         self._spawn(self._keep_time())
         if self._dead_letter is not None:
             self._spawn(self._serve_dead_letters(self._dead_letter))
-        self._core.expect(set(self._nsqd))
-        for address in self._nsqd:
+        self._core.expect(set(self._sources.given))
+        for address in self._sources.given:
             self._follow(address)
         if self._discovery is not None:
             self._discovery.start(self._spawn)
@@ -305,20 +303,19 @@ class Consumer(BaseConsumer[Message]):
         """Publish a dead letter to the nsqd from which the message came."""
         producer = self._dead_letter_producers.get(message.nsqd)
         if producer is None:
-            producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
+            producer = Producer([self._sources.target(message.nsqd)], config=self.config, logger=self._logger)
             self._dead_letter_producers[message.nsqd] = producer
         await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
 
     # --- nsqds
 
     def _apply(self, listings: Listings) -> None:
-        listed = list(listings.nsqds)
-        chosen = listed if self._filter is None else list(self._filter(listed))
+        given, chosen = self._sources.given, self._sources.chosen(listings.nsqds)
         for address in chosen:
             self._follow(address)
         for address, node in self._nodes.items():
-            node.is_wanted = address in self._nsqd or address in chosen
-        self._core.expect({*self._nsqd, *chosen})
+            node.is_wanted = address in given or address in chosen
+        self._core.expect({*given, *chosen})
 
     def _follow(self, address: str) -> None:
         if address not in self._nodes and not self._core.is_stopping:
@@ -341,7 +338,7 @@ class Consumer(BaseConsumer[Message]):
 
     async def _connect_once(self, node: _Node, reconnect: Reconnect) -> NSQError | None:
         """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
-        address = self._target(node.address)
+        address = self._sources.target(node.address)
         error: NSQError | None = None
         link: Link | None = None
         connection: ConsumerConnection | None = None
@@ -371,9 +368,6 @@ class Consumer(BaseConsumer[Message]):
             node.failures += 1
             self._emit(ConnectFailed(node.address, str(error), node.failures))
         return error
-
-    def _target(self, address: str) -> str:
-        return self._resolve(address) if self._resolve is not None else address
 
 
 class _Node:

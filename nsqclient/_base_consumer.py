@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, cast
 
 from nsqclient._consumption import Consumption, check_names
 from nsqclient._delivery import Delivery, only_one
-from nsqclient._dial import Target, check_target
-from nsqclient._errors import ConfigError, GiveUp, Requeue
+from nsqclient._errors import GiveUp, Requeue
 from nsqclient._identity import our_identity
 from nsqclient._log import logging_events
 
@@ -175,10 +174,3 @@ class BaseConsumer(ABC, Generic[MessageT]):
     def stats(self) -> ConsumerStats:
         """Return the figures of this moment."""
         return self._core.stats()
-
-
-def check_sources(nsqd: Sequence[Target], lookupd: Sequence[str]) -> None:
-    if not nsqd and not lookupd:
-        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd is given")
-    for target in nsqd:
-        check_target(target)

@@ -195,6 +195,13 @@ class Connection(ABC):
             self._raw += pending
             self._wake()
 
+    def _receive_through_next_layer(self, data: bytes, now: float, *, first: int) -> None:
+        """Process the bytes behind the frame that has added a layer. They belong to that layer."""
+        if self._shaking_hands:
+            self.receive(data, now)
+        elif data:
+            self._receive_through_layers(data, now, first=first)
+
     # Frames
 
     def _cut(self, data: bytes, now: float) -> None:
@@ -228,18 +235,10 @@ class Connection(ABC):
                 messages = []
             content = data[at + _PREFIX_SIZE : stop]
             at = stop
-            if content == HEARTBEAT and kind == _RESPONSE:
-                self._send(commands.nop())
-                self._heartbeat(now)
-                continue
             layers = len(self._layers)
-            self._handle_frame(kind, content, now)
+            self._process(kind, content, now)
             if self._shaking_hands or len(self._layers) > layers:
-                # The rest belongs to the next layer.
-                if self._shaking_hands:
-                    self.receive(data[at:], now)
-                elif at < end:
-                    self._receive_through_layers(data[at:], now, first=layers)
+                self._receive_through_next_layer(data[at:], now, first=layers)
                 return
         else:
             self._needed = _PREFIX_SIZE
@@ -247,6 +246,14 @@ class Connection(ABC):
             self._messages(messages, now)
         if at < end:
             half += memoryview(data)[at:]
+
+    def _process(self, kind: int, content: bytes, now: float) -> None:
+        """Process a frame that is no message."""
+        if content == HEARTBEAT and kind == _RESPONSE:
+            self._send(commands.nop())
+            self._heartbeat(now)
+        else:
+            self._handle_frame(kind, content, now)
 
     def _bad_size(self, size: int) -> Exception:
         if size == _HTTP:

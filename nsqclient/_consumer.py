@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import trio
 
 from common.wakeup import Wakeup
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer, check_sources
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer
 from nsqclient._batches import Batches
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
@@ -33,6 +33,7 @@ from nsqclient._message import Batch, Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
 from nsqclient._reconnect import Reconnect
+from nsqclient._sources import Sources
 from nsqclient._subscribers import Subscribers
 from nsqclient._threads import for_thread
 from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
@@ -82,11 +83,13 @@ async def open_consumer(
     consumer = Consumer(
         topic,
         channel,
-        nsqd=_targets(nsqd),
-        lookupd=[lookupd] if isinstance(lookupd, str) else lookupd,
+        Sources(
+            _targets(nsqd),
+            [lookupd] if isinstance(lookupd, str) else lookupd,
+            resolve=resolve,
+            discovery_filter=discovery_filter,
+        ),
         config=config,
-        resolve=resolve,
-        discovery_filter=discovery_filter,
         dead_letter=dead_letter,
         must_connect=startup == "require",
         drop_unlisted_after=drop_unlisted_after,
@@ -133,12 +136,9 @@ class Consumer(BaseConsumer[Message]):
         self,
         topic: str,
         channel: str,
+        sources: Sources[Target],
         *,
-        nsqd: Sequence[Target],
-        lookupd: Sequence[str],
         config: Config,
-        resolve: Callable[[str], str] | None,
-        discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None,
         dead_letter: DeadLetter | None,
         must_connect: bool,
         drop_unlisted_after: float | None,
@@ -153,10 +153,8 @@ class Consumer(BaseConsumer[Message]):
             has_dead_letters=dead_letter is not None,
             logger=logger,
         )
-        check_sources(nsqd, lookupd)
-        self._nsqd = {str(target): target for target in nsqd}
-        self._resolve = resolve
-        self._filter = discovery_filter
+        sources.check()
+        self._sources = sources
         self._dead_letter = dead_letter
         self._must_connect = must_connect
         self._drop_after = drop_unlisted_after
@@ -173,15 +171,8 @@ class Consumer(BaseConsumer[Message]):
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._dialling = trio.CapacityLimiter(_DIALS)
         self._discovery = (
-            Discovery(
-                topic,
-                lookupd,
-                config,
-                random=self._random,
-                emit=self._emit,
-                apply=self._apply,
-            )
-            if lookupd
+            Discovery(topic, sources.lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
+            if sources.lookupd
             else None
         )
 
@@ -284,8 +275,8 @@ class Consumer(BaseConsumer[Message]):
                 self._tasks.start_soon(self._keep_time)
                 if self._dead_letter is not None:
                     self._tasks.start_soon(self._serve_dead_letters, self._dead_letter)
-                self._core.expect(set(self._nsqd))
-                for address in self._nsqd:
+                self._core.expect(set(self._sources.given))
+                for address in self._sources.given:
                     self._follow(address)
                 if self._discovery is not None:
                     self._tasks.start_soon(self._discovery.run)
@@ -341,7 +332,7 @@ class Consumer(BaseConsumer[Message]):
         assert self._tasks is not None
         producer = self._dead_letter_producers.get(message.nsqd)
         if producer is None:
-            producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
+            producer = Producer([self._sources.target(message.nsqd)], config=self.config, logger=self._logger)
             self._dead_letter_producers[message.nsqd] = producer
             await self._tasks.start(partial(producer._serve, is_shielded=False))
         await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
@@ -351,14 +342,14 @@ class Consumer(BaseConsumer[Message]):
     def _apply(self, listings: Listings) -> None:
         """Follow the nsqds that are listed now."""
         listed = listings.nsqds
-        chosen = list(listed) if self._filter is None else list(self._filter(list(listed)))
+        given, chosen = self._sources.given, self._sources.chosen(listed)
         for address in chosen:
             self._follow(address)
         for address, node in self._nodes.items():
             node.listed = listed.get(address)
-            node.is_wanted = address in self._nsqd or address in chosen
+            node.is_wanted = address in given or address in chosen
             self._watch_listing(node)
-        self._core.expect({*self._nsqd, *chosen})
+        self._core.expect({*given, *chosen})
 
     def _follow(self, address: str) -> None:
         if address not in self._nodes and not self._core.is_stopping:
@@ -401,7 +392,7 @@ class Consumer(BaseConsumer[Message]):
 
     async def _connect_once(self, node: _Node, reconnect: Reconnect) -> NSQError | None:
         """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
-        target = self._target(node.address)
+        target = self._sources.target(node.address)
         pump = Pump(self.config)
         connection = self._core.connect(node.address, make_tls=tls_maker(target, self.config), wake=pump.wake)
         error: NSQError | None = None
@@ -432,10 +423,6 @@ class Consumer(BaseConsumer[Message]):
         if node.listed is not None and node.failures == _UNREACHABLE_AFTER:
             listed = node.listed
             self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
-
-    def _target(self, address: str) -> Target:
-        target = self._nsqd.get(address, address)
-        return self._resolve(target) if self._resolve is not None and isinstance(target, str) else target
 
 
 class _Node:
