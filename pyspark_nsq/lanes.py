@@ -291,16 +291,7 @@ def advance(
         lane: head.first for lane, head in heads.items() if lane not in known and (targets is None or lane in targets)
     }
     places = known | new
-    waiting: dict[Lane, Span] = {}
-    for lane, place in places.items():
-        head = heads.get(lane)
-        if head is None:
-            continue
-        if place < head.first and lossless:
-            raise removed_by_retention(head, place)
-        until = head.next if targets is None else min(head.next, targets.get(lane, place))
-        if until > max(place, head.first):
-            waiting[lane] = Span(max(place, head.first), until)
+    waiting = _waiting(places, heads, targets, lossless=lossless)
     closed = last_ends(start, heads, places)
     taken = choose_rows(waiting) if waiting else {}
     # New begins, losses and closed lanes are stored at once, in a batch without rows if need be.
@@ -315,6 +306,23 @@ def advance(
     if not lost and not begins and ends == start.lanes and closed == start.closed:
         return start
     return Offsets(ends, begins, closed=closed)
+
+
+def _waiting(
+    places: Mapping[Lane, int], heads: Mapping[Lane, Head], targets: Mapping[Lane, int] | None, *, lossless: bool
+) -> dict[Lane, Span]:
+    """Return what each lane has from its place on, up to its target if there are any."""
+    waiting: dict[Lane, Span] = {}
+    for lane, place in places.items():
+        head = heads.get(lane)
+        if head is None:
+            continue
+        if place < head.first and lossless:
+            raise removed_by_retention(head, place)
+        until = head.next if targets is None else min(head.next, targets.get(lane, place))
+        if until > max(place, head.first):
+            waiting[lane] = Span(max(place, head.first), until)
+    return waiting
 
 
 def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]) -> dict[Lane, int]:
