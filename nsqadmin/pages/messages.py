@@ -65,6 +65,37 @@ class MessagesShown:
         return tuple(value for value, _ in self.quick if value not in ("latest", "earliest"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the form above a topic's messages asks for."""
+
+    place: str
+    wanted: str  # the filter as typed
+    node: str
+    limit: int
+    form: str
+
+    @property
+    def choice(self) -> dict[str, object]:
+        """The arguments that a link to more messages keeps, without those that are the default."""
+        return {
+            "filter": self.wanted,
+            "limit": self.limit if self.limit != int(_LIMITS[0]) else "",
+            "as": self.form if self.form != "auto" else "",
+        }
+
+
+def _asked(request: Request) -> _Asked:
+    arguments = request.query_params
+    return _Asked(
+        place=arguments.get("from", "").strip() or "latest",
+        wanted=arguments.get("filter", "").strip(),
+        node=arguments.get("node", ""),
+        limit=int(word_of(request, "limit", _LIMITS)),
+        form=word_of(request, "as", FORMS),
+    )
+
+
 class MessagePages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._services = services
@@ -88,41 +119,35 @@ class MessagePages:
         reason = no_history(topic) if messages is not None else _NO_CLUSTER
         if messages is None or reason:
             return MessagesShown(topic=topic.name, has_places=True, not_possible=reason, no_tail=no_tail, tail=tail)
-        arguments = request.query_params
-        place, wanted = arguments.get("from", "").strip() or "latest", arguments.get("filter", "").strip()
-        node, limit = arguments.get("node", ""), int(word_of(request, "limit", _LIMITS))
+        asked = _asked(request)
         wrong, page = "", None
         try:
             page = await messages.read(
-                topic.name, identity, node=node, place=place, limit=limit, wanted=parse_filter(wanted)
+                topic.name,
+                identity,
+                node=asked.node,
+                place=asked.place,
+                limit=asked.limit,
+                wanted=parse_filter(asked.wanted),
             )
         except BadFilter as error:
             wrong = f"This search is not understood: {error}."
-        form = word_of(request, "as", FORMS)
-        choice = {
-            "filter": wanted,
-            "limit": limit if limit != int(_LIMITS[0]) else "",
-            "as": form if form != "auto" else "",
-        }
         return MessagesShown(
             topic=topic.name,
             has_places=True,
             page=page,
-            messages=_all_shown(page, form),
+            messages=_all_shown(page, asked.form),
             is_masked=_is_masked(page),
-            wanted=wanted,
+            wanted=asked.wanted,
             wrong=wrong,
-            place=place,
-            node=node,
+            place=asked.place,
+            node=asked.node,
             nodes=history_nodes(topic),
-            limit=limit,
-            form=form,
+            limit=asked.limit,
+            form=asked.form,
             quick=_quick(snapshot.taken_at),
-            more=self._more(topic.name, page, choice),
-            download=self._links.to(
-                f"/api/v2/messages/{quote(topic.name, safe='')}",
-                **{"from": place, "limit": limit, "node": node, "filter": wanted, "format": "ndjson"},
-            ),
+            more=self._more(topic.name, page, asked.choice),
+            download=self._download(topic.name, asked),
             tail=tail,
             no_tail=no_tail,
             ranges=tuple(log for log in page.logs if log.next > log.first) if page is not None else (),
@@ -161,6 +186,18 @@ class MessagePages:
         except CannotTail as error:
             return str(error)
         return ""
+
+    def _download(self, topic: str, asked: _Asked) -> str:
+        return self._links.to(
+            f"/api/v2/messages/{quote(topic, safe='')}",
+            **{
+                "from": asked.place,
+                "limit": asked.limit,
+                "node": asked.node,
+                "filter": asked.wanted,
+                "format": "ndjson",
+            },
+        )
 
     def _more(self, topic: str, page: Page | None, choice: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
         """Return labels and links for reading on, for each node whose log has more messages."""
