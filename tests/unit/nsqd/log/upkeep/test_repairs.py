@@ -1,0 +1,179 @@
+"""What is tried again while something is broken: without space, only what needs little or frees some."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsqd.broker.batch import Receipt
+from nsqd.log.faults import Fault
+from nsqd.log.files import Buffers, Files
+from nsqd.log.log_fault import RETRY_AFTER
+from nsqd.log.store import Store
+from nsqd.log.topic_log import DiskLog
+from tests.support.log_settings import log_settings
+from tests.unit.nsqd.log.batches import make_batch
+
+WITH_SPACE, WITHOUT = True, False
+MEBIBYTE = 1 << 20
+
+
+class Disk(Files):
+    full = False
+    free = 1000 * MEBIBYTE
+
+    def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write_at(descriptor, buffers, offset)
+
+    def free_bytes(self, folder: Path) -> int:
+        return self.free
+
+    def total_bytes(self, folder: Path) -> int:
+        return 1000 * MEBIBYTE
+
+
+class Node:
+    def __init__(self, folder: Path) -> None:
+        self.now = 100.0
+        self.disk = Disk()
+        settings = log_settings(disk_reserve=100 * MEBIBYTE)
+        self.store = Store.open(folder, settings, files=self.disk, clock=lambda: self.now)
+        self.store.recover()
+        self.faults = self.store.faults
+        self.repairs = self.store.repairs
+
+    def log(self, topic: str = "t") -> DiskLog:
+        log = self.store.create_log(topic)
+        assert isinstance(log, DiskLog)
+        return log
+
+    def publish(self, topic: str = "t") -> DiskLog:
+        log = self.log(topic)
+        log.append(make_batch(log.tail, [b"x"]), Receipt())
+        self.store.write_logs()
+        return log
+
+    def broken_log(self) -> DiskLog:
+        """Return a log that the disk has refused to write, at a time when it may be tried again."""
+        self.publish()
+        self.disk.full = True
+        log = self.publish()
+        self.disk.full = False
+        self.now += RETRY_AFTER
+        assert log in self.faults
+        return log
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.store.abandon()
+
+
+def test_nothing_is_tried_while_all_is_well(node: Node) -> None:
+    node.repairs.run(has_space=WITH_SPACE)
+    assert not node.repairs.needs_space
+    assert not node.store.wakeups.topology.is_set
+
+
+@pytest.mark.parametrize(("fault", "needs_space"), [
+    (Fault.IDS, True),
+    (Fault.TOPOLOGY, True),
+    (Fault.PLACE, False),
+    (Fault.DROPPING, False),
+    (Fault.REMOVAL, False),
+    (Fault.RESERVE, False),
+])  # fmt: skip
+def test_what_writes_something_new_needs_space(node: Node, fault: Fault, needs_space: bool) -> None:
+    node.faults.broken(fault, "broken")
+    assert node.repairs.needs_space is needs_space
+
+
+def test_a_log_needs_space_and_reading_needs_none(node: Node) -> None:
+    log = node.publish()
+    node.faults.broken(log.reader.cold.refusals, "read: refused")
+    assert not node.repairs.needs_space
+    node.broken_log()
+    assert node.repairs.needs_space
+
+
+def test_a_journal_is_appended_to_without_asking_for_space(node: Node) -> None:
+    node.store.journal_keeper.distrust("broken")
+    assert not node.repairs.needs_space
+    node.store.record(("topic", "t"), urgent=True)
+    node.repairs.run(has_space=WITHOUT)
+    assert not node.store.journal.urgent
+
+
+def test_a_log_is_tried_again_when_there_is_space(node: Node) -> None:
+    log = node.broken_log()
+    node.repairs.run(has_space=WITHOUT)
+    assert log in node.faults
+    node.repairs.run(has_space=WITH_SPACE)
+    assert log not in node.faults
+
+
+def test_ids_are_reserved_again_when_there_is_space(node: Node) -> None:
+    node.disk.full = True
+    node.store.reserve_ids(1000)
+    assert Fault.IDS in node.faults
+    node.repairs.run(has_space=WITH_SPACE)
+    assert Fault.IDS in node.faults  # the disk has failed again
+    node.disk.full = False
+    node.repairs.run(has_space=WITHOUT)
+    assert Fault.IDS in node.faults
+    node.repairs.run(has_space=WITH_SPACE)
+    assert Fault.IDS not in node.faults
+
+
+def test_names_are_written_again_when_there_is_space(node: Node) -> None:
+    node.faults.broken(Fault.TOPOLOGY, "broken")
+    node.repairs.run(has_space=WITHOUT)
+    assert not node.store.wakeups.topology.is_set
+    node.repairs.run(has_space=WITH_SPACE)
+    assert node.store.wakeups.topology.is_set
+
+
+def test_what_could_not_be_removed_is_removed_by_the_next_round(node: Node) -> None:
+    node.store.wakeups.sync.clear()
+    node.faults.broken(Fault.REMOVAL, "broken")
+    node.repairs.run(has_space=WITHOUT)
+    assert node.store.wakeups.sync.is_set
+
+
+def test_folders_of_deleted_topics_are_renamed_without_space(node: Node) -> None:
+    node.faults.broken(Fault.DROPPING, "broken")
+    node.repairs.run(has_space=WITHOUT)
+    assert Fault.DROPPING not in node.faults
+
+
+def test_publishing_goes_on_once_the_disk_has_room(node: Node) -> None:
+    node.disk.free = 10 * MEBIBYTE
+    node.store.space.look()
+    assert Fault.RESERVE in node.faults
+    node.repairs.run(has_space=WITHOUT)
+    assert Fault.RESERVE in node.faults
+    node.disk.free = 1000 * MEBIBYTE
+    node.repairs.run(has_space=WITHOUT)
+    assert Fault.RESERVE not in node.faults
+
+
+def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) -> None:
+    refused, other = node.publish("refused"), node.publish("other")
+    for log in (refused, other):
+        log.reader.cold.refusals.bypass(0, 1)
+    node.faults.broken(refused.reader.cold.refusals, "read: refused")
+    node.repairs.run(has_space=WITHOUT)
+    assert [load.topic for load in node.store.reads.loads] == ["refused"]
+
+
+def test_a_lost_data_path_is_nothing_to_try(node: Node) -> None:
+    node.faults.broken(Fault.PLACE, "gone")
+    node.repairs.run(has_space=WITH_SPACE)
+    assert Fault.PLACE in node.faults
