@@ -117,6 +117,16 @@ def test_every_compiled_module_imports_where_it_is_installed(monkeypatch: pytest
     assert [file for file in files if not file.endswith(".so") or Path(file).is_relative_to(ROOT / "nsqd")] == []
 
 
+@pytest.mark.skipif(PYTHON is None, reason="scripts/test-compiled runs this")
+@pytest.mark.parametrize(
+    "name", ["nsqd.broker.topic.Topic", "nsqd.broker.channel.Channel", "nsqd.client.protocol.ClientProtocol"]
+)
+def test_what_there_are_many_of_has_no_dict(name: str) -> None:
+    """A base class that is not compiled, such as `abc.ABC`, would give each object one."""
+    module, _, class_name = name.rpartition(".")
+    assert getattr(importlib.import_module(module), class_name).__dictoffset__ == 0
+
+
 @pytest.mark.e2e
 def test_nsqd_says_which_core_runs(tmp_path: Path) -> None:
     with Nsqd(tmp_path) as nsqd:
