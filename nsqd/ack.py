@@ -1,7 +1,8 @@
 """The choices of `--ack`.
 
-The log acts on them: `DiskLog._take_over` in `nsqd/log/topic_log.py` settles the receipts of publishers, now or after
-the sync. `nsqd/client/outbox.py` holds each OK until its receipt is settled.
+The log acts on them, in `nsqd/log/topic_log.py`: `DiskLog.append` settles a publisher's receipt at once for `memory`,
+`_take_over` after the write or the sync for the others. `nsqd/client/outbox.py` holds each OK until its receipt is
+settled.
 """
 
 from __future__ import annotations

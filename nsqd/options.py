@@ -206,7 +206,7 @@ class Options(BaseOptions):
     )
     data_path: str = option("", "folder for messages; empty: the current one")
     import_go: bool = option(
-        True, "at the first start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues)"
+        True, "at start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues), once"
     )
     log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
     drain_timeout: Nanoseconds = option(

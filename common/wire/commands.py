@@ -138,9 +138,9 @@ class CommandReader:
     """Cuts a client's stream into commands.
 
     `admit` is called once for each command that has a payload, when its line is complete and before any of the payload
-    is examined. It may raise ProtocolError, after which the reader must not be used any more, nor after LineTooLong. If
-    `admit` raises anything else, the line stays: the next `next_command` cuts it again, and asks again. That is how an
-    MPUB waits for an AUTH server.
+    is examined. It may raise ProtocolError. After that, and after an error of the reader's own, the reader must not be
+    used any more. If `admit` raises anything else, the line stays: the next `next_command` cuts it again, and asks
+    again. That is how an MPUB waits for an AUTH server.
 
     `hold` is called with the memory that a payload takes whenever more of it is needed, and with 0 when it is complete;
     it may close the reader.

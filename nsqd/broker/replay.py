@@ -37,7 +37,7 @@ A snapshot of a topic that is too long for one frame comes in parts, with other 
     ("end", "t", 2)               the two parts, and then the progress, replace what was known of t
 
 If a part or the end is missing, what was known stays, and it is up to date: all changes in between were applied to it.
-Only a topic of which nothing was known takes the parts that are there.
+Only a topic of which nothing was known takes the parts that are there, and only at the end.
 """
 
 from __future__ import annotations

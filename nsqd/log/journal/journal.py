@@ -43,7 +43,8 @@ MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; if th
 
 # Space that is reserved ahead of what is written, so that consumers can empty a full disk: segments are removed, and
 # their space becomes free, only when the journal tells why. Ten changes a second of some hundred bytes each fill this
-# in minutes, and each removed segment makes room for more.
+# in minutes, and each removed segment makes room for more. Once more than MOST_UNWRITTEN changes have waited, a rotation
+# has to succeed first, and somebody else must free the space for it.
 AHEAD: Final = 1024 * 1024
 ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had no space to reserve
 
@@ -85,7 +86,8 @@ class Journal:
     May touch the journal's files. `Rotation` decides what a rotation writes; others decide when to write and to sync
     (keeper.py).
 
-    `error` is set, and publishing is refused, from a failure until none of these is true any more:
+    `error` is set, and publishing is refused, from a failure until none of these is true any more. A new file that
+    cannot be made also sets it, until the next write or sync succeeds.
 
         a write has failed          until a later write takes the changes that wait
         the journal is distrusted   until everything is written and synced once
@@ -128,7 +130,7 @@ class Journal:
     def record(self, change: Entry, *, urgent: bool) -> None:
         if urgent:
             self.urgent = True
-        elif not self._changes:
+        elif self._only_quiet:
             self._on_waiting()
         self._only_quiet = False
         self._changes.append(change)

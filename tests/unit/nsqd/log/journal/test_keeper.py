@@ -33,7 +33,7 @@ class Node:
         self.disk = Disk()
         self.wakeups = Wakeups()
         self.faults = Faults(self.wakeups.repair)
-        self.journal = Journal(folder, self.disk, on_waiting=lambda: None, on_written=lambda: None)
+        self.journal = Journal(folder, self.disk, on_waiting=self.wakeups.flush.set, on_written=lambda: None)
         self.keeper = JournalKeeper(self.journal, self.faults, self.wakeups, lambda: self.now)
 
     def record(self) -> bool:
@@ -64,6 +64,13 @@ def test_a_failure_is_a_fault_until_everything_is_written(node: Node) -> None:
     assert node.record()
     assert node.journal not in node.faults
     assert node.wakeups.sync.is_set
+
+
+def test_a_change_behind_quiet_ones_asks_for_a_write(node: Node) -> None:
+    node.journal.record_quietly([("reserve", 1)])
+    assert not node.wakeups.flush.is_set
+    node.journal.record(("topic", "t"), urgent=False)
+    assert node.wakeups.flush.is_set
 
 
 def test_a_distrusted_journal_stays_a_fault_when_it_is_only_written(node: Node) -> None:
