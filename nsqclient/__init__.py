@@ -10,7 +10,7 @@ Where the rules are; docs/decisions/0006-client-library.md says more:
     attempts, dead letters    _consumption.py          publish: receipts            _publication.py
     answers to a message      _delivery.py             handshake, frames            _connection.py
     which nsqds are listed    _listings.py             reconnecting                 _reconnect.py
-    which nsqds are followed  _consumer.py, _aio_consumer.py
+    which nsqds are followed  _sources.py, then _consumer.py or _aio_consumer.py
 """
 
 from nsqclient import events

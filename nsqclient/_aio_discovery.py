@@ -119,7 +119,7 @@ class Discovery:
 
 
 async def _get(lookupd: Lookupd, target: str, headers: Headers, tls: ssl.SSLContext | None) -> Answer:
-    """Send a GET on a connection of its own and return the answer. Raise OSError, BadResponse or BadAnswer."""
+    """Send a GET on a connection of its own and return the answer. Raise OSError or BadResponse."""
     secure = tls if lookupd.scheme == "https" else None
     reader, writer = await asyncio.open_connection(lookupd.host, lookupd.port, ssl=secure)
     try:

@@ -134,12 +134,13 @@ def _in_thread(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Iterato
     """Open it in a thread of its own, and close it at the end: drained, or at once if the block raises."""
     trio_thread = _TrioThread(open_it)
     thread = threading.Thread(target=trio_thread.run, name="nsqclient", daemon=True)
-    thread.start()
     try:
+        thread.start()
         yield trio_thread.opened()
-    except BaseException:
+    except BaseException:  # Ctrl-C may come anywhere in the block, also before the thread has begun
         trio_thread.end(at_once=True)
-        thread.join()
+        if thread.is_alive():
+            thread.join()
         raise
     trio_thread.end(at_once=False)
     while thread.is_alive():
@@ -154,7 +155,7 @@ class _TrioThread(Generic[T]):
         self._open = open_it
         self._portal: _Portal[T] | None = None
         self._token: trio.lowlevel.TrioToken | None = None  # None: trio never ran
-        self._has_begun = threading.Event()  # set once `end` can reach trio, or never will
+        self._is_unwanted = False  # `end` came before trio ran
         self._is_settled = threading.Event()  # set once it is open or has failed to open
         self._end = trio.Event()
         self._scope = trio.CancelScope()
@@ -167,8 +168,8 @@ class _TrioThread(Generic[T]):
         return self._portal
 
     def end(self, *, at_once: bool) -> None:
-        """End the thread, even while it opens: Ctrl-C may come before it has opened."""
-        self._has_begun.wait()
+        """End the thread, also while it opens, and before it runs."""
+        self._is_unwanted = True  # before the look at the token: the thread sets that, and then looks here
         if self._token is not None:
             try:
                 self._token.run_sync_soon(self._scope.cancel if at_once else self._end.set)
@@ -181,12 +182,12 @@ class _TrioThread(Generic[T]):
         except BaseException as error:
             self.error = error
         finally:
-            self._has_begun.set()
             self._is_settled.set()
 
     async def _live(self) -> None:
         self._token = token = trio.lowlevel.current_trio_token()
-        self._has_begun.set()
+        if self._is_unwanted:
+            return
         with self._scope:
             async with self._open() as it:
                 self._portal = _Portal(it, token, lambda: self.error)

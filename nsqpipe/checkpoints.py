@@ -108,7 +108,7 @@ def batches_in(folder: Place) -> list[int]:
     It may have joined earlier ones in `<number>.compact`.
     """
     names = [name.removesuffix(".compact") for name in names_in(folder)]
-    return sorted(int(it) for it in names if it.isdigit())
+    return sorted(int(it) for it in names if it.isdecimal())
 
 
 def from_json(text: str, file: Place) -> Any:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _PAGE_BYTES: Final = 4 << 20
 _PATIENCE: Final = 30.0  # seconds for the next piece of a page
+_DIGITS: Final = 19  # of the largest sequence
 _TRIES: Final = 30  # while nsqd has too many readers
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -47,7 +48,7 @@ def parse_position(flag: str, text: str, now: datetime) -> str:
 
     It is `earliest`, `latest`, a sequence, a time, or a duration such as `1h` before now. Raises StartupError.
     """
-    if text in ("earliest", "latest") or (text.isascii() and text.isdigit()):
+    if text in ("earliest", "latest") or (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
         return text
     if _TIME.fullmatch(text):
         return text
@@ -140,7 +141,7 @@ class TopicLog:
                 return bounds.first
             case "latest":
                 return bounds.next
-        if text.isdecimal():
+        if text.isdecimal():  # with at most as many digits as a sequence has
             return min(max(int(text), bounds.first), bounds.next)
         async with self._open(f"from={quote(text)}&limit=1&log={bounds.log_id}") as answer:
             reader = HistoryReader()

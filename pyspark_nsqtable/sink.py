@@ -169,7 +169,7 @@ def _place(options: Mapping[str, str]) -> Place:
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
     text = _given(options).get(name, "")
-    if text and not text.isdecimal():
+    if text and not (text.isdecimal() and len(text) < 19):
         raise BadOption(f"{name}: expected a number, not {text}")
     return int(text) if text else None
 

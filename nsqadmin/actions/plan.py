@@ -230,6 +230,11 @@ class Plan:
     unreachable: tuple[str, ...]  # nodes that `calls` would ask but that cannot be reached now
     must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
 
+    @property
+    def is_of_directory(self) -> bool:
+        """Whether this deletes a channel from the directory that has no page, as no node has it."""
+        return self.action.kind is Kind.DELETE_CHANNEL and all(call.is_lookupd for call in self.calls)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -299,8 +304,10 @@ def plan(snapshot: Snapshot, action: Action) -> Plan:
 
 
 def _is_only_registered(topic: Topic | None, action: Action) -> bool:
-    """Return whether this deletes a channel that is on no node, but in the directory."""
-    return topic is not None and action.kind is Kind.DELETE_CHANNEL and action.channel in topic.registered_channels
+    """Return whether this deletes a channel from the directory that is on no node."""
+    if topic is None or action.kind is not Kind.DELETE_CHANNEL or _is_partial_deletion(action):
+        return False
+    return action.channel in topic.registered_channels
 
 
 def _is_partial_deletion(action: Action) -> bool:

@@ -178,7 +178,7 @@ class ActionPages:
             fields=_fields(values, without_place=action.kind is Kind.SEEK_CHANNEL),
             asks_place=action.kind is Kind.SEEK_CHANNEL,
             place=_first(values, "from"),
-            back=self._where_it_was(action, len(plans) > 1),
+            back=self._where_it_was(first, len(plans) > 1),
             verb=ACTION_WORDS[action.kind].removesuffix("…"),
             pause_first=self._links.action(pause, topic=action.topic, channel=action.channel)
             if can_be_paused and nodes
@@ -186,8 +186,9 @@ class ActionPages:
             curl=curl(action, nodes) if len(plans) == 1 and nodes and action.place != _ANY_PLACE else "",
         )
 
-    def _where_it_was(self, action: Action, is_many: bool = False) -> str:
-        if is_many or action.kind in _CREATIONS:
+    def _where_it_was(self, plan: Plan, is_many: bool) -> str:
+        action = plan.action
+        if is_many or action.kind in _CREATIONS or plan.is_of_directory:
             return self._links.to("/lookup")
         return self._links.about(action.topic, action.channel, "")
 
@@ -212,7 +213,7 @@ class ActionPages:
             failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
             discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
             steps=[*(step for receipt in receipts for step in receipt.steps), *vanished],
-            done=self._after(first.action, result, len(receipts) > 1),
+            done=self._after(plans[0], result, len(receipts) > 1),
             retry=self._links.action(
                 retry.kind,
                 topic=retry.topic,
@@ -226,8 +227,9 @@ class ActionPages:
             else "",
         )
 
-    def _after(self, action: Action, result: str, is_many: bool) -> str:
-        if is_many:
+    def _after(self, plan: Plan, result: str, is_many: bool) -> str:
+        action = plan.action
+        if is_many or (plan.is_of_directory and result != "ok"):
             return self._links.to("/lookup")
         if action.kind is Kind.DELETE_TOPIC and result == "ok" and not action.nodes:
             return self._links.to("/topics")

@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # scripts/test-compiled names the interpreter of another installation. Then that installation runs, not this tree.
 PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
-START_TIMEOUT: Final = 30.0  # of seconds; includes recovery on a slow machine
+START_TIMEOUT: Final = 30.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:([\d.]+):(\d+)|(/.*))$")
@@ -108,7 +108,7 @@ class Daemon:
         return self
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop the daemon with SIGTERM, and return its exit status."""
+        """Stop the daemon with a signal, and return its exit status."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._ended()
@@ -306,7 +306,7 @@ class Nsqadmin(Daemon):
         return (f"--http-address=127.0.0.1:{self.http_address[1]}",)
 
     def json(self, method: str, path: str, document: object = None, **headers: str) -> Answer:
-        """Send a request as scripts do, and return the decoded answer."""
+        """Send a request as scripts do, and return the answer."""
         body = None if document is None else json.dumps(document).encode()
         return self.http(method, path, body, headers={name.replace("_", "-"): it for name, it in headers.items()})
 

@@ -17,7 +17,7 @@ from tests.support.client import TIMEOUT, Client, Disconnected, Refused
 
 
 def trusting(certificates: Certificates, *, shows: bool = False) -> ssl.SSLContext:
-    """Return a client's TLS context; `shows` is the client's own certificate, if any."""
+    """Return a client's TLS context; with `shows`, the client shows a certificate of its own."""
     context = ssl.create_default_context(cafile=str(certificates.authority))
     if shows:
         context.load_cert_chain(certificates.certificate, certificates.key)

@@ -13,10 +13,11 @@ from nsqclient import sync
 
 
 def test_ctrl_c_while_it_opens_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    was_cancelled = threading.Event()
+    opens, was_cancelled = threading.Event(), threading.Event()
 
     @asynccontextmanager
     async def opening_for_ever() -> AsyncIterator[None]:
+        opens.set()
         try:
             await trio.sleep_forever()
         except trio.Cancelled:
@@ -25,6 +26,7 @@ def test_ctrl_c_while_it_opens_ends_the_thread(monkeypatch: pytest.MonkeyPatch) 
         yield
 
     def interrupted(self: object) -> None:
+        opens.wait()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sync._TrioThread, "opened", interrupted)
@@ -38,3 +40,48 @@ def test_ctrl_c_while_it_opens_ends_the_thread(monkeypatch: pytest.MonkeyPatch) 
     script.join(10)
     assert not script.is_alive()
     assert was_cancelled.is_set()
+
+
+def test_ctrl_c_before_the_thread_has_begun_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_begin, has_opened = threading.Event(), threading.Event()
+    run = sync._TrioThread.run
+    threads: list[threading.Thread] = []
+
+    def run_later(self: sync._TrioThread[None]) -> None:
+        threads.append(threading.current_thread())
+        may_begin.wait()
+        run(self)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        has_opened.set()
+        yield
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        raise KeyboardInterrupt
+
+    start = threading.Thread.start
+    monkeypatch.setattr(sync._TrioThread, "run", run_later)
+    monkeypatch.setattr(threading.Thread, "is_alive", lambda self: False)  # as in `start`, until it has begun
+    with monkeypatch.context() as interruption, pytest.raises(KeyboardInterrupt):
+        interruption.setattr(threading.Thread, "start", interrupted)
+        with sync._in_thread(opened):
+            pass
+    may_begin.set()
+    (thread,) = threads
+    thread.join(10)
+    assert not has_opened.is_set()
+
+
+def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        yield
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"), sync._in_thread(opened):
+        pass

@@ -107,8 +107,11 @@ def test_channel_that_only_the_directory_knows_is_deleted_there() -> None:
     made = plan(picture.snapshot(inactive), Action(kind=Kind.DELETE_CHANNEL, topic="t", channel="c"))
     assert [call.url for call in made.calls] == ["http://l1:4161/channel/delete?topic=t&channel=c"]
     assert made.consequences[-1].text == "No node has it: only the directory changes."
+    assert made.is_of_directory
     with pytest.raises(BadAction, match="CHANNEL_NOT_FOUND"):
         plan(picture.snapshot(inactive), Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c"))
+    with pytest.raises(BadAction, match="CHANNEL_NOT_FOUND"):  # which leaves the directory alone
+        plan(picture.snapshot(inactive), Action(kind=Kind.DELETE_CHANNEL, topic="t", channel="c", nodes=("n1:4151",)))
 
 
 @pytest.mark.parametrize(
