@@ -85,9 +85,10 @@ def test_a_failed_deletion_says_so(chromium: Browser, tmp_path: Path) -> None:
         with before(chromium, *cluster.lookupd_options) as (page, admin):
             until(lambda: b"orders" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
             page.open("/topics/orders?fresh=1")
-            cluster.nodes[1].kill()
             page.click_text("Delete", "main .actions a")
             page.wait("document.querySelector('#dialog .final')")
+            cluster.nodes[1].kill()
+            cluster.wait_for("orders", count=1)
             page.click("#dialog .final")
             page.wait("document.querySelector('#dialog [data-receipt=partly]')")
             assert "Done in part" in page.text("#dialog")
