@@ -164,6 +164,7 @@ class Journal:
         """Drop the waiting changes if there are too many; the next snapshots replace them."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
+            self._only_quiet = True
             self.has_lost = True
             self._rotation.need()
 

@@ -10,6 +10,7 @@ import pytest
 
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
+from nsqd.log.journal import journal
 from nsqd.log.journal.journal import Journal
 from nsqd.log.journal.keeper import JournalKeeper
 from nsqd.log.log_fault import RETRY_AFTER
@@ -68,6 +69,16 @@ def test_a_failure_is_a_fault_until_everything_is_written(node: Node) -> None:
 
 def test_a_change_behind_quiet_ones_asks_for_a_write(node: Node) -> None:
     node.journal.record_quietly([("reserve", 1)])
+    assert not node.wakeups.flush.is_set
+    node.journal.record(("topic", "t"), urgent=False)
+    assert node.wakeups.flush.is_set
+
+
+def test_a_change_after_too_many_were_dropped_asks_for_a_write(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_UNWRITTEN", 0)
+    node.disk.full = True
+    node.record()
+    assert node.journal.has_lost
     assert not node.wakeups.flush.is_set
     node.journal.record(("topic", "t"), urgent=False)
     assert node.wakeups.flush.is_set
