@@ -155,7 +155,7 @@ class _TrioThread(Generic[T]):
         self._open = open_it
         self._portal: _Portal[T] | None = None
         self._token: trio.lowlevel.TrioToken | None = None  # None: trio never ran
-        self._is_unwanted = False  # `end` came before trio ran
+        self._is_unwanted = False  # `end` was called, perhaps before trio ran
         self._is_settled = threading.Event()  # set once it is open or has failed to open
         self._end = trio.Event()
         self._scope = trio.CancelScope()

@@ -5,10 +5,11 @@ land at once, and landings are killed at any moment. After each disorder a landi
 is refused, whoever runs it takes the checkpoint away, and it goes on where the table ends. At the end everything has to be there
 once.
 
-`python -m tests.spark.standing --orders 20` does it with `nsqpipe land` itself, killed by kill -9, which takes a minute for each
-order. With `--model` the same happens in this process: the source, the tasks and the commits are ours, only what Spark does
-around them is `Model`, batch by batch with offsets and commits as Spark writes them, and a kill is an exception. The short form
-in CI is that.
+`python -m tests.spark.standing --orders 20` does it with `nsqpipe land` itself, killed by kill -9. Each order starts Spark
+some twenty times, which takes two minutes on a quiet machine and ten on a busy one, where refusals may also need more than
+their two seconds. With `--model` the same happens in this process: the source, the tasks and the commits are ours, only what
+Spark does around them is `Model`, batch by batch with offsets and commits as Spark writes them, and a kill is an exception. The
+short form in CI is that.
 """
 
 from __future__ import annotations
