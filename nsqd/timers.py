@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Event
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -78,11 +79,26 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
 async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:
     """Notice within a second that the data path was deleted, moved or replaced.
 
-    A hanging file server holds up one thread that nothing waits for, but not the loop.
+    A hanging file server holds up one thread that nothing waits for, but not the loop. The thread stays, and reports
+    only what has changed: to start one for each look takes as much processor time as an idle broker has for all else.
     """
-    while True:
-        await trio.sleep(_PLACE_INTERVAL)
-        tell(await trio.to_thread.run_sync(look, abandon_on_cancel=True))
+    known: str | None = None
+    stopping = Event()
+
+    def wait_for_change() -> str | None:
+        while not stopping.wait(_PLACE_INTERVAL):
+            if (found := look()) != known:
+                return found
+        return known
+
+    try:
+        while True:
+            known = await trio.to_thread.run_sync(
+                wait_for_change, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+            )
+            tell(known)
+    finally:
+        stopping.set()
 
 
 async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
 from pyspark_nsqtable import iceberg_commits as commits
-from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
 from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.iceberg_target import CatalogName, IcebergTarget
 from pyspark_nsqtable.places import BadPlace
 from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import BadTable, nullable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table as Opened
 
-    from nsqpipe.tables import Table
+    from nsqpipe.table_name import TableName
     from pyspark_nsqtable.places import Place
 
 
@@ -33,7 +33,7 @@ _MOST_SNAPSHOTS: Final = 200
 _KEPT_SNAPSHOTS: Final = 100
 
 
-def standing(table: Table) -> commits.Standing | None:
+def standing(table: TableName) -> commits.Standing | None:
     """Return where the table stands, or None if it does not exist.
 
     Raises PipeFailed if the catalog cannot be used, or if the table's ends do not describe its rows.
@@ -46,14 +46,14 @@ def standing(table: Table) -> commits.Standing | None:
         return found
 
 
-def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
+def check_rows(table: TableName, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
     """Raise PipeFailed if the catalog cannot be asked, or the table cannot hold rows of this schema."""
     with _catalog_errors(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))
 
 
-def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
+def ready(table: TableName, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
     """Make the table if it does not exist, and return the options by which the sink finds it."""
     with _catalog_errors(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
@@ -66,7 +66,7 @@ def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[
         return there.as_options()
 
 
-def contents(table: Table) -> tuple[int, frozenset[str]]:
+def contents(table: TableName) -> tuple[int, frozenset[str]]:
     """Return how many rows the table has, and the paths of its files."""
     with existing(table) as opened:
         if opened is None:
@@ -75,34 +75,34 @@ def contents(table: Table) -> tuple[int, frozenset[str]]:
     return sum(files["record_count"].to_pylist()), frozenset(files["file_path"].to_pylist())
 
 
-def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
-    return IcebergTable(table.path, _reached(table), nullable(rows), partitioning)
+def _target(table: TableName, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTarget:
+    return IcebergTarget(table.path, _reached(table), nullable(rows), partitioning)
 
 
-def _reached(table: Table) -> CatalogName:
+def _reached(table: TableName) -> CatalogName:
     try:
         return with_stores(table.catalog, table.storage)
     except BadPlace as error:
         raise PipeFailed(str(error)) from None
 
 
-def _catalog(table: Table) -> Catalog:
+def _catalog(table: TableName) -> Catalog:
     return open_catalog(_reached(table))
 
 
 @contextmanager
-def existing(table: Table) -> Iterator[Opened | None]:
+def existing(table: TableName) -> Iterator[Opened | None]:
     """Yield the table, or None if it does not exist. Leaving the block closes the catalog, which the table uses."""
     with _catalog(table) as catalog:
         yield commits.existing(catalog, table.path)
 
 
-def place_of_files(table: Table, opened: Opened) -> Place:
+def place_of_files(table: TableName, opened: Opened) -> Place:
     return place_of(commits.location_of(opened), table.storage)
 
 
 @contextmanager
-def _catalog_errors(table: Table) -> Iterator[None]:
+def _catalog_errors(table: TableName) -> Iterator[None]:
     """Turn whatever pyiceberg and a catalog's client raise into one line."""
     try:
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format as Format
-from nsqpipe.storage import options_for, place_of
+from nsqpipe.storage import options_for
+from nsqpipe.table_name import TableName
 from nsqpipe.transforms import PARTITIONS
-from pyspark_nsqtable.iceberg import CatalogName
+from pyspark_nsqtable.iceberg_target import CatalogName
 from pyspark_nsqtable.reading import UNREADABLE, schema_of
 from pyspark_nsqtable.sink import BadTable, check_table
 
@@ -27,39 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.jobs import Land, Stored
-    from pyspark_nsqtable.places import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    path: str
-    format: Format
-    checkpoint_path: str = ""
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # options `storage.*`
-    catalog: CatalogName = field(default_factory=CatalogName)  # of an Iceberg table, whose path is `namespace.table`
-
-    @property
-    def place(self) -> Place:
-        return place_of(self.path, self.storage)
-
-    def absolute(self) -> str:
-        """Return a name that is clear elsewhere, too.
-
-        An Iceberg table's contains its catalog's address, maybe with a password.
-        """
-        if self.format is not Format.ICEBERG:
-            return self.place.absolute()
-        where = self.catalog.name or self.catalog.properties.get("uri")
-        return f"{self.path} in {where}" if where else self.path
-
-    @property
-    def checkpoint(self) -> str:
-        """The checkpoint's path; by default beside the table, as the two belong together."""
-        return self.checkpoint_path or self.place.beside(".checkpoint").for_spark()
-
-    @property
-    def checkpoint_place(self) -> Place:
-        return place_of(self.checkpoint, self.storage)
+class Table(TableName):
+    """A table that jobs read and write."""
 
     def stream_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataStreamWriter:
         if self.format is Format.DELTA:
@@ -128,7 +101,7 @@ class Table:
     def check_rows(self, rows: pa.Schema) -> None:
         """Raise PipeFailed if the table exists and cannot hold rows of this schema."""
         if self.format is Format.ICEBERG:
-            from nsqpipe import iceberg
+            from nsqpipe import iceberg  # imports pyiceberg
 
             iceberg.check_rows(self, rows, PARTITIONS)
             return
@@ -144,7 +117,7 @@ class Table:
         Raise PipeFailed as `check_rows` does.
         """
         if self.format is Format.ICEBERG:
-            from nsqpipe import iceberg
+            from nsqpipe import iceberg  # imports pyiceberg
 
             return iceberg.ready(self, rows, PARTITIONS)
         self.check_rows(rows)

@@ -12,79 +12,22 @@ refuses it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import pyarrow as pa
-from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.ends import known_ends
-from pyspark_nsqtable.places import Access, Place, is_storage_option, parse_place
+from pyspark_nsqtable.iceberg_target import CATALOG, ID, LOCATION, NUMBERS, PROPERTY, CatalogName, IcebergTarget
+from pyspark_nsqtable.places import is_storage_option, parse_place
 from pyspark_nsqtable.shares import Batch, Share
 from pyspark_nsqtable.unnamed import Unnamed
 
-LOCATION: Final = "iceberg.location"
-ID: Final = "iceberg.id"
-NUMBERS: Final = "iceberg.numbers"
-CATALOG: Final = "catalog"
-PROPERTY: Final = "catalog."  # the prefix of options that are properties of the catalog
-
 
 @dataclass(frozen=True, slots=True)
-class CatalogName:
-    """How pyiceberg finds a catalog: by its name in pyiceberg's configuration, and by properties that override that."""
-
-    name: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain secret keys
-
-    def as_options(self) -> dict[str, str]:
-        return {CATALOG: self.name, **{f"{PROPERTY}{name}": text for name, text in self.properties.items()}}
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergTable:
-    """A table that landing adds rows to. For a quarantine, `beside` is its table."""
-
-    path: str  # `namespace.table`
-    catalog: CatalogName
-    schema: pa.Schema
-    partitioning: tuple[str, ...]
-    access: Access = field(default_factory=Access)
-    location: str = ""  # of its data files, as the table spells it
-    id: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)  # its ends when the query started; see `ends`
-    beside: IcebergTable | None = None
-    judge: int = 0  # a fingerprint of the decoder and the rules
-
-    # So any Parquet reader can read a file on its own, and pyiceberg finds the file's partition in it.
-    keeps_columns: ClassVar[bool] = True
-
-    @property
-    def place(self) -> Place:
-        return replace(parse_place(self.location, environ={}), access=self.access)
-
-    def filesystem(self) -> tuple[FileSystem, str]:
-        return self.place.filesystem()
-
-    def as_options(self) -> dict[str, str]:
-        """Return the options of the sink that name this table; `of_options` reads them."""
-        return {
-            "path": self.path,
-            LOCATION: self.location,
-            ID: self.id,
-            NUMBERS: json.dumps(self.numbers),
-            **self.catalog.as_options(),
-            **self.access.as_options(),
-        }
-
-    def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        if self.beside is None:
-            return known_ends(lanes, self.numbers.get)
-        return known_ends(lanes, self.numbers.get, of=self.beside.id, beside=self.beside.numbers.get)
-
-    # In the driver
+class IcebergTable(IcebergTarget):
+    """A table that landing adds rows to. Its methods are for the driver."""
 
     def check_judge(self, shares: Sequence[Share]) -> None:
         _commits().check_judge(self, shares)

@@ -22,7 +22,7 @@ from typing import Final
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.utils.config import Config
 
-from pyspark_nsqtable.iceberg import CatalogName
+from pyspark_nsqtable.iceberg_target import CatalogName
 from pyspark_nsqtable.places import Access, BadPlace, Scheme, access_to
 
 _TABLES_OF_A_CATALOG: Final = 2  # pyiceberg makes them in a new SQL catalog; two jobs that begin at once both try

@@ -51,8 +51,8 @@ from pyiceberg.types import DoubleType, FloatType
 
 from pyspark_nsqtable.ends import ACCOUNTED, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
-from pyspark_nsqtable.iceberg import IcebergTable
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
+from pyspark_nsqtable.iceberg_target import IcebergTarget
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import Misfit, additions
 from pyspark_nsqtable.shares import (
@@ -125,7 +125,7 @@ def existing(catalog: Catalog, path: str) -> Table | None:
         return None
 
 
-def made(catalog: Catalog, target: IcebergTable) -> Table:
+def made(catalog: Catalog, target: IcebergTarget) -> Table:
     """Return the table; make it if it does not exist."""
     table = existing(catalog, target.path)
     if table is not None:
@@ -213,7 +213,7 @@ def needed_by_ends(table: Table) -> set[int]:
     return {it.snapshot_id for it in table.snapshots()}  # it was set back: keep everything until somebody has looked
 
 
-def check_fits(table: Table, target: IcebergTable) -> None:
+def check_fits(table: Table, target: IcebergTarget) -> None:
     """Raise BadTable if the rows do not fit.
 
     Fields that the table lacks fit: the first rows that have them add them.
@@ -265,7 +265,7 @@ def _iceberg_type(kind: pa.DataType) -> pa.DataType:
 class Commit:
     """An append that the table's ends allow."""
 
-    target: IcebergTable
+    target: IcebergTarget
     table: Table
     files: Sequence[DataFile]
     ends: Mapping[str, int]  # the new ends of the lanes whose ends change
@@ -359,7 +359,7 @@ class _Doubted:
             raise CommitRefused(str(refusal)) from refusal
 
 
-def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+def append(target: IcebergTarget, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
     """Append what the tasks have written, unless another writer has moved the ends.
 
     Raises what `judged` raises. An error is ignored if the table has the batch.
@@ -372,7 +372,7 @@ def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought:
                 raise
 
 
-def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+def _append(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
     pause = _PAUSE
     for _ in range(_TRIES):
         if judged(catalog, target, shares).make(batch, brought):
@@ -382,7 +382,7 @@ def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], bat
     raise NotJoined(f"other writers have committed to the table {target.path} each time that we tried")
 
 
-def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
+def _has(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share], batch: Batch) -> bool:
     _check_judge(catalog, target, shares)
     table = catalog.load_table(target.path)
     there = standing(table)
@@ -397,20 +397,20 @@ def _names(table: Table, batch: Batch) -> bool:
     return any((it["nsq.query"], it["nsq.batch"]) == (batch.query, str(batch.number)) for it in told)
 
 
-def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
+def prepare(target: IcebergTarget, shares: Sequence[Share]) -> None:
     """Raise what `judged` raises, without adding anything."""
     with open_catalog(target.catalog) as catalog:
         judged(catalog, target, shares)
 
 
-def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
+def check_judge(quarantine: IcebergTarget, shares: Sequence[Share]) -> None:
     """Raise NotJoined if a quarantine is ahead of its table and was filled with another decoder or other rules."""
     if quarantine.beside is not None:
         with open_catalog(quarantine.catalog) as catalog:
             _check_judge(catalog, quarantine, shares)
 
 
-def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Share]) -> None:
+def _check_judge(catalog: Catalog, quarantine: IcebergTarget, shares: Sequence[Share]) -> None:
     if quarantine.beside is None:
         return
     table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
@@ -425,7 +425,7 @@ def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Sh
         )
 
 
-def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
+def judged(catalog: Catalog, target: IcebergTarget, shares: Sequence[Share]) -> Commit:
     """Return the commit that would add the tasks' files.
 
     Raises NotJoined if rows would be missing, BadTable if they do not fit, and AnotherJob if the tasks have not written
@@ -441,7 +441,7 @@ def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> C
     return Commit(target, table, files_of(shares), after, "" if beside is None else beside.id)
 
 
-def _beside(catalog: Catalog, target: IcebergTable) -> Standing | None:
+def _beside(catalog: Catalog, target: IcebergTarget) -> Standing | None:
     """Return what the table says that a quarantine belongs to; None if the target is not a quarantine."""
     if target.beside is None:
         return None

@@ -42,6 +42,7 @@ from pyspark_nsqtable.appending import Beside, DeltaDestination
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.iceberg_target import LOCATION
 from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsqtable.places import is_storage_option
 from pyspark_nsqtable.shares import SELECTS, Batch, Share
@@ -142,7 +143,7 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         )
     of_table, of_quarantine = _apart(given)
     judge = _fingerprint(given.get("decoder", "") + given.get("judge", ""))
-    into = _into_iceberg if iceberg.LOCATION in given else _into_delta
+    into = _into_iceberg if LOCATION in given else _into_delta
     destinations = into((of_table, table), (of_quarantine, quarantine) if fails else None, judge)
     return Landing(*destinations, source, decoder, SELECTED in schema.names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Event
 
 import trio
 import trio.testing
@@ -59,3 +60,24 @@ def test_memory_is_returned_after_a_crowd() -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_only_a_change_of_the_data_path_is_told() -> None:
+    looked = Event()
+    found = iter([None, None, "moved away", "moved away", None])
+
+    def look() -> str | None:
+        looked.set()
+        return next(found, None)
+
+    async def main() -> None:
+        send, told = trio.open_memory_channel[str | None](10)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.watch_data_path, look, send.send_nowait)
+            with trio.fail_after(30):
+                assert [await told.receive(), await told.receive()] == ["moved away", None]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    looked.clear()
+    assert not looked.wait(3 * timers._PLACE_INTERVAL), "the thread goes on after the daemon has ended"

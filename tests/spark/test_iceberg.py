@@ -42,9 +42,9 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
 from pyspark_nsqtable.ends import ACCOUNTED, application, judgement
-from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsqtable.iceberg_commits import SNAPSHOT
+from pyspark_nsqtable.iceberg_target import CatalogName
 from pyspark_nsqtable.landing import LandingWriter, land, landing_of
 from pyspark_nsqtable.lease import ABANDONED_AFTER
 from pyspark_nsqtable.marks import SELECTED, Marking
@@ -630,7 +630,7 @@ def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp
     job.batch_of(0, 60, opens=True)
     code = (
         "import sys; from nsqpipe.iceberg import standing; from nsqpipe.tables import Format, Table; "
-        "from pyspark_nsqtable.iceberg import CatalogName; "
+        "from pyspark_nsqtable.iceberg_target import CatalogName; "
         "print(standing(Table('raw.table', Format.ICEBERG, catalog=CatalogName('default'))).end_of(sys.argv[1]))"
     )
     said = {

@@ -26,8 +26,8 @@ from nsqpipe.tending import tend
 from nsqpipe.upkeep import Policy
 from pyspark_nsq.options import source_options
 from pyspark_nsqtable.files import PartitionedWriter
-from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.iceberg_target import CatalogName
 from pyspark_nsqtable.landing import schemas
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.shares import NotJoined

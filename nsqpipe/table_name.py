@@ -1,0 +1,46 @@
+"""A table as a job's options name it: its path, format and checkpoint, and the catalog or the store that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nsqpipe.kinds import Format
+from nsqpipe.storage import place_of
+from pyspark_nsqtable.iceberg_target import CatalogName
+
+if TYPE_CHECKING:
+    from pyspark_nsqtable.places import Place
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    path: str
+    format: Format
+    checkpoint_path: str = ""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # options `storage.*`
+    catalog: CatalogName = field(default_factory=CatalogName)  # of an Iceberg table, whose path is `namespace.table`
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.path, self.storage)
+
+    def absolute(self) -> str:
+        """Return a name that is clear elsewhere, too.
+
+        An Iceberg table's contains its catalog's address, maybe with a password.
+        """
+        if self.format is not Format.ICEBERG:
+            return self.place.absolute()
+        where = self.catalog.name or self.catalog.properties.get("uri")
+        return f"{self.path} in {where}" if where else self.path
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint's path; by default beside the table, as the two belong together."""
+        return self.checkpoint_path or self.place.beside(".checkpoint").for_spark()
+
+    @property
+    def checkpoint_place(self) -> Place:
+        return place_of(self.checkpoint, self.storage)
