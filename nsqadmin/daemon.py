@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import platform
 import resource
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -17,6 +19,8 @@ from common import web
 from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
+from common.origin import OwnHosts
+from common.recipients import host_and_port
 from common.startup import StartupError
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
@@ -115,20 +119,24 @@ async def _live_services(
 
 def _app(services: Services) -> App:
     options = services.options
+    of_nsq = [*config.routes(services.settings), *graphite.routes(options)]
+    if services.queries is not None and services.executor is not None:
+        of_nsq += api.routes(services.queries, services.executor)
     routes = [
         *metrics.routes(services),
-        *config.routes(services.settings),
-        *graphite.routes(options),
+        *(replace(route, any_host=True) for route in of_nsq),
         *api_v2.routes(services),
         *live.routes(services.hub, services.view),
         *pages.routes(services),
     ]
-    if services.queries is not None and services.executor is not None:
-        routes += api.routes(services.queries, services.executor)
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
     access = Access(options, lambda: services.policy)
-    return App(routes, access, prefix=options.prefix, image_source=_image_source(options))
+    return App(routes, access, _own_hosts(options), prefix=options.prefix, image_source=_image_source(options))
+
+
+def _own_hosts(options: Options) -> OwnHosts:
+    return OwnHosts([platform.node(), host_and_port(options.http_address)[0]], options.allowed_host)
 
 
 def _masking_of(options: Options) -> Masking:

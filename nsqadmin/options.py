@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from common.net import AddressError, parse_address
 from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
+from common.origin import check_hosts
 from common.recipients import Recipients
 from common.startup import StartupError
 
@@ -20,6 +21,12 @@ class Options(BaseOptions):
     # addresses
     http_address: str = option(
         "0.0.0.0:4171", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
+    )
+    allowed_host: tuple[str, ...] = option(
+        (),
+        "host name by which browsers may call nsqadmin, besides localhost, any IP address, the machine's name and that of "
+        "--http-address; *: any name, for a proxy that checks it",
+        toml="allowed_hosts",
     )
     base_path: str = option("/", "path in front of every URL, if a proxy passes it on")
     lookupd_http_address: tuple[str, ...] = option(
@@ -116,6 +123,7 @@ class Options(BaseOptions):
             for address in addresses:
                 _check_address(flag, address)
         _check_recipients("nsqd-token-to", self.nsqd_token_to)
+        check_hosts("allowed-host", self.allowed_host)
         if self.proxy_graphite:
             _check_url("graphite-url", self.graphite_url)
         if self.allow_config_from_cidr:

@@ -18,8 +18,11 @@ from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import listening_port
 from common.options import MILLISECOND, seconds
+from common.origin import OwnHosts
 from common.poller import Poller
+from common.recipients import host_and_port
 from common.resolver import Resolver
+from common.same_site import OF_BROWSERS, SameSite
 from common.systemd import READY, STOPPING, notify
 from common.turn import in_turn
 from common.version import core_of
@@ -321,6 +324,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         linger=web.linger,
         attend=web.attend,
         guard=guard,
+        same_site=SameSite(_own_hosts(options), strict=options.http_same_site),
         unfinished=node.unfinished,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
@@ -329,12 +333,24 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
             budgets=budgets,
             poller=node.poller,
             web=web_server,
-            routes=QuickRoutes(broker, publishing, guard=guard, unfinished=node.unfinished),
+            routes=QuickRoutes(
+                broker,
+                publishing,
+                guard=guard,
+                unfinished=node.unfinished,
+                left_out=OF_BROWSERS if options.http_same_site else frozenset(),
+            ),
             make_client=_client_maker(node),
             tls=node.trust.tls,
             serves_plain_http=options.tls_required is not TlsRequired.YES,
             now=lambda: broker.now,
         )
+
+
+def _own_hosts(options: Options) -> OwnHosts:
+    addresses = (options.http_address, options.https_address)
+    own = [platform.node(), options.broadcast_address, *(host_and_port(address)[0] for address in addresses)]
+    return OwnHosts(own, options.http_allowed_host)
 
 
 def _client_maker(node: _Node) -> MakeHandler:

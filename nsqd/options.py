@@ -32,6 +32,7 @@ from common.options import (
     option,
     words_kind,
 )
+from common.origin import check_hosts
 from common.startup import StartupError
 from nsqd.ack import Ack
 
@@ -164,6 +165,16 @@ class Options(BaseOptions):
     https_address: str = option(
         "0.0.0.0:4152",
         "address to listen on for HTTPS clients, once --tls-cert is given: host:port; empty: no HTTPS",
+    )
+    http_allowed_host: tuple[str, ...] = option(
+        (),
+        "host name by which browsers may call this nsqd over HTTP, besides localhost, any IP address, the machine's name "
+        "and --broadcast-address; *: any name; programs may use any",
+        toml="http_allowed_hosts",
+    )
+    http_same_site: bool = option(
+        False,
+        "refuse to publish for web pages of other sites; everything else that changes something is always refused",
     )
     broadcast_address: str = computed_option(
         platform.node, "the hostname", "address that is registered with nsqlookupd"
@@ -378,6 +389,7 @@ class Options(BaseOptions):
 
     def checked(self) -> Options:
         """Return the options after NSQ's own checks, worded as in NSQ, with options set that follow from others."""
+        check_hosts("http-allowed-host", self.http_allowed_host)
         # To NSQ, any policy, even an unknown one, implies that TLS is required.
         is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self

@@ -21,6 +21,9 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.handshake import MOST_UNDER_WAY, TlsServer
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
+from common.origin import OwnHosts
+from common.recipients import host_and_port
+from common.same_site import SameSite
 from common.secure import Tunnels
 from common.streams.tls import TlsLayer
 from common.version import NSQ_VERSION
@@ -74,6 +77,7 @@ async def run(
             connections=lambda: len(clients),
             is_ready=lambda: is_ready,
             linger=web.linger,
+            same_site=SameSite(_own_hosts(options), strict=True),
         )
         # nsqd's connections are closed after HTTP is: otherwise the last answers over HTTP would name no producers.
         async with trio.open_nursery() as connections:
@@ -150,6 +154,11 @@ def _http_budget() -> Budget:
 def _descriptors_for_http() -> int:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(_FOR_HTTP, int(descriptors) // 2)
+
+
+def _own_hosts(options: Options) -> OwnHosts:
+    own = (platform.node(), options.broadcast_address, host_and_port(options.http_address)[0])
+    return OwnHosts(own, options.http_allowed_host)
 
 
 def _address(options: Options, listening: Listening) -> PeerAddress:

@@ -19,6 +19,7 @@ from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
     from common.prometheus import Metric
+    from common.same_site import SameSite
     from common.waiting import Waiting
     from nsqlookupd.registry import Registry
 
@@ -38,6 +39,7 @@ def make_app(
     connections: Callable[[], int],
     is_ready: Callable[[], bool],
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+    same_site: SameSite | None = None,
 ) -> HttpApi[Route]:
     """Return the ASGI application.
 
@@ -64,7 +66,7 @@ def make_app(
         Route("GET", "/healthz", monitoring.ping, logged=False),
         Route("GET", "/readyz", monitoring.ready, logged=False),
     ]
-    return HttpApi(routes, log=log, linger=linger)
+    return HttpApi(routes, log=log, linger=linger, guard=same_site.refusal if same_site is not None else None)
 
 
 class _Questions:

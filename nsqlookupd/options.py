@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from common.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
+from common.origin import check_hosts
 from common.startup import StartupError
 
 CLIENT_AUTH: Final = one_of("", "require-verify")
@@ -20,6 +21,12 @@ class Options(BaseOptions):
     tcp_address: str = option("0.0.0.0:4160", "address to listen on for nsqd: host:port, or the path of a unix socket")
     http_address: str = option(
         "0.0.0.0:4161", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
+    )
+    http_allowed_host: tuple[str, ...] = option(
+        (),
+        "host name by which browsers may call nsqlookupd over HTTP, besides localhost, any IP address, the machine's name "
+        "and --broadcast-address; *: any name; programs may use any",
+        toml="http_allowed_hosts",
     )
     broadcast_address: str = computed_option(
         platform.node, "the hostname", "address announced to nsqd, where it asks for channels over HTTP"
@@ -56,6 +63,7 @@ class Options(BaseOptions):
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
 
     def checked(self) -> Options:
+        check_hosts("http-allowed-host", self.http_allowed_host)
         if not self.tls_cert and (self.tls_key or self.tls_client_auth_policy or self.tls_root_ca_file):
             raise StartupError("TLS options need --tls-cert")
         if self.tls_client_auth_policy and not self.tls_root_ca_file:

@@ -1,6 +1,6 @@
 """The ASGI application: routes in NSQ's manner under the base path, identification, security headers, and the log line.
 
-    request ──► route ──► origin (if it changes something) ──► identity ──► handler ──► headers, gzip ──► answer
+    request ──► route ──► host ──► origin (if it changes something) ──► identity ──► handler ──► headers, gzip ──► answer
 
 It uses Starlette's request and response. The rest of Starlette does not fit:
 
@@ -27,8 +27,8 @@ from starlette.responses import Response
 
 from common.http_api import ClientGone, HttpError, Receive, Scope, Send
 from common.options import format_duration
+from common.origin import OwnHosts, is_from_browser, why_foreign
 from common.routes import RouteTable
-from nsqadmin.access.origin import why_foreign
 from nsqadmin.access.policy import Identity, Right
 from nsqadmin.http.responses import refusal, remote_of, text_answer
 
@@ -51,6 +51,7 @@ class Route:
     handler: Handler = field(repr=False)
     logged: bool = True
     public: bool = False  # also for users who have not logged in
+    any_host: bool = False  # programs may call nsqadmin by any host name here, as they do with NSQ's; browsers may not
 
 
 class LoginNeeded(Exception):
@@ -67,11 +68,18 @@ class Doorkeeper(Protocol):
 
 class App:
     def __init__(
-        self, routes: Iterable[Route], doorkeeper: Doorkeeper, *, prefix: str = "", image_source: str = ""
+        self,
+        routes: Iterable[Route],
+        doorkeeper: Doorkeeper,
+        hosts: OwnHosts,
+        *,
+        prefix: str = "",
+        image_source: str = "",
     ) -> None:
         """`image_source` is a further origin from which pages may load pictures: graphite's."""
         self._table = RouteTable(routes, prefix)
         self._doorkeeper = doorkeeper
+        self._hosts = hosts
         self._headers = _security_headers(image_source)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,11 +103,13 @@ class App:
     async def _answer(self, request: Request) -> tuple[Response, bool]:
         method, path = request.method, request.scope["path"]
         found = self._table.find(method, _piecewise(request.scope))
+        if reason := self._why_misdirected(request, any_host=found is not None and found[0].any_host):
+            return text_answer(reason + "\n", status=421, v1=False), True
         if found is None:
             return self._answer_without_route(request, method, path)
         route, words = found
         request.scope["path_params"] = {name: word.replace(_SLASH, "/") for name, word in words.items()}
-        if method not in _SAFE and (reason := why_foreign(request.headers)):
+        if method not in _SAFE and (reason := _why_foreign(request)):
             return refusal(HttpError(403, "FORBIDDEN_ORIGIN", details={"reason": reason})), True
         request.state.identity, request.state.basic_user = Identity(), ""
         if not route.public:
@@ -110,6 +120,18 @@ class App:
             if reason := request.state.identity.why_not(Right.VIEW):  # a user without any role sees nothing at all
                 return refusal(HttpError(403, "FORBIDDEN", details={"reason": reason})), True
         return await _handled(route.handler, request), route.logged
+
+    def _why_misdirected(self, request: Request, *, any_host: bool) -> str:
+        """Return why nobody may call us by the host name that the request gives; "" if it is one of ours.
+
+        See common/origin.py for what this prevents.
+        """
+        headers = request.headers
+        if any_host and not is_from_browser(
+            headers.get("sec-fetch-site", ""), headers.get("origin", ""), headers.get("user-agent", "")
+        ):
+            return ""
+        return self._hosts.why_not(headers.get("host", ""), "--allowed-host")
 
     def _answer_without_route(self, request: Request, method: str, path: str) -> tuple[Response, bool]:
         if (target := self._table.redirect(method, path)) is not None:
@@ -128,6 +150,11 @@ class App:
             response.headers.setdefault("cache-control", "no-store")
         if hasattr(response, "body") and _takes_gzip(request):
             _compress(response)
+
+
+def _why_foreign(request: Request) -> str:
+    headers = request.headers
+    return why_foreign(headers.get("sec-fetch-site", ""), headers.get("origin", ""), headers.get("host", ""))
 
 
 async def _handled(handler: Handler, request: Request) -> Response:

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 def routes(services: Services) -> list[Route]:
     monitoring = _Monitoring(services)
+    # Probes and Prometheus come by whatever name or address they are configured with. /ping and /healthz tell nothing;
+    # /metrics names topics and channels, so that it is not for the page of a foreign host.
     return [
-        Route("GET", "/ping", monitoring.ping, public=True),
-        Route("GET", "/healthz", monitoring.healthz, logged=False, public=True),
-        Route("GET", "/metrics", monitoring.metrics, logged=False),
+        Route("GET", "/ping", monitoring.ping, public=True, any_host=True),
+        Route("GET", "/healthz", monitoring.healthz, logged=False, public=True, any_host=True),
+        Route("GET", "/metrics", monitoring.metrics, logged=False, any_host=True),
     ]
 
 

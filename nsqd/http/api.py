@@ -31,7 +31,8 @@ from nsqd.readers import Readers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from common.http_api import Attend
+    from common.http_api import Attend, Request
+    from common.same_site import SameSite
     from common.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
     from nsqd.http.calls import Bridge, DurableTurn
@@ -58,6 +59,7 @@ def make_app(
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
+    same_site: SameSite | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[Endpoint]:
     """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `common.web`, or a test's.
@@ -78,8 +80,18 @@ def make_app(
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
     )
     routes = _routes(handlers, debug_routes(run_trio))
-    check = guard.check if guard is not None else None
+    check = _checks(same_site, guard)
     return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, unfinished=unfinished)
+
+
+def _checks(same_site: SameSite | None, guard: Guard | None) -> Callable[[Request, Endpoint], Response | None]:
+    def check(request: Request, endpoint: Endpoint) -> Response | None:
+        refusal = same_site.refusal(request, endpoint) if same_site is not None else None
+        if refusal is None and guard is not None:
+            refusal = guard.check(request, endpoint)
+        return refusal
+
+    return check
 
 
 class _Handlers(NamedTuple):

@@ -92,8 +92,12 @@ class QuickRoutes:
         date: HttpDate | None = None,
         guard: Guard | None = None,
         unfinished: UnfinishedBodies | None = None,
+        *,
+        left_out: frozenset[bytes] = frozenset(),
     ) -> None:
+        """`left_out` are further headers, in lower case, whose requests are left to the application."""
         self.publishing = publishing
+        self._not_ours = _NOT_OURS | left_out
         self.unfinished = unfinished or UnfinishedBodies(publishing.limits.max_body)
         self.guard = guard
         self.heads: dict[bytes, _Head] = {}
@@ -104,7 +108,7 @@ class QuickRoutes:
 
     def learn(self, head: bytes) -> _Head | None:
         """Parse a head and remember it. None: it is not for the short path."""
-        known = _parse(head)
+        known = _parse(head, self._not_ours)
         if known is None:
             return None
         if known.kind == _PUB:
@@ -387,7 +391,7 @@ class _Parsed:
         self.complete = True
 
 
-def _parse(head: bytes) -> _Head | None:
+def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
     if len(head) > _LONGEST_HEAD or not _may_be_ours(head):
         return None
     parsed = _Parsed()
@@ -411,7 +415,7 @@ def _parse(head: bytes) -> _Head | None:
     length = 0
     authorization = b""
     for name, value in parsed.headers:
-        if name in _NOT_OURS:
+        if name in not_ours:
             return None
         if name == b"content-length":
             length = int(value)

@@ -19,6 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The tests that show a flag's effect.
 SHOWN_BY = {
+    "tests/e2e/test_browsers.py": {
+        "http-allowed-host": "with_the_option_programs_and_our_own_pages_publish",
+        "http-same-site": "publishing_from_another_site_is_nsqs_unless_the_option_says_otherwise",
+    },
     "tests/e2e/test_flags.py": {
         "broadcast-address": "the_broadcast_address_and_ports_are_what_is_registered",
         "broadcast-tcp-port": "the_broadcast_address_and_ports_are_what_is_registered",
