@@ -17,8 +17,8 @@ class Right(StrEnum):
     VIEW = "viewer"  # see numbers
     PAYLOAD = "payload"  # see the content of messages
     PUBLISH = "publish"
-    OPERATE = "operator"  # pause, create, empty
-    ADMIN = "admin"  # delete, remove from a node, move a channel, republish ranges
+    OPERATE = "operator"  # pause, create
+    ADMIN = "admin"  # delete, empty, remove from a node, move a channel, republish ranges
 
 
 _CHANGING: Final = frozenset((Right.PUBLISH, Right.OPERATE, Right.ADMIN))

@@ -67,7 +67,17 @@ class Action:
         return Right.ADMIN if self.kind in _FOR_ADMINS else Right.OPERATE
 
 
-_FOR_ADMINS: Final = frozenset((Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL, Kind.REMOVE_FROM_NODE, Kind.SEEK_CHANNEL))
+# What loses messages, whether by the name of deleting or of emptying, or delivers them again.
+_FOR_ADMINS: Final = frozenset(
+    (
+        Kind.DELETE_TOPIC,
+        Kind.DELETE_CHANNEL,
+        Kind.EMPTY_TOPIC,
+        Kind.EMPTY_CHANNEL,
+        Kind.REMOVE_FROM_NODE,
+        Kind.SEEK_CHANNEL,
+    )
+)
 _OF_CHANNELS: Final = frozenset(
     (
         Kind.CREATE_CHANNEL,

@@ -419,11 +419,13 @@ def test_roles_hold_on_the_old_api_too(cluster: Cluster, a_topic: str, tmp_path:
         assert admin.json("GET", f"/api/topics/{a_topic}").status == 403
         assert admin.json("POST", f"/api/topics/{a_topic}", {"action": "pause"}, **ana).status == 200
         assert admin.json("DELETE", f"/api/topics/{a_topic}", **ana).status == 403
+        assert admin.json("POST", f"/api/topics/{a_topic}/c", {"action": "empty"}, **ana).status == 403
         assert admin.http("PUT", "/config/log_level", b"debug").status == 403  # the address is not enough
         lines = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(it["what"], it["user"], it["result"]) for it in lines] == [
         ("pause_topic", "ana", "ok"),
         ("delete_topic", "ana", "refused"),
+        ("empty_channel", "ana", "refused"),
     ]
 
 

@@ -66,6 +66,8 @@ ALLOWED = {
     ("POST", "/topic/unpause?topic=t"): {"operator", "admin"},
     ("POST", "/topic/create?topic=new"): {"admin"},
     ("POST", "/channel/create?topic=t&channel=c"): {"admin"},
+    ("POST", "/topic/empty?topic=t"): {"admin"},
+    ("POST", "/channel/empty?topic=t&channel=c"): {"admin"},
     ("GET", "/ping"): {"publisher", "reader", "operator", "admin", "stranger", ""},
     ("GET", "/readyz"): {"publisher", "reader", "operator", "admin", "stranger", ""},
 }

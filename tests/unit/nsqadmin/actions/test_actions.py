@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
 from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, Topic, TopicNode
 from tests.support import picture
@@ -55,6 +56,15 @@ def test_emptying_names_what_is_lost_and_wants_the_name_typed() -> None:
     assert made.danger is Danger.LOSES_MESSAGES
     assert made.must_type == "c"
     assert made.consequences[0].severity is Severity.PROBLEM
+
+
+def test_emptying_needs_the_right_to_delete_as_it_loses_as_much() -> None:
+    emptying, deleting = (
+        Action(kind=kind, topic="t", channel="c") for kind in (Kind.EMPTY_CHANNEL, Kind.DELETE_CHANNEL)
+    )
+    assert emptying.right is deleting.right is Right.ADMIN
+    assert Action(kind=Kind.EMPTY_TOPIC, topic="t").right is Right.ADMIN
+    assert Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c").right is Right.OPERATE
 
 
 def test_a_few_messages_need_no_typing() -> None:
