@@ -13,6 +13,7 @@ import trio
 from common.web import run_trio
 from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
 from nsqadmin.cluster.model import Activity
+from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError
 from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
 
@@ -61,7 +62,8 @@ class Executor:
     async def perform(self, action: Action, caller: Caller) -> Receipt:
         """Do what `execute` does; for callers on trio."""
         began, at = trio.current_time(), time()
-        with trio.CancelScope(shield=True):  # each request has its own deadline
+        user = caller.identity.user or caller.basic_user
+        with trio.CancelScope(shield=True), acting_for(user):  # each request has its own deadline
             steps, failure, errors = await self._carry_out(action)
         receipt = Receipt(
             action=action,

@@ -31,6 +31,7 @@ from common.recipients import host_and_port
 from common.startup import StartupError
 from common.wire.quoting import quote
 from nsqadmin.upstream import sliced_json
+from nsqadmin.upstream.acting import user_header
 from nsqadmin.upstream.token import Token, Way
 from nsqadmin.upstream.unpacking import Body, TooLarge
 
@@ -228,6 +229,8 @@ class Upstream:
         with _as_upstream_error(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
         withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
+        if method == "POST":
+            way = replace(way, headers={**way.headers, **user_header()})
         for _ in range(_MOST_REDIRECTS + 1):
             answer = await self._exchange(method, url, way, body, place)
             if answer.status not in _REDIRECTS or not answer.location:

@@ -40,3 +40,4 @@ class Endpoint(Route):
     """A route of nsqd, with the access that it requires."""
 
     access: Access
+    change: str = ""  # what it changes, for the record of changes (nsqd/http/changes.py); "" if it changes nothing

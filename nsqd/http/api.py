@@ -18,6 +18,7 @@ from nsqd.http.access import (
     Endpoint,
 )
 from nsqd.http.calls import Calls
+from nsqd.http.changes import Changes
 from nsqd.http.channels import ChannelEndpoints
 from nsqd.http.config import ConfigEndpoints
 from nsqd.http.debug import debug_routes
@@ -78,8 +79,9 @@ def make_app(
         topics=TopicEndpoints(calls),
         channels=ChannelEndpoints(calls, reading),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
+        changes=Changes(time_ns),
     )
-    routes = _routes(handlers, debug_routes(run_trio))
+    routes = [handlers.changes.noting(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
     check = _checks(same_site, guard)
     return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, unfinished=unfinished)
 
@@ -102,6 +104,7 @@ class _Handlers(NamedTuple):
     topics: TopicEndpoints
     channels: ChannelEndpoints
     config: ConfigEndpoints
+    changes: Changes
 
 
 def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
@@ -115,26 +118,27 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("GET", "/topic/read", it.history.read, access=READ_TOPIC),
         # A reader may report how far it has read. It does so again and again, so this is not logged.
         Endpoint("POST", "/topic/reader", it.readers.report, access=READ_TOPIC, logged=False),
-        Endpoint("POST", "/topic/reader/delete", it.readers.forget, access=OPERATE_TOPIC),
-        Endpoint("POST", "/topic/create", it.topics.create, access=ADMIN_TOPIC),
-        Endpoint("POST", "/topic/delete", it.topics.delete, access=ADMIN_TOPIC),
-        Endpoint("POST", "/topic/empty", it.topics.empty, access=ADMIN_TOPIC),
-        Endpoint("POST", "/topic/pause", it.topics.pause, access=OPERATE_TOPIC),
-        Endpoint("POST", "/topic/unpause", it.topics.unpause, access=OPERATE_TOPIC),
-        Endpoint("POST", "/channel/create", it.channels.create, access=ADMIN_TOPIC),
-        Endpoint("POST", "/channel/delete", it.channels.delete, access=ADMIN_TOPIC),
-        Endpoint("POST", "/channel/empty", it.channels.empty, access=ADMIN_TOPIC),
-        Endpoint("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC),
+        Endpoint("POST", "/topic/reader/delete", it.readers.forget, access=OPERATE_TOPIC, change="forget_reader"),
+        Endpoint("POST", "/topic/create", it.topics.create, access=ADMIN_TOPIC, change="create_topic"),
+        Endpoint("POST", "/topic/delete", it.topics.delete, access=ADMIN_TOPIC, change="delete_topic"),
+        Endpoint("POST", "/topic/empty", it.topics.empty, access=ADMIN_TOPIC, change="empty_topic"),
+        Endpoint("POST", "/topic/pause", it.topics.pause, access=OPERATE_TOPIC, change="pause_topic"),
+        Endpoint("POST", "/topic/unpause", it.topics.unpause, access=OPERATE_TOPIC, change="unpause_topic"),
+        Endpoint("POST", "/channel/create", it.channels.create, access=ADMIN_TOPIC, change="create_channel"),
+        Endpoint("POST", "/channel/delete", it.channels.delete, access=ADMIN_TOPIC, change="delete_channel"),
+        Endpoint("POST", "/channel/empty", it.channels.empty, access=ADMIN_TOPIC, change="empty_channel"),
+        Endpoint("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC, change="seek_channel"),
         Endpoint("GET", "/channel/position", it.channels.position, access=READ_TOPIC),
-        Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC),
-        Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC),
+        Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
+        Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
         Endpoint("GET", "/config/{option}", it.config.get_option, access=READ_NODE),
-        Endpoint("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE),
+        Endpoint("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE, change="set_option"),
         *debug,
         Endpoint("GET", "/metrics", it.node.metrics, access=READ_NODE, logged=False),
         Endpoint("GET", "/healthz", it.node.ping, access=OPEN, logged=False),
         Endpoint("GET", "/readyz", it.node.ready, access=OPEN, logged=False),
-        Endpoint("POST", "/drain", it.node.drain, access=OPERATE_NODE),
+        Endpoint("GET", "/changes", it.changes.show, access=READ_TOPIC, logged=False),
+        Endpoint("POST", "/drain", it.node.drain, access=OPERATE_NODE, change="drain"),
     ]
 
 

@@ -75,8 +75,8 @@ def debug_routes(run_trio: RunTrio) -> list[Endpoint]:
         ),
         Endpoint("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), access=OPERATE_NODE, logged=False),
         Endpoint("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
-        Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE),
-        Endpoint("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE),
+        Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE, change="set_block_rate"),
+        Endpoint("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE, change="free_memory"),
     ]
 
 

@@ -29,12 +29,12 @@ FORBIDDEN: Final = HttpError(403, "FORBIDDEN").response
 class _Verdict:
     refusal: Response | None  # None: the request may be answered
     is_limited: bool = False  # the answer must be about the topic alone
+    holder: str = ""  # the name of who asks
 
 
 _IS_UNKNOWN: Final = _Verdict(UNKNOWN)
 _IS_FORBIDDEN: Final = _Verdict(FORBIDDEN)
 _MAY: Final = _Verdict(None)
-_MAY_WITHIN_LIMITS: Final = _Verdict(None, is_limited=True)
 
 
 class Guard:
@@ -47,11 +47,11 @@ class Guard:
     def check(self, request: Request, endpoint: Endpoint) -> Response | None:
         """Return the answer to a request that is refused, or None if it may be answered.
 
-        In the latter case, note in the request whether its holder is limited to topics.
+        In the latter case, note in the request who its holder is, and whether that one is limited to topics.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
-        request.is_limited = verdict.is_limited
+        request.is_limited, request.holder = verdict.is_limited, verdict.holder
         return verdict.refusal
 
     def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
@@ -82,7 +82,7 @@ class Guard:
         topic = _topic_in(query) if access.scope is Scope.TOPIC else None
         if not holder.may(access.role, topic):
             return _IS_FORBIDDEN
-        return _MAY_WITHIN_LIMITS if holder.topics else _MAY
+        return _Verdict(None, is_limited=bool(holder.topics), holder=holder.name)
 
 
 def token_of(authorization: bytes) -> bytes:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.client import TIMEOUT
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, eventually, needs_module
+from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -346,3 +346,19 @@ def test_a_saved_snapshot_is_shown_without_a_cluster(admin: Nsqadmin, a_topic: s
         assert (refused.status, refused.json["reason"]) == (403, "this is a snapshot: nothing can be changed")
         with stream(shown, f"/events?scope=topic:{a_topic}") as events:
             assert next(events)[0] == "health"
+
+
+# Who did it
+
+
+def test_a_node_notes_the_user_of_nsqadmin(cluster: Cluster, admin: Nsqadmin, a_topic: str) -> None:
+    action = {"kind": "pause_channel", "topic": a_topic, "channel": "c"}
+    admin.json("POST", "/api/v2/actions", action, X_Forwarded_User="Ana M\xfcller <ana@example>")
+    for node in cluster.nodes:
+        (change,) = (it for it in changes(node, a_topic) if it["what"] == "pause_channel")
+        assert (change["user"], change["user_agent"]) == ("Ana M\xfcller <ana@example>", "nsqadmin")
+
+
+def changes(node: Nsqd, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = node.http("GET", f"/changes?topic={topic}").json["changes"]
+    return found

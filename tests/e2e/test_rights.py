@@ -292,3 +292,27 @@ def client_tls(made: Certificates) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(made.authority))
     context.load_cert_chain(made.certificate, made.key)
     return context
+
+
+def test_changes_name_their_holder_and_show_nothing_of_other_topics(start_nsqd: StartNsqd, file: Path) -> None:
+    file.write_text(
+        allow("on call", "operate") + allow("admin", "admin") + allow("limited", "read", topics=("orders",))
+    )
+    nsqd = start_nsqd(f"rights-file={file}")
+    for topic in ("orders", "secret"):
+        ask(nsqd, "admin", "POST", f"/topic/create?topic={topic}")
+        ask(nsqd, "on call", "POST", f"/topic/pause?topic={topic}")
+    assert ask(nsqd, "limited", "POST", "/topic/unpause?topic=orders").status == 403
+    all_of_them = ask(nsqd, "admin", "GET", "/changes").json["changes"]
+    assert [(it["what"], it["topic"], it["who"]) for it in all_of_them] == [
+        ("create_topic", "orders", "admin"),
+        ("pause_topic", "orders", "on call"),
+        ("create_topic", "secret", "admin"),
+        ("pause_topic", "secret", "on call"),
+    ]
+    assert ask(nsqd, "limited", "GET", "/changes").status == 403
+    assert ask(nsqd, "limited", "GET", "/changes?topic=secret").status == 403
+    limited = ask(nsqd, "limited", "GET", "/changes?topic=orders")
+    assert [it["who"] for it in limited.json["changes"]] == ["admin", "on call"]
+    assert b"secret" not in limited.body
+    eventually(lambda: 'CHANGE: pause_topic topic="orders" channel="" "" who="on call"' in nsqd.log)

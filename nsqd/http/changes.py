@@ -1,0 +1,129 @@
+"""Who has changed what over HTTP: a line of the log for each change, and the newest of them for `GET /changes`.
+
+Published messages, and reports of readers, are no changes in this sense.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from common.http_api import HttpError, Request, Response, Stream, json
+from common.wire.quoting import quote
+from nsqd.http.access import Endpoint, Scope
+
+log = logging.getLogger(__name__)
+
+KEPT: Final = 1000  # changes; with texts that are cut, about a megabyte at most
+_LONGEST: Final = 200  # characters of a text that the peer chooses
+_DIGITS: Final = 19
+_FAILED: Final = range(400, 500)  # the request was refused; after a 500 the change is in effect, see nsqd/http/calls.py
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change, as `/changes` shows it. The class has slots, and there are at most `KEPT`."""
+
+    n: int
+    at: int  # nanoseconds since 1970
+    what: str  # nsqadmin's word for the action: "pause_channel"
+    topic: str
+    channel: str
+    detail: str  # the other arguments: "from=earliest"
+    who: str  # the name of the token's or certificate's holder, or else the address
+    remote: str
+    user: str  # whom nsqadmin names as its user. Anybody can send that, so it decides nothing
+    user_agent: str
+
+
+class Changes:
+    def __init__(self, wall: Callable[[], int]) -> None:
+        """`wall` returns nanoseconds since 1970."""
+        self._wall = wall
+        self._newest: deque[Change] = deque(maxlen=KEPT)
+        self._last = 0  # the number of the newest change
+
+    def noting(self, endpoint: Endpoint) -> Endpoint:
+        """Return the endpoint with a handler that notes each change; an endpoint that changes nothing, as it is."""
+        if not endpoint.change:
+            return endpoint
+        handler = endpoint.handler
+
+        async def noted(request: Request) -> Response | Stream:
+            try:
+                answer = await handler(request)
+            except HttpError as error:
+                if error.status not in _FAILED:
+                    self._note(endpoint, request)
+                raise
+            if answer.status not in _FAILED:
+                self._note(endpoint, request)
+            return answer
+
+        return replace(endpoint, handler=noted)
+
+    def _note(self, endpoint: Endpoint, request: Request) -> None:
+        arguments = request.query()
+        about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
+        topic, channel = ((arguments.get(name, "") if name in about else "") for name in ("topic", "channel"))
+        others = {**request.words, **{name: text for name, text in arguments.items() if name not in about}}
+        self._last += 1
+        change = Change(
+            n=self._last,
+            at=self._wall(),
+            what=endpoint.change,
+            topic=topic[:_LONGEST],
+            channel=channel[:_LONGEST],
+            detail=" ".join(f"{name}={text}" for name, text in others.items())[:_LONGEST],
+            who=request.holder or request.remote,
+            remote=request.remote,
+            user=_text(unquote_to_bytes(request.headers.get(b"nsqadmin-user", b""))),
+            user_agent=_text(request.headers.get(b"user-agent", b"")),
+        )
+        self._newest.append(change)
+        log.info(
+            "CHANGE: %s topic=%s channel=%s %s who=%s remote=%s user=%s agent=%s",
+            change.what,
+            _quoted(change.topic),
+            _quoted(change.channel),
+            _quoted(change.detail),
+            _quoted(change.who),
+            change.remote,
+            _quoted(change.user),
+            _quoted(change.user_agent),
+        )
+
+    async def show(self, request: Request) -> Response:
+        """Answer with the changes after a number, the oldest first.
+
+        A request that names a topic gets the changes of that topic only, and a holder limited to topics has to name one.
+        """
+        arguments = request.query()
+        after, limit = _number(arguments, "after", 0), _number(arguments, "limit", KEPT)
+        if after > self._last:  # a number from before a restart, after which numbers begin again
+            after = 0
+        topic = arguments.get("topic")
+        found = [it for it in self._newest if it.n > after and (topic is None or it.topic == topic)]
+        shown = found[:limit]
+        # Changes of other topics need not be looked at again.
+        reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
+        return json({"changes": [asdict(it) for it in shown], "next": reached})
+
+
+def _number(arguments: dict[str, str], name: str, default: int) -> int:
+    text = arguments.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return int(text)
+
+
+def _text(header: bytes) -> str:
+    return header.decode("utf-8", "replace")[:_LONGEST]
+
+
+def _quoted(text: str) -> str:
+    return quote(text.encode("utf-8", "surrogateescape")).decode()
