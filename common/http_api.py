@@ -204,6 +204,12 @@ def parse_query(query: bytes) -> dict[str, str]:
     return arguments
 
 
+def query_values(query: bytes, name: str) -> list[str]:
+    """Return all values of one argument of a query that `parse_query` accepts."""
+    pairs = [piece.partition(b"=") for piece in query.split(b"&")]
+    return [_unescape(value) for found, _, value in pairs if found and _unescape(found) == name]
+
+
 def _unescape(escaped: bytes) -> str:
     if b"%" not in escaped and b"+" not in escaped:
         return escaped.decode("utf-8", "surrogateescape")

@@ -34,6 +34,9 @@ ChannelChange = (
     tuple[Literal["hold"], str, str, bool]  # whether it is paused
     | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished, exceptions too
     | tuple[Literal["seek"], str, str, int]  # exceptions are dropped; the cursor stands here, perhaps further back
+    # cursor, end, [a, b), [c, d) ... to skip, then sequence, attempts, due_ms (0: at once) and the next three ...:
+    # so much waits before `end`, and nothing else; what lies at or behind `end` stays as it is
+    | tuple[Literal["restore"], str, str, int, int, Sequence[int], Sequence[int]]
     | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered here
     | tuple[Literal["progress"], str, str, int, Sequence[int]]  # the cursor is here; [a, b), [c, d) ... were finished
     # attempts, sequences: delivered again, for the attempts-th time

@@ -18,6 +18,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery, InFlight
 from nsqd.broker.kept import Kept
@@ -511,6 +512,82 @@ class Channel:
         self._forget_all(cursor)
         self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once, so that no segment is removed that is needed again
+
+    def backlog(self, most: int) -> Backlog | None:
+        """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
+        if len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred) > most:
+            return None
+        waiting = list(self._all_waiting())
+        return Backlog(
+            next=self.cursor,
+            end=self.topic.handed_over,
+            finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
+            requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
+            deferred=[entry for entry in waiting if entry[2]],
+        )
+
+    def restore_backlog(self, backlog: Backlog) -> Restored:
+        """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
+
+        What is in flight now stays in flight. What the log no longer has is left out.
+        """
+        assert self.kept is None, "what is ephemeral has no past"
+        self.record_progress()
+        end, readable = backlog.end, self.topic.log.next_readable
+        held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
+        requeued = [it for it in backlog.requeued if it[0] not in held and readable(it[0]) == it[0]]
+        deferred = [it for it in backlog.deferred if it[0] not in held and readable(it[0]) == it[0]]
+        places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
+        cursor = min(max(backlog.next, self.topic.log.first), end)
+        skipped = joined(from_place([*backlog.finished, *((place, place + 1) for place in places)], cursor))
+        waiting = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
+        waiting += [it for entry in deferred for it in entry]
+        flat = [sequence for bounds in skipped for sequence in bounds]
+        self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
+        self._replace_before(end, cursor, skipped)
+        self.retries.replace_before(end, requeued)
+        due = self._work.due_from_wall
+        self.deferred.replace_before(
+            end, [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
+        )
+        self._set_alarm()
+        self.topic.need_again(min([self.cursor, *places]))
+        ahead = end - cursor - sum(stop - start for start, stop in skipped)
+        restored = ahead + len(requeued) + len(deferred) + backlog.count_among(held)
+        return Restored(restored, backlog.count - restored)
+
+    def _replace_before(self, end: int, cursor: int, skipped: list[tuple[int, int]]) -> None:
+        """Move the cursor, and replace the skip ranges before `end`. What it has passed behind `end` stays passed."""
+        later = [(end, self.cursor), *from_place(self.skips, max(end, self.cursor))]
+        self.skips = SkipRanges()
+        for start, stop in [*skipped, *later]:
+            self.skips.add(start, stop)
+        self._counted_from = min(self._counted_from, cursor)
+        self._batch = None
+        self._saved_cursor = cursor
+        self.cursor = self.skips.pass_over(cursor)
+        self._work.changed[self] = None
+        self.wants_attention()
+
+    def redeliver(self, sequences: Iterable[int]) -> Redelivered:
+        """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
+        assert self.kept is None, "what is ephemeral has no past"
+        self.record_progress()
+        wanted = set(sequences)
+        waiting: set[int] = set()
+        for piece in self.exceptions():
+            waiting |= wanted.intersection(piece)
+        skips = list(self.skips)
+        waiting |= {sequence for sequence in wanted if sequence >= self.cursor and not is_in(sequence, skips)}
+        readable = self.topic.log.next_readable
+        again = sorted(sequence for sequence in wanted - waiting if readable(sequence) == sequence)
+        if again:
+            for sequence in again:
+                self.retries.add(sequence, 0)
+            self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
+            self.topic.need_again(again[0])
+            self.wants_attention()
+        return Redelivered(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
 
     def _forget_all(self, cursor: int) -> None:
         self.in_flight.clear()

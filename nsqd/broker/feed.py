@@ -24,5 +24,9 @@ class Feed(metaclass=ABCMeta):
         """Tell the log what no channel needs any more."""
 
     @abstractmethod
+    def need_again(self, sequence: int) -> None:
+        """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
+
+    @abstractmethod
     def delete_channel(self, name: str) -> bool:
         """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""

@@ -7,7 +7,7 @@ An integer of three packed fields costs 36 bytes, and the garbage collector neve
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -34,6 +34,9 @@ class SkipRanges:
         for packed in self._ranges:
             start = packed >> _LENGTH_BITS
             yield start, start + (packed & _LENGTH_MASK)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
 
     def copy(self) -> SkipRanges:
         copied = SkipRanges()
@@ -135,6 +138,10 @@ class Pins:
         """Return a sequence that no position is below; the lowest may be a little higher. None: there are none."""
         return min(self._blocks) << 16 if self._blocks else None
 
+    def refill(self, sequences: Iterable[int]) -> None:
+        """Replace all positions."""
+        self._blocks = Counter([sequence >> 16 for sequence in sequences])
+
     def clear(self) -> None:
         self._blocks.clear()
 
@@ -167,6 +174,13 @@ class Retries:
     def add(self, sequence: int, attempts: int) -> None:
         self._queue.append(sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
         self.pins.add(sequence)
+
+    def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
+        """Replace all positions before `end` by these (sequence, attempts), which come first."""
+        queue = [sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK for sequence, attempts in positions]
+        queue += [packed for packed in self._queue if packed >> _ATTEMPTS_BITS >= end]
+        self._queue = deque(queue)
+        self.pins.refill([packed >> _ATTEMPTS_BITS for packed in queue])
 
     def peek(self) -> tuple[int, int]:
         packed = self._queue[0]
@@ -230,6 +244,12 @@ class Deferred:
             self._heap.append((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
             self.pins.add(sequence)
         heapify(self._heap)
+
+    def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
+        """Replace all positions before `end` by these (due, sequence, attempts)."""
+        self._heap = [packed for packed in self._heap if packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK >= end]
+        self.pins.refill([packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in self._heap])
+        self.fill(iter(positions))
 
     def next_due(self) -> int | None:
         return self._heap[0] >> (_SEQUENCE_BITS + _ATTEMPTS_BITS) if self._heap else None

@@ -134,6 +134,22 @@ class ChannelState:
         self.skips.clear()
         self.waiting.clear()
 
+    def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
+        """Replace what waits before `end`.
+
+        What the cursor has passed behind `end` is skipped from now on, as the cursor may come back from before it. A
+        doubt about what lies there stays.
+        """
+        passed = [(end, self.cursor)] if end < self.cursor else []
+        later = [*passed, *((max(start, end), stop) for start, stop in self.skips if stop > end)]
+        self.cursor = cursor
+        self.skips.clear()
+        for start, stop in [*zip(skipped[::2], skipped[1::2], strict=True), *later]:
+            self.skip(start, stop)
+        self.waiting = {sequence: place for sequence, place in self.waiting.items() if sequence >= end}
+        for sequence, attempts, due_ms in zip(waiting[::3], waiting[1::3], waiting[2::3], strict=True):
+            self.waiting[sequence] = (attempts, due_ms)
+
     @property
     def needed(self) -> int:
         """The first sequence that is neither passed nor skipped."""
@@ -349,6 +365,8 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
             channel.empty(cursor)
         case ("seek", _, _, cursor):
             channel.seek(cursor)
+        case ("restore", _, _, cursor, end, skipped, waiting):
+            channel.restore(cursor, end, skipped, waiting)
         case ("skip", _, _, start, end):
             channel.skip(start, end)
         case _:

@@ -261,6 +261,14 @@ class Topic(Feed):
             self._drop_outdated()
         self.log.release(self.low_water(), self.passed())
 
+    def need_again(self, sequence: int) -> None:
+        for channel in self.channels.values():
+            channel.record_progress()
+        # Copying messages forward may be under way, without those that are needed again. For the log this looks as if
+        # a cursor had gone back there: it keeps the originals (see `Carrying`). Then it learns where the cursors are.
+        self.log.release(min(sequence, self.low_water()))
+        self.let_go()
+
     def _drop_outdated(self) -> None:
         """Drop what waited for a first channel longer than this topic's own retention allows."""
         outdated = min(self.log.outdated(), self._written_tail)
@@ -306,12 +314,16 @@ class Topic(Feed):
 
     # Channels
 
-    def channel(self, name: str) -> Channel:
-        """Return the channel of this name, and create it if need be. The first channel gets what has waited."""
+    def channel(self, name: str, *, cursor: int | None = None) -> Channel:
+        """Return the channel of this name, and create it if need be. The first channel gets what has waited.
+
+        A new channel begins at `cursor`, or else where messages are handed over now.
+        """
         channel = self.channels.get(name)
         if channel is None:
             was_flowing = self.flowing
-            channel = Channel(name, self, self._work, cursor=self.handed_over, ephemeral=is_ephemeral(name))
+            begins = self.handed_over if cursor is None else cursor
+            channel = Channel(name, self, self._work, cursor=begins, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
             self._record_name(channel, ("channel", self.name, name, channel.cursor))
             self._work.note(f"TOPIC({self.name}): new channel({name})")

@@ -17,6 +17,7 @@ from nsqd.http.access import (
     READ_TOPIC,
     Endpoint,
 )
+from nsqd.http.backlog import BacklogEndpoints
 from nsqd.http.calls import Calls
 from nsqd.http.changes import Changes
 from nsqd.http.channels import ChannelEndpoints
@@ -78,6 +79,7 @@ def make_app(
         readers=ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns),
         topics=TopicEndpoints(calls),
         channels=ChannelEndpoints(calls, reading),
+        backlogs=BacklogEndpoints(calls, history.find),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         changes=Changes(time_ns),
     )
@@ -103,6 +105,7 @@ class _Handlers(NamedTuple):
     readers: ReaderEndpoints
     topics: TopicEndpoints
     channels: ChannelEndpoints
+    backlogs: BacklogEndpoints
     config: ConfigEndpoints
     changes: Changes
 
@@ -129,6 +132,9 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("POST", "/channel/empty", it.channels.empty, access=ADMIN_TOPIC, change="empty_channel"),
         Endpoint("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC, change="seek_channel"),
         Endpoint("GET", "/channel/position", it.channels.position, access=READ_TOPIC),
+        Endpoint("GET", "/channel/state", it.backlogs.state, access=READ_TOPIC),
+        Endpoint("POST", "/channel/restore", it.backlogs.restore, access=OPERATE_TOPIC, change="restore_channel"),
+        Endpoint("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
         Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
         Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
         Endpoint("GET", "/config/{option}", it.config.get_option, access=READ_NODE),

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from common.http_api import HttpError, Request, Response, Stream, json
+from common.http_api import HttpError, Request, Response, Stream, json, query_values
 from common.wire.quoting import quote
 from nsqd.http.access import Endpoint, Scope
 
@@ -70,7 +70,9 @@ class Changes:
         arguments = request.query()
         about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
         topic, channel = ((arguments.get(name, "") if name in about else "") for name in ("topic", "channel"))
-        others = {**request.words, **{name: text for name, text in arguments.items() if name not in about}}
+        others = list(request.words.items())
+        for name in [name for name in arguments if name not in about]:
+            others += [(name, text) for text in query_values(request.query_string, name)]
         self._last += 1
         change = Change(
             n=self._last,
@@ -78,7 +80,7 @@ class Changes:
             what=endpoint.change,
             topic=topic[:_LONGEST],
             channel=channel[:_LONGEST],
-            detail=" ".join(f"{name}={text}" for name, text in others.items())[:_LONGEST],
+            detail=" ".join(f"{name}={text}" for name, text in others)[:_LONGEST],
             who=request.holder or request.remote,
             remote=request.remote,
             user=_text(unquote_to_bytes(request.headers.get(b"nsqadmin-user", b""))),

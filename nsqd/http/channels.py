@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import EMPTY, HttpError, Request, Response, json
-from common.wire.names import is_ephemeral
 from nsqd.http.history import find_sequence, place_argument
-from nsqd.http.names import channel_argument, find_channel, find_topic
+from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
 from nsqd.http.position import next_places
 
@@ -37,7 +36,7 @@ class ChannelEndpoints:
             with self._calls.journaled_turn():
                 find_topic(self._broker, topic_name).channel(name)
             return EMPTY
-        _check_lasting(topic_name, name)
+        check_lasting(topic_name, name)
         find_topic(self._broker, topic_name)
         pinned = await self._pinned(topic_name, place)
         with self._calls.journaled_turn():
@@ -52,7 +51,7 @@ class ChannelEndpoints:
         place = place_argument(request)
         if place is None:
             raise HttpError(400, "MISSING_ARG_FROM")
-        _check_lasting(topic_name, name)
+        check_lasting(topic_name, name)
         find_channel(self._broker, topic_name, name)
         pinned = await self._pinned(topic_name, place)
         with self._calls.journaled_turn():
@@ -64,7 +63,7 @@ class ChannelEndpoints:
 
     async def position(self, request: Request) -> Response:
         topic_name, name = channel_argument(request)
-        _check_lasting(topic_name, name)
+        check_lasting(topic_name, name)
         limit = request.query().get("limit", str(_PLACES))
         if not (limit.isascii() and limit.isdigit() and len(limit) < _DIGITS and int(limit) <= _MOST_PLACES):
             raise HttpError(400, "INVALID_ARG_LIMIT")
@@ -100,15 +99,6 @@ class ChannelEndpoints:
             action(find_channel(self._broker, topic_name, name))
         await self._calls.durable()
         return EMPTY
-
-
-def _check_lasting(topic: str, channel: str) -> None:
-    if is_ephemeral(topic):
-        raise HttpError(
-            400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
-        )
-    if is_ephemeral(channel):
-        raise HttpError(400, "EPHEMERAL_CHANNEL", details={"reason": "an ephemeral channel keeps no place in history"})
 
 
 def _cursor(topic: Topic, place: Pinned) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.http_api import HttpError
-from common.wire.names import is_valid_name
+from common.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
     from common.http_api import Request
@@ -56,3 +56,13 @@ def find_channel(broker: Broker, topic: str, name: str) -> Channel:
     if channel is None:
         raise HttpError(404, "CHANNEL_NOT_FOUND")
     return channel
+
+
+def check_lasting(topic: str, channel: str) -> None:
+    """Raise a 400 if the channel or its topic is ephemeral."""
+    if is_ephemeral(topic):
+        raise HttpError(
+            400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
+        )
+    if is_ephemeral(channel):
+        raise HttpError(400, "EPHEMERAL_CHANNEL", details={"reason": "an ephemeral channel keeps no place in history"})

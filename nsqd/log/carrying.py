@@ -48,8 +48,9 @@ class Carrying:
     cursor may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the
     segment [0, 500). While the thread writes, somebody moves a channel back to 200. When the job ends, the side file
     holds 17, but the channel needs 200 to 499 as well, and only the segment has them. So each step backwards begins a
-    new epoch, and a job of an earlier epoch removes no segment. The next plan carries from it anew; until then 17 is in
-    both places, which is harmless, as either copy will do.
+    new epoch, and a job of an earlier epoch removes nothing. The next plan carries from the same files anew; until then
+    17 is in both places, which is harmless, as either copy will do. A single finished message that is needed again also
+    begins a new epoch, wherever the cursors are.
     """
 
     def __init__(
@@ -148,9 +149,8 @@ class Carrying:
             self.due_at = self._host.now() + LONGEST_CARRY_INTERVAL
         if len(job.target):
             self._carried.add(job.target)
-        if job.done:
-            self._host.remove(self._carried.take_out(job.done))
         if job.epoch == self._epoch:
+            self._host.remove(self._carried.take_out(job.done))
             self._expiry.remove_before(min(job.end, self._passed))
 
 

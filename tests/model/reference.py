@@ -36,6 +36,7 @@ class Entry:
     forgotten: bool = False  # finished, and the journal has it
     was_deferred: bool = False  # published with a delay
     not_before: float = 0.0  # after a seek: deferred if the cursor meets it before this time
+    any_order: bool = False  # its first delivery may come before those of earlier messages, or behind later ones
     only_in_log: bool = False  # an ephemeral channel does not keep it, so it may be gone
 
 
@@ -105,6 +106,21 @@ class ChannelModel:
             self.entries[sequence] = Entry(sequence, not_before=not_before.get(sequence, 0.0))
         self.handed_over = max(self.handed_over, end - cursor)
         self.last_first = -1
+
+    def restore(self, restored: list[Entry], end: int) -> None:
+        """Have exactly these messages before `end` wait, besides those in flight."""
+        kept = {s for s, entry in self.entries.items() if s >= end or entry.place is Place.IN_FLIGHT}
+        for sequence, entry in self.entries.items():
+            if sequence not in kept:
+                entry.place, entry.forgotten = Place.DONE, True
+        self.entries.update((entry.sequence, entry) for entry in restored if entry.sequence not in kept)
+        self.last_first = -1
+
+    def redeliver(self, sequences: list[int]) -> list[int]:
+        """Have these messages wait again, and return those for which this changes something."""
+        found = [s for s in sequences if s not in self.entries or self.entries[s].place is Place.DONE]
+        self.entries.update((s, Entry(s, any_order=True)) for s in found)
+        return found
 
     def empty(self) -> None:
         for entry in self.entries.values():

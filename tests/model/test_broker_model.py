@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from common.wire.names import is_ephemeral
+from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
@@ -62,6 +63,15 @@ class Draft:
     topic: TopicModel
     bodies: list[bytes]
     delay_ms: int
+
+
+@dataclass
+class Noted:
+    """What a channel had to deliver when somebody looked."""
+
+    topic: str
+    channel: str
+    backlog: Backlog
 
 
 class Died(Exception):
@@ -125,6 +135,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.rotating: list[str] = []
         self.rotated_from = 0
         self.process_died = False
+        self.noted: list[Noted] = []
 
     def _new_broker(self) -> Broker:
         ids = IdSource(7, timestamp=self._timestamp(), reserved=self.store.reserved_ids, reserve=self.store.reserve_ids)
@@ -212,7 +223,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert entry.place is Place.WAITING or self._overdue(entry)
         assert attempts == entry.attempts + 1
         assert self.now >= entry.not_before - 1e-5, "early"
-        if attempts == 1 and not entry.was_deferred and not entry.not_before:
+        if attempts == 1 and not (entry.was_deferred or entry.not_before or entry.any_order):
             assert sequence > channel.last_first, "out of order"
             channel.last_first = sequence
         entry.place, entry.attempts, entry.owner = Place.IN_FLIGHT, attempts, client.number
@@ -470,6 +481,75 @@ class BrokerMachine(RuleBasedStateMachine):
         model.seek(cursor, end, topic.not_before)
         self._step_done()
 
+    @precondition(some_channel_with_a_past)
+    @rule(choice=SOME)
+    def note_a_backlog(self, choice: int) -> None:
+        channels = [it for it in self._channels() if not it[1].keeps]
+        topic, model, real = channels[choice % len(channels)]
+        self._set_time()
+        backlog = real.backlog(1000)
+        assert backlog is not None
+        assert backlog.count == len(model.entries) - model.count(Place.DONE)
+        self.noted = [*self.noted[-3:], Noted(topic.name, model.name, backlog)]
+
+    def some_backlog(self) -> bool:
+        return bool(self.noted)
+
+    @precondition(some_backlog)
+    @rule(choice=SOME)
+    def restore_a_backlog(self, choice: int) -> None:
+        noted = self.noted[choice % len(self.noted)]
+        topic, backlog = self.topics[noted.topic], noted.backlog
+        if backlog.end > self.broker.topics[topic.name].handed_over:
+            return  # a crash took back that the messages were handed over, and HTTP refuses the document
+        self._set_time()
+        if noted.channel not in topic.channels:
+            self._create_channel_from(topic, noted.channel, backlog.end)
+        model, real = topic.channels[noted.channel], self.broker.topics[topic.name].channels[noted.channel]
+        first = self.store.logs[topic.name].first
+        entries = self._entries_of(topic, backlog, first)
+        in_flight = [s for s in model.at(Place.IN_FLIGHT) if s < first]
+        result = real.restore_backlog(backlog)
+        assert result.restored == len(entries) + backlog.count_among(in_flight)
+        assert sum(result) == backlog.count
+        model.restore(entries, backlog.end)
+        cursor = min(max(backlog.next, first), backlog.end)
+        model.handed_over = max(model.handed_over, topic.handed_over - cursor)
+        self._step_done()
+
+    def _create_channel_from(self, topic: TopicModel, name: str, cursor: int) -> None:
+        cursor = max(cursor, self.store.logs[topic.name].first)
+        self.broker.topics[topic.name].channel(name, cursor=cursor)
+        model = topic.channels[name] = ChannelModel(name)
+        model.seek(cursor, topic.handed_over, topic.not_before)
+        self._advance(topic)
+
+    def _entries_of(self, topic: TopicModel, backlog: Backlog, first: int) -> list[Entry]:
+        """Return what the backlog says of messages that the log still has."""
+        finished, exceptions = backlog.finished, backlog.exceptions()
+        fresh = [s for s in range(backlog.next, backlog.end) if not is_in(s, finished) and s not in exceptions]
+        entries = [Entry(s, not_before=topic.not_before.get(s, 0.0)) for s in fresh]
+        for sequence, attempts in backlog.requeued:
+            entries.append(Entry(sequence, attempts=attempts, saved_attempts=attempts, any_order=True))
+        for sequence, attempts, due_ms in backlog.deferred:
+            due = max(self.now, (due_ms - self._timestamp() / 1e6) / 1e3 + self.now)
+            entries.append(Entry(sequence, Place.DEFERRED, attempts, due=due, saved_attempts=attempts, any_order=True))
+        return [entry for entry in entries if entry.sequence >= first]
+
+    @precondition(some_channel_with_a_past)
+    @rule(choice=SOME, start=SOME, length=st.integers(1, 6))
+    def redeliver(self, choice: int, start: int, length: int) -> None:
+        channels = [it for it in self._channels() if not it[1].keeps]
+        topic, model, real = channels[choice % len(channels)]
+        start %= topic.handed_over + 1
+        wanted = list(range(start, min(start + length, topic.handed_over)))
+        first = self.store.logs[topic.name].first
+        found = model.redeliver([sequence for sequence in wanted if sequence >= first])
+        result = real.redeliver(wanted)
+        assert result.redelivered == len(found)
+        assert sum(result) == len(wanted)
+        self._step_done()
+
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
         del topic.channels[name]
         if is_ephemeral(topic.name) and not topic.channels:
@@ -520,6 +600,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _forget_topic(self, topic: TopicModel) -> None:
         del self.topics[topic.name]
+        self.noted = [noted for noted in self.noted if noted.topic != topic.name]
         self.drafts = [draft for draft in self.drafts if draft.topic is not topic]
         self.topic_deleted = True
         self._close_clients()
@@ -618,6 +699,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._adopt(expected, never_left=int(within_turn))
         self.clients = []
         self.drafts = []
+        self.noted = [noted for noted in self.noted if noted.topic in self.topics]
         self.steps_left, self.before = 0, None
 
     def _crash_within_turn(self, stage: int) -> dict[str, TopicModel]:

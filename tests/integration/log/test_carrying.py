@@ -234,6 +234,35 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         topic.read_needed()
 
 
+def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path: Path) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1, 6}
+        topic.carry()
+        topic.publish(8)
+        topic.needed = {6, 9}
+        topic.release()
+        store.sync()
+        plan = topic.log.carrying.begin()
+        assert plan is not None
+        plan.need([6, 9])
+        job = topic.log.carrying.decide(plan, 0.0)
+        assert job is not None
+        assert len(job.done) == 0
+        topic.log.release(1)
+        topic.needed = {1, 6, 9}
+        topic.release()
+        job.perform(store.store.files)
+        assert len(job.done) == 1
+        store.store.end_carry(topic.log.carrying, job)
+        store.sync()
+        topic.read_needed()
+        topic.carry()
+        topic.read_needed()
+        assert topic.side_files() == ["carried.000003"]
+
+
 @pytest.mark.parametrize("is_decided", [True, False])
 def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided: bool) -> None:
     with opened(tmp_path, **SEGMENT) as store:

@@ -1,0 +1,93 @@
+"""What a channel still has to deliver, as a value that can be taken from a channel and given back to it.
+
+    finished before, except for the exceptions          delivered for the first time          not the channel's yet
+    ────────────────────────────────────────── next ─────────────────────────────── end ──────────────────────────
+           requeued, deferred                       except for `finished` ranges
+
+Somebody empties a channel by mistake, or moves or deletes it. Whoever has taken its backlog before can give it back:
+then every message before `end` waits again as it did, and every later one stays as it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """All that waits before `end`. What was in flight counts as requeued."""
+
+    next: int  # everything before it was delivered at least once
+    end: int  # where new messages come
+    finished: Sequence[tuple[int, int]]  # ascending ranges of [next, end), which hold none of the following
+    requeued: Sequence[tuple[int, int]]  # (sequence, attempts so far), in the order of delivery
+    deferred: Sequence[tuple[int, int, int]]  # (sequence, attempts so far, due in milliseconds of the wall clock)
+
+    @property
+    def count(self) -> int:
+        """The number of messages that wait."""
+        finished = sum(end - start for start, end in self.finished)
+        return self.end - self.next - finished + sum(sequence < self.next for sequence in self.exceptions())
+
+    def exceptions(self) -> list[int]:
+        """Return the sequences of what does not simply wait for its first delivery."""
+        return [sequence for sequence, _ in self.requeued] + [sequence for sequence, _, _ in self.deferred]
+
+    def count_among(self, sequences: Iterable[int]) -> int:
+        """Return how many of these messages wait."""
+        exceptions = set(self.exceptions())
+        return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in sequences)
+
+
+class Restored(NamedTuple):
+    restored: int  # messages that wait as the backlog says, or are in flight
+    gone: int  # messages that waited, and are no longer in the log
+
+
+class Redelivered(NamedTuple):
+    redelivered: int  # messages that wait again
+    waiting: int  # messages that waited, or were in flight, anyway
+    gone: int  # messages that are no longer in the log
+
+
+def is_in(sequence: int, ranges: Sequence[tuple[int, int]]) -> bool:
+    """Return whether one of these ascending ranges holds the sequence."""
+    place = bisect_right(ranges, (sequence, inf)) - 1
+    return place >= 0 and sequence < ranges[place][1]
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return as few ascending ranges as hold the same sequences."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        elif start < end:
+            found.append((start, end))
+    return found
+
+
+def without(ranges: Iterable[tuple[int, int]], sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Return these ascending ranges without some sequences."""
+    found: list[tuple[int, int]] = []
+    apart = sorted(sequences)
+    place = 0
+    for start, end in ranges:
+        while place < len(apart) and apart[place] < end:
+            if start <= apart[place]:
+                if start < apart[place]:
+                    found.append((start, apart[place]))
+                start = apart[place] + 1
+            place += 1
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def from_place(ranges: Iterable[tuple[int, int]], sequence: int) -> list[tuple[int, int]]:
+    """Return the parts of these ranges that lie at or behind the sequence."""
+    return [(max(start, sequence), end) for start, end in ranges if end > sequence]

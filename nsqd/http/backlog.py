@@ -1,0 +1,225 @@
+"""The endpoints that give a channel messages again: its backlog as a document and back, and finished ones once more.
+
+A document comes from `GET /channel/state`, but whoever sends it may have changed it. So everything in it is checked
+before anything is changed, and no document makes nsqd keep more than `MOST` entries.
+"""
+
+from __future__ import annotations
+
+import json as plain_json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from common.http_api import HttpError, Request, Response, json, query_values
+from nsqd.broker.backlog import Backlog, is_in
+from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
+from nsqd.http.places import parse_place
+
+if TYPE_CHECKING:
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.topic import Topic
+    from nsqd.http.calls import Calls
+    from nsqd.http.past import Past
+
+MOST: Final = 10_000  # ranges and exceptions of a document, and messages that are redelivered at once
+LONGEST: Final = 1 << 20  # bytes of a document; nsqd's own have half as many at most
+_HIGHEST: Final = (1 << 63) - 1
+_MOST_ATTEMPTS: Final = (1 << 16) - 1
+_LATEST: Final = 253_402_300_799_999  # the end of the year 9999, in milliseconds
+_NANOSECONDS: Final = 1_000_000_000
+
+
+class BadDocument(ValueError):
+    """The document is malformed or contradicts itself; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A channel's backlog, the log that it is about, and whether the channel was paused."""
+
+    log: str
+    paused: bool
+    backlog: Backlog
+
+
+class BacklogEndpoints:
+    def __init__(self, calls: Calls, find: Callable[[str, Mapping[str, str]], Past]) -> None:
+        """`find` returns the topic's log if it is the one in `log`, if that is there; otherwise it raises HttpError."""
+        self._calls = calls
+        self._broker = calls.broker
+        self._find = find
+
+    async def state(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        check_lasting(topic_name, name)
+        channel = find_channel(self._broker, topic_name, name)
+        past = self._find(topic_name, {})
+        backlog = channel.backlog(MOST)
+        if backlog is None:
+            raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
+        time, size = past.retention_time, past.retention_bytes
+        return json(
+            {
+                "log": past.log_id,
+                "next": backlog.next,
+                "end": backlog.end,
+                "finished": backlog.finished,
+                "requeued": backlog.requeued,
+                "deferred": backlog.deferred,
+                "paused": channel.paused,
+                "count": backlog.count,
+                "retention": {"kept": bool(time or size), "time": time / _NANOSECONDS, "bytes": size},
+            }
+        )
+
+    async def restore(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        check_lasting(topic_name, name)
+        find_topic(self._broker, topic_name)
+        body = await request.read(LONGEST)
+        if len(body) > LONGEST:
+            raise HttpError(413, "BODY_TOO_BIG", details={"reason": f"more than {LONGEST} bytes"})
+        try:
+            document = parse_document(body)
+        except BadDocument as error:
+            raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
+        with self._calls.journaled_turn():
+            past = self._find(topic_name, {"log": document.log})
+            topic = find_topic(self._broker, topic_name)
+            if document.backlog.end > topic.handed_over:
+                raise _beyond_end(past, topic)
+            channel, missed = _channel(topic, name, document)
+            restored, gone = channel.restore_backlog(document.backlog)
+        await self._calls.durable()
+        return json({"restored": restored, "gone": gone + missed})
+
+    async def redeliver(self, request: Request) -> Response:
+        topic_name, name = channel_argument(request)
+        check_lasting(topic_name, name)
+        find_channel(self._broker, topic_name, name)
+        wanted = _wanted(request)
+        past = self._find(topic_name, request.query())
+        with self._calls.journaled_turn():
+            channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
+            if wanted and max(wanted) >= topic.handed_over:
+                raise _beyond_end(past, topic)
+            result = channel.redeliver(wanted)
+        await self._calls.durable()
+        return json(result._asdict())
+
+
+def _channel(topic: Topic, name: str, document: Document) -> tuple[Channel, int]:
+    """Return the channel, and how many messages that came since it was deleted are gone.
+
+    If it is gone, it begins where it had got to, so that nothing that came since is missing, and is paused as it was.
+    """
+    if name in topic.channels:
+        return topic.channels[name], 0
+    end = document.backlog.end
+    begins = max(end, topic.log.first)
+    channel = topic.channel(name, cursor=begins)
+    if document.paused:
+        channel.pause()
+    return channel, begins - end
+
+
+def _beyond_end(past: Past, topic: Topic) -> HttpError:
+    return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.handed_over})
+
+
+def _wanted(request: Request) -> range | list[int]:
+    """Return the sequences that a request for redelivery names."""
+    arguments = request.query()
+    single = query_values(request.query_string, "sequence")
+    if single and ("from" in arguments or "to" in arguments):
+        raise HttpError(400, "INVALID_ARG_SEQUENCE", details={"reason": "either sequence, or from and to"})
+    if single:
+        return [_sequence(text, "SEQUENCE") for text in single]
+    for name in ("from", "to"):
+        if name not in arguments:
+            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    start, end = _sequence(arguments["from"], "FROM"), _sequence(arguments["to"], "TO")
+    if end < start:
+        raise HttpError(400, "INVALID_ARG_TO")
+    if end - start > MOST:
+        raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST} messages at once"})
+    return range(start, end)
+
+
+def _sequence(text: str, argument: str) -> int:
+    try:
+        place = parse_place(text)
+    except ValueError:
+        place = None
+    if not isinstance(place, int) or place > _HIGHEST:
+        raise HttpError(400, f"INVALID_ARG_{argument}")
+    return place
+
+
+# The document
+
+
+def parse_document(text: bytes) -> Document:
+    """Parse what `GET /channel/state` has answered. Raises BadDocument. Unknown members are ignored."""
+    try:
+        found = plain_json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(f"expected JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadDocument("expected an object")
+    log, paused = found.get("log"), found.get("paused")
+    if not isinstance(log, str) or not isinstance(paused, bool):
+        raise BadDocument("expected `log`, a text, and `paused`, true or false")
+    return Document(log, paused, _backlog_in(found))
+
+
+def _backlog_in(found: Mapping[str, Any]) -> Backlog:
+    end = _number(found.get("end"), _HIGHEST, "end")
+    backlog = Backlog(
+        next=_number(found.get("next"), end, "next"),
+        end=end,
+        finished=[(it[0], it[1]) for it in _entries(found, "finished", (end, end))],
+        requeued=[(it[0], it[1]) for it in _entries(found, "requeued", (end - 1, _MOST_ATTEMPTS))],
+        deferred=[(it[0], it[1], it[2]) for it in _entries(found, "deferred", (end - 1, _MOST_ATTEMPTS, _LATEST))],
+    )
+    if len(backlog.finished) + len(backlog.requeued) + len(backlog.deferred) > MOST:
+        raise BadDocument(f"more than {MOST} ranges and exceptions")
+    _check_consistent(backlog)
+    return backlog
+
+
+def _entries(found: Mapping[str, Any], member: str, highest: tuple[int, ...]) -> list[list[int]]:
+    """Return the entries of a list, each of which has a number for each of the `highest`."""
+    entries = found.get(member)
+    if not isinstance(entries, list):
+        raise BadDocument(f"{member}: expected a list")
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != len(highest):
+            raise BadDocument(f"{member}: expected entries of {len(highest)} numbers")
+        for number, most in zip(entry, highest, strict=True):
+            _number(number, most, member)
+    return entries
+
+
+def _number(value: object, highest: int, member: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= highest:
+        raise BadDocument(f"{member}: expected whole numbers from 0 to {highest}")
+    return value
+
+
+def _check_consistent(backlog: Backlog) -> None:
+    """Refuse what says of one message that it is in two places, or of a range that it is nowhere."""
+    ranges = backlog.finished
+    if any(not backlog.next <= start < end for start, end in ranges):
+        raise BadDocument("finished: expected ranges between next and end")
+    if any(end > start for (_, end), (start, _) in pairwise(ranges)):
+        raise BadDocument("finished: expected ascending ranges that do not overlap")
+    exceptions = backlog.exceptions()
+    if len(set(exceptions)) < len(exceptions):
+        raise BadDocument("requeued, deferred: a message is there twice")
+    if any(is_in(sequence, ranges) for sequence in exceptions):
+        raise BadDocument("requeued, deferred: a message is also in finished")
+    if any(not due for _, _, due in backlog.deferred):
+        raise BadDocument("deferred: expected a time")
