@@ -45,6 +45,7 @@ from nsqadmin.upstream.queries import Queries
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Policy
+    from nsqadmin.cluster.series_file import Part
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
@@ -102,8 +103,9 @@ async def _live_services(
     activity.on_activity(hub.send_activity)
     nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
-        series_file.load(path, sampler.store)
-        nursery.start_soon(series_file.keep, path, sampler.store)
+        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes}
+        series_file.load(path, **kept)
+        nursery.start_soon(series_file.keep, path, kept)
     await nursery.start(sampler.run)
     return Services(
         settings=settings,

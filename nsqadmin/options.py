@@ -68,7 +68,7 @@ class Options(BaseOptions):
     history_series: int = option(
         1000, "how many topics and channels, the busiest ones, have hours and days of charts in memory", at_least=0
     )
-    history_file: str = option("", "file that keeps the charts across restarts")
+    history_file: str = option("", "file that keeps the charts, and the nodes with their last answers, across restarts")
 
     # access
     acl_http_header: str = option("X-Forwarded-User", "header in which a proxy in front of nsqadmin names the user")

@@ -59,7 +59,10 @@ class Merger:
         self._ages = Ages()
 
     def merge(self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float) -> tuple[Topic, ...]:
-        """Return all topics. `answers` have the order in which nodes are shown; `now` is on the clock of their `at`."""
+        """Return all topics. `answers` have the order in which nodes are shown; `now` is on the clock of their `at`.
+
+        The last answers of silent nodes are among them, so that no sum falls because a node does not answer.
+        """
         self._ages.begin(now)
         names = set(directory.topics)
         for answer in answers:
@@ -91,6 +94,7 @@ class Merger:
             part.row if is_tombstoned == part.row.tombstoned else replace(part.row, tombstoned=is_tombstoned)
             for part, is_tombstoned in zip(parts, registered.tombstones, strict=True)
         )
+        silent = tuple(part.row.node for part in parts if part.is_silent)
         by_name: dict[str, list[ChannelPart]] = {}
         for part in parts:
             for channel, channel_part in part.channels.items():
@@ -98,7 +102,8 @@ class Merger:
         return Topic(
             name=name,
             nodes=rows,
-            channels=tuple(self._build_channel(name, channel, by_name[channel]) for channel in sorted(by_name)),
+            silent=silent,
+            channels=tuple(self._build_channel(name, channel, by_name[channel], silent) for channel in sorted(by_name)),
             depth=sum(row.depth for row in rows),
             backend_depth=sum(row.backend_depth for row in rows),
             message_count=sum(row.message_count for row in rows),
@@ -110,8 +115,9 @@ class Merger:
             registered_channels=registered.channels if not rows else (),
         )
 
-    def _build_channel(self, topic: str, name: str, parts: Sequence[ChannelPart]) -> Channel:
+    def _build_channel(self, topic: str, name: str, parts: Sequence[ChannelPart], silent: tuple[str, ...]) -> Channel:
         rows = tuple(part.row for part in parts)
+        silent_here = tuple(row.node for row in rows if row.node in silent)
         rates = summed_rates([part.rates for part in parts])
         depth = sum(row.depth for row in rows)
         message_count = sum(row.message_count for row in rows)
@@ -125,6 +131,7 @@ class Merger:
             topic=topic,
             name=name,
             nodes=rows,
+            silent=silent_here,
             depth=depth,
             backend_depth=sum(row.backend_depth for row in rows),
             in_flight_count=in_flight,
@@ -139,7 +146,7 @@ class Merger:
             ready_count=ready,
             oldest_age=age,
             oldest_is_older=is_older,
-            drain_time=drain_time(depth, rates),
+            drain_time=drain_time(depth, rates) if not silent_here else None,
         )
 
 

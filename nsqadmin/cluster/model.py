@@ -8,6 +8,7 @@
       │    │    └─ Channel ─ ChannelNode ─ Client
       │    ├─ Producer              a connection that publishes
       │    ├─ Finding               something wrong or worth knowing, in words and with its evidence
+      │    ├─ Silent                a node that does not answer now: its last known numbers are in all sums
       │    └─ Unanswered            something that could not be asked, so that the picture lacks it
       ├─ Series                     the history of some numbers
       └─ Activity                   what people did here, and what happened by itself
@@ -113,6 +114,7 @@ class Node:
     health: Health = Health.NEVER
     since: float = 0.0  # when its health became this
     answered_in: float | None = None  # how long its last answer took
+    answered_at: float | None = None  # when that answer came; None: it has never answered
     error: str = ""  # the text of the error as it came
     explanation: str = ""  # what the error means, and what to try
     not_read: str = ""  # why its answer could not be used, although it answers
@@ -141,6 +143,16 @@ class Node:
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
         """Return the node without the topics that a viewer may not see."""
         return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """A node that has topics and does not answer now. Its last answer stays in all sums, so that none falls."""
+
+    node: str
+    since: float  # when it was first found not to answer
+    answered_at: float  # when its last answer came
+    depth: int = 0  # messages that waited there by that answer, in topics and in channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +254,15 @@ class ChannelNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A channel on all of its nodes. The numbers are sums."""
+    """A channel on all of its nodes. The numbers are sums; those of `silent` nodes are their last known ones.
+
+    Rates of a silent node are unknown, so a sum of rates with such a node is a lower bound.
+    """
 
     topic: str
     name: str
     nodes: tuple[ChannelNode, ...] = ()
+    silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
     depth: int = 0
     backend_depth: int = 0
     in_flight_count: int = 0
@@ -285,8 +301,8 @@ class Channel:
 
     @property
     def net_rate(self) -> float | None:
-        """By how many messages a second it grows; negative when it empties."""
-        if self.rates.incoming is None or self.rates.finished is None:
+        """By how many messages a second it grows; negative when it empties. Unknown while a node is silent."""
+        if self.silent or self.rates.incoming is None or self.rates.finished is None:
             return None
         return self.rates.incoming - self.rates.finished
 
@@ -374,10 +390,11 @@ class Untold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic on all of its nodes. The numbers are sums."""
+    """A topic on all of its nodes. The numbers are sums, as those of `Channel` are."""
 
     name: str
     nodes: tuple[TopicNode, ...] = ()
+    silent: tuple[str, ...] = ()  # those of its nodes that do not answer now
     channels: tuple[Channel, ...] = ()
     depth: int = 0
     backend_depth: int = 0
@@ -401,7 +418,7 @@ class Topic:
 
     @property
     def is_inactive(self) -> bool:
-        """Whether an nsqlookupd knows it, but no node that we reach has it."""
+        """Whether an nsqlookupd knows it, but no node has it, nor had it when it last answered."""
         return not self.nodes
 
     @property
@@ -432,7 +449,7 @@ class Evidence:
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
-    rule: str  # "D1" to "D16"
+    rule: str  # "D1" to "D17"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # what to do about it
@@ -443,6 +460,7 @@ class Finding:
     window: float = 0.0  # the time that the rule looked back; 0: it looked at this moment only
     since: float = 0.0  # when it was first found
     is_inferred: bool = False  # likely, not certain
+    is_frozen: bool = False  # found before a node fell silent, and kept until that node answers
     action: str = ""  # the kind of action that may help
     weight: float = 0.0  # orders findings of one severity, the heaviest first
 
@@ -491,6 +509,7 @@ class Snapshot:
     producers: tuple[Producer, ...] | None = ()  # None: not asked for in this sweep
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
+    silent: tuple[Silent, ...] = ()  # the nodes whose last known numbers are in the sums
     totals: Totals = Totals()
     # False: clients are known only for topics that a viewer looks at, or that are in trouble.
     has_all_clients: bool = True

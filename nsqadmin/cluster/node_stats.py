@@ -72,6 +72,7 @@ class TopicPart:
     rates: Rates
     channels: Mapping[str, ChannelPart]
     packed: bytes  # its part of the answer, kept only to be compared with the next one; packed to save memory
+    is_silent: bool = False  # the node does not answer now: these are its last known numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,39 @@ class NodeAnswer:
     start_time: float | None = None
     memory: Memory | None = None
     restarted: bool = False  # since its answer before
+    is_silent: bool = False  # the node has not answered since: its numbers are the last known ones, its rates unknown
+
+    @property
+    def depth(self) -> int:
+        """The messages that wait in its topics and in its channels."""
+        topics = self.topics.values()
+        return sum(topic.row.depth + sum(part.row.depth for part in topic.channels.values()) for topic in topics)
+
+
+def silenced(answer: NodeAnswer) -> NodeAnswer:
+    """Return a node's last answer as it is shown while the node does not answer: its rates are unknown."""
+    if answer.is_silent:
+        return answer
+    producers = tuple(
+        replace(producer, counts=tuple((topic, count, None) for topic, count, _ in producer.counts))
+        for producer in answer.producers or ()
+    )
+    topics = {
+        name: replace(
+            topic,
+            rates=UNKNOWN_RATES,
+            channels={name: _silenced(part) for name, part in topic.channels.items()},
+            is_silent=True,
+        )
+        for name, topic in answer.topics.items()
+    }
+    return replace(answer, topics=topics, producers=producers, restarted=False, is_silent=True)
+
+
+def _silenced(part: ChannelPart) -> ChannelPart:
+    """Return the part with unknown rates. Clients that were not asked for count as none: nobody can ask now."""
+    clients = tuple(replace(client, finish_rate=None, requeue_rate=None) for client in part.row.clients or ())
+    return replace(part, row=replace(part.row, clients=clients), rates=UNKNOWN_RATES)
 
 
 def read_stats(

@@ -7,6 +7,9 @@
 Each key (the cluster, a node, a topic, a channel) has rings of its own. A row has one value for each metric; NaN stands
 for an unknown value. A key whose values have been zero all the time has no fine ring at all: that is most of a big
 cluster.
+
+A row whose sums have last known numbers of a silent node is marked as partial: charts get a gap in place of its counts,
+while rules on trends (`recent`) see them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from typing import Any, Final
 from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Series, Span
 
 METRICS: Final = tuple(Metric)
-_WIDTH: Final = len(METRICS)
+_PARTIAL: Final = len(METRICS)  # the last column: 1 in a partial row; in a mean, the share of partial rows
+_WIDTH: Final = len(METRICS) + 1
 _COLUMN: Final = {metric: number for number, metric in enumerate(METRICS)}
 _COLUMN_OF_WORD: Final = {metric.value: number for number, metric in enumerate(METRICS)}
 _FINE_ROWS: Final = 144
@@ -32,6 +36,7 @@ _DAYS_ROWS: Final = 7 * 24 * 6
 _ZEROS: Final = array("f", [0.0] * _WIDTH)
 _UNKNOWN: Final = array("f", [nan] * _WIDTH)
 _ALWAYS_KEPT: Final = (CLUSTER_SERIES, "node:")
+_MOSTLY: Final = 0.5
 _STILL_FOR: Final = 60  # minutes without activity after which an active key may take another's place
 # The metrics of each kind of key. The other columns of its rows are zero, and are not shown.
 _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
@@ -40,14 +45,18 @@ _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
     "node": frozenset(Metric) - {Metric.FINDINGS},
     CLUSTER_SERIES: frozenset(Metric),
 }
-_FORMAT: Final = 1
+# Sums over nodes. Rates are not among them: a partial sum of rates has nothing old in it, it is only a lower bound.
+COUNTS: Final = frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.IN_FLIGHT, Metric.DEFERRED, Metric.CLIENTS))
+_FORMAT: Final = 2
+_FORMAT_WITHOUT_PARTIAL: Final = 1
 
 Row = Sequence[float]
 
 
-def row_of(**values: float | None) -> array[float]:
+def row_of(*, is_partial: bool = False, **values: float | None) -> array[float]:
     """Return a row with these metrics, the others zero. None stands for an unknown value."""
     row = array("f", _ZEROS)
+    row[_PARTIAL] = is_partial
     for word, value in values.items():
         row[_COLUMN_OF_WORD[word]] = nan if value is None else value
     return row
@@ -79,6 +88,12 @@ class _Ring:
             return nan
         return self._rows[number % self.size * _WIDTH + column]
 
+    def shown(self, number: int, metric: Metric) -> float:
+        """Return what charts show: a gap where a count is partly old, for at least half of the row's time."""
+        if metric in COUNTS and self.value(number, _PARTIAL) >= _MOSTLY:
+            return nan
+        return self.value(number, _COLUMN[metric])
+
     @property
     def is_zero(self) -> bool:
         return self._rows.tobytes() == _ZEROS.tobytes() * self.size
@@ -87,15 +102,26 @@ class _Ring:
         return self.size, self.first, self.last, self._rows.tobytes()
 
     @classmethod
-    def load(cls, size: int, first: int, last: int, rows: bytes) -> _Ring:
+    def load(cls, size: int, first: int, last: int, rows: bytes, *, has_partial: bool) -> _Ring:
         ring = cls(size, first)
         loaded = array("f")
         loaded.frombytes(rows)
+        if not has_partial:
+            loaded = _with_column(loaded)
         if len(loaded) != len(ring._rows):
             raise ValueError("a ring of another size")
         ring._rows = loaded
         ring.last = last
         return ring
+
+
+def _with_column(rows: array[float]) -> array[float]:
+    """Return the rows of a file of another release with the column that it lacks: no row is known to be partial."""
+    widened = array("f")
+    for at in range(0, len(rows), _PARTIAL):
+        widened += rows[at : at + _PARTIAL]
+        widened.append(0.0)
+    return widened
 
 
 class _Coarse:
@@ -147,7 +173,7 @@ class SeriesStore:
         self._times[number % _FINE_ROWS] = now
         fine, present = self._fine, self._present
         for key, row in rows:
-            is_lively = any(value > 0 for value in row)  # unknown values (NaN) do not count
+            is_lively = any(value > 0 for value in row[:_PARTIAL])  # unknown values (NaN) do not count
             known = present.get(key)
             if known is None:
                 if not is_lively and row != row:
@@ -250,7 +276,7 @@ class SeriesStore:
             return None
         numbers = list(self._numbers())
         values = {
-            metric.value: tuple(_known(self._fine_value(key, number, _COLUMN[metric])) for number in numbers)
+            metric.value: tuple(_known(self._shown_value(key, number, metric)) for number in numbers)
             for metric in _metrics_of(key)
         }
         first, last = (self._times[number % _FINE_ROWS] for number in (numbers[0], numbers[-1]))
@@ -261,6 +287,10 @@ class SeriesStore:
         first = max(0, self._number - _FINE_ROWS + 1)
         since = 0.0 if seconds is None or self._number < 0 else self._times[self._number % _FINE_ROWS] - seconds
         return (number for number in range(first, self._number + 1) if self._times[number % _FINE_ROWS] >= since)
+
+    def _shown_value(self, key: str, number: int, metric: Metric) -> float:
+        ring = self._fine.get(key)
+        return ring.shown(number, metric) if ring is not None else self._fine_value(key, number, _COLUMN[metric])
 
     def _fine_value(self, key: str, number: int, column: int) -> float:
         ring = self._fine.get(key)
@@ -281,11 +311,12 @@ class SeriesStore:
     def load(self, dumped: Any) -> None:
         """Restore what `dump` returned. Raise ValueError for anything else."""
         try:
-            if dumped["format"] != _FORMAT:
+            if dumped["format"] not in (_FORMAT, _FORMAT_WITHOUT_PARTIAL):
                 raise ValueError("another format")
+            has_partial = dumped["format"] == _FORMAT
             for key, (hours, days) in dumped["coarse"].items():
                 coarse = _Coarse(0)
-                coarse.hours, coarse.days = _Ring.load(*hours), _Ring.load(*days)
+                coarse.hours, coarse.days = (_Ring.load(*ring, has_partial=has_partial) for ring in (hours, days))
                 coarse.lively = coarse.hours.last
                 self._coarse[str(key)] = coarse
                 self._limited += not str(key).startswith(_ALWAYS_KEPT)
@@ -309,8 +340,7 @@ def _series_of(key: str, ring: _Ring, step: int) -> Series | None:
         return None
     numbers = range(max(ring.first, ring.last - ring.size + 1), ring.last + 1)
     values = {
-        metric.value: tuple(_known(ring.value(number, _COLUMN[metric])) for number in numbers)
-        for metric in _metrics_of(key)
+        metric.value: tuple(_known(ring.shown(number, metric)) for number in numbers) for metric in _metrics_of(key)
     }
     return Series(end=float((ring.last + 1) * step), step=float(step), values=values)
 

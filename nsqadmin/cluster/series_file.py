@@ -1,54 +1,81 @@
-"""Keeps hours and days of charts over a restart: one file, replaced as a whole every five minutes and at the end."""
+"""Keeps over a restart what is worth keeping: one file, replaced as a whole every five minutes and at the end.
+
+Several parts of nsqadmin keep something: the charts, the nodes with their last answers. Each has a name in the file, and
+a part that cannot be read only loses its own content.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgpack
 import trio
-
-if TYPE_CHECKING:
-    from nsqadmin.cluster.series import SeriesStore
 
 log = logging.getLogger(__name__)
 
 _EVERY: Final = 300.0  # seconds
 _AT_THE_END: Final = 5.0  # seconds that writing the file at the end may take
+_CHARTS: Final = "charts"  # a file of an earlier release has nothing else, and not under a name
 
 
-def load(path: str, store: SeriesStore) -> None:
-    """Load the file into the store. A file that cannot be read only means that charts start empty."""
+class Part(Protocol):
+    """What is kept. `SeriesStore` is one."""
+
+    def dump(self) -> Any:
+        """Return a value for msgpack. A function in it is called in another thread, and what it returns is kept."""
+        ...
+
+    def load(self, dumped: Any) -> None:
+        """Restore what `dump` returned. Raise ValueError for anything else."""
+        ...
+
+
+def load(path: str, **parts: Part) -> None:
+    """Load the file into these parts. What cannot be read only means that a part starts empty."""
     try:
         with open(path, "rb") as file:
-            store.load(msgpack.unpackb(file.read()))
+            document = msgpack.unpackb(file.read(), strict_map_key=False)
+        if not isinstance(document, dict):
+            raise ValueError("not a file of nsqadmin")
     except FileNotFoundError:
         return
     except (OSError, ValueError, msgpack.exceptions.UnpackException) as error:
-        log.warning("charts start empty: %s cannot be read - %s", path, error)
+        log.warning("%s start empty: %s cannot be read - %s", " and ".join(parts), path, error)
+        return
+    if "format" in document:
+        document = {_CHARTS: document}
+    for name, part in parts.items():
+        try:
+            if name in document:
+                part.load(document[name])
+        except ValueError as error:
+            log.warning("%s start empty: %s cannot be read - %s", name, path, error)
 
 
-async def keep(path: str, store: SeriesStore) -> None:
-    """Save the store every five minutes until cancelled, and then once more."""
+async def keep(path: str, parts: Mapping[str, Part]) -> None:
+    """Save the parts every five minutes until cancelled, and then once more."""
     try:
         while True:
             await trio.sleep(_EVERY)
-            await _save(path, store)
+            await _save(path, parts)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _AT_THE_END):
-            await _save(path, store)
+            await _save(path, parts)
 
 
-async def _save(path: str, store: SeriesStore) -> None:
-    packed = msgpack.packb(store.dump())
+async def _save(path: str, parts: Mapping[str, Part]) -> None:
+    dumped = {name: part.dump() for name, part in parts.items()}
     try:
-        await trio.to_thread.run_sync(_replace, path, packed)
+        await trio.to_thread.run_sync(_replace, path, dumped)
     except OSError as error:
-        log.error("charts cannot be saved in %s - %s", path, error)
+        log.error("%s cannot be saved in %s - %s", " and ".join(parts), path, error)
 
 
-def _replace(path: str, content: bytes) -> None:
+def _replace(path: str, dumped: Mapping[str, Any]) -> None:
+    content = msgpack.packb(dumped, default=lambda value: value())
     beside = f"{path}.tmp"
     with open(beside, "wb") as file:
         file.write(content)

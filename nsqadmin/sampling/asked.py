@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVarTuple, Unpack
 import trio
 
 from nsqadmin.cluster.model import Health
-from nsqadmin.cluster.node_stats import NotUnderstood, TooMuch
+from nsqadmin.cluster.node_stats import NotUnderstood, TooMuch, silenced
 from nsqadmin.upstream.client import UpstreamError
 from nsqadmin.upstream.discovery import Announced
 
@@ -35,13 +35,14 @@ class Asked:
     since: float = 0.0
     error: UpstreamError | None = None
     answered_in: float | None = None
+    answered_at: float | None = None  # when its last answer came
     busy_since: float | None = None  # when the request under way began, on the monotonic clock
     not_before: float = 0.0  # it is not asked before this time, on the monotonic clock
     withheld: str = ""  # why the token is not sent to it
     _pause: float = 0.0  # seconds until it is asked again after an answer that was too large
 
     def succeeded(self, took: float, now: float) -> None:
-        self.answered_in, self.error = took, None
+        self.answered_in, self.answered_at, self.error = took, now, None
         self.not_before = self._pause = 0.0
         self._is(Health.SLOW if took > PATIENCE else Health.OK, now)
 
@@ -91,12 +92,19 @@ class AskedNode(Asked):
     left_at: float | None = None  # when it was found to be in no directory any more
     restarted: bool = False  # since `Census.take_restarted` was last called
 
+    def last_answer(self) -> NodeAnswer | None:
+        """Return the node's last answer, which is marked as such if the node does not answer now."""
+        if self.answer is not None and not self.has_answered:
+            self.answer = silenced(self.answer)
+        return self.answer
+
 
 @dataclass(slots=True)
 class AskedLookupd(Asked):
     producers: list[Announced] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
     channels: dict[str, tuple[str, ...]] = field(default_factory=dict)  # of its topics that no node has
+    retired: frozenset[str] = frozenset()  # nodes that have left for good
     nodes_left_out: int = 0
     topics_left_out: int = 0
     version: str = ""

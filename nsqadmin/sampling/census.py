@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,6 +12,7 @@ import trio
 
 from common.options import seconds
 from nsqadmin.cluster.merge import Directory
+from nsqadmin.cluster.model import Health
 from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import (
@@ -21,13 +22,13 @@ from nsqadmin.upstream.discovery import (
     names_in,
     producers_in,
     read_info,
+    retired_in,
     unwrapped,
 )
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options
 
-_GONE_FOR: Final = 600.0  # seconds for which a node that has left is still shown
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
 _MOST_CHANNELS: Final = 1000  # registered channels of each of these topics that are kept
 
@@ -41,10 +42,22 @@ class Census:
         self._wall = wall
         self._static: dict[str, Announced] = {}  # the configured nsqds by address, if there are no nsqlookupds
         self._asked_at = -1e9
+        self.has_settled = False  # some directory, or the list of configured nsqds, has been seen
 
     @property
     def has_lookupds(self) -> bool:
         return bool(self._options().lookupd_http_address)
+
+    @property
+    def configured(self) -> Mapping[str, Announced]:
+        """The configured nsqds as they describe themselves, if there are no nsqlookupds."""
+        return self._static
+
+    def restore(self, nodes: Iterable[AskedNode], configured: Mapping[str, Announced]) -> None:
+        """Take over what a history file knows, before the first sweep. Nodes are silent until they answer."""
+        self.nodes.update((node.announced.address, node) for node in nodes)
+        wanted = self._options().nsqd_http_address
+        self._static.update((address, node) for address, node in configured.items() if address in wanted)
 
     @property
     def is_due(self) -> bool:
@@ -77,8 +90,10 @@ class Census:
 
     async def _ask_directory(self, address: str, state: AskedLookupd) -> None:
         ask = partial(self._upstream.get_json, address, is_lookupd=True)
-        listing = producers_in(await ask("/nodes"), most=self._options().max_nodes, known=self.nodes)
+        nodes = await ask("/nodes?missing=true")  # NSQ's nsqlookupd ignores the argument
+        listing = producers_in(nodes, most=self._options().max_nodes, known=self.nodes)
         listed = await self._upstream.in_slices(listing)
+        state.retired = retired_in(nodes)
         names = await self._upstream.in_slices(names_in(await ask("/topics"), "topics"))
         state.version = str(unwrapped(await ask("/info")).get("version") or "")
         state.producers, state.nodes_left_out = listed.producers, listed.left_out
@@ -107,27 +122,54 @@ class Census:
 
     def settle(self) -> None:
         """Update `nodes` from the answers that have come up to now."""
+        answered = [(address, lookupd) for address, lookupd in self.lookupds.items() if lookupd.has_answered]
         if self.has_lookupds:
-            answered = [(address, lookupd) for address, lookupd in self.lookupds.items() if lookupd.has_answered]
             if not answered and self.nodes:
                 return  # no nsqlookupd answers now, so the nodes known before are still asked
             announced = merged_nodes((address, lookupd.producers) for address, lookupd in answered)
         else:
             announced = list(self._static.values())
+        self.has_settled = True
         present = set()
         for node in _known_first(announced, self.nodes, self._options().max_nodes):
             present.add(node.address)
             state = self.nodes.setdefault(node.address, AskedNode())
             state.announced, state.left_at = node, None
+        retired = frozenset().union(*(lookupd.retired for _, lookupd in answered))
         for address in self.nodes.keys() - present:
-            self._has_left(address, trio.current_time())
+            self._has_left(address, trio.current_time(), is_retired=address in retired)
+        self._forget_the_first_to_leave()
 
-    def _has_left(self, address: str, now: float) -> None:
+    def _has_left(self, address: str, now: float, *, is_retired: bool) -> None:
+        """Keep a node that no directory lists any more. It is still asked, and shown with its last answer.
+
+        Only these are forgotten: a node that has retired, one that was removed from our own configuration, and one
+        that has never told us anything.
+        """
         state = self.nodes[address]
+        is_gone = not self.has_lookupds or state.answer is None or is_retired
+        if is_gone and not (state.has_answered and self.has_lookupds):
+            del self.nodes[address]
+            return
         state.left_at = state.left_at or now
         state.announced = replace(state.announced, sources=[], remote_addresses=[], topics={})
-        if now - state.left_at > _GONE_FOR:
+
+    def _forget_the_first_to_leave(self) -> None:
+        """Forget nodes beyond --max-nodes: whoever registers ever new nodes must not fill the memory."""
+        left = [(state.left_at, address) for address, state in self.nodes.items() if state.left_at is not None]
+        for _, address in sorted(left)[: max(0, len(left) - self._options().max_nodes)]:
             del self.nodes[address]
+
+    def forget(self, address: str) -> bool:
+        """Forget what a silent node has said, and the node itself unless it is announced. False: it answers."""
+        state = self.nodes.get(address)
+        if state is None or state.has_answered:
+            return state is None
+        if state.left_at is None:
+            state.answer, state.answered_in, state.answered_at, state.health = None, None, None, Health.NEVER
+        else:
+            del self.nodes[address]
+        return True
 
     def directory(self) -> Directory:
         topics: dict[str, list[str]] = {}

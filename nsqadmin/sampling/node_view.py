@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nsqadmin.cluster.merge import is_out_of_date, node_order, version_key
-from nsqadmin.cluster.model import Health, Lookupd, Node, Producer, Rates, Unanswered
+from nsqadmin.cluster.model import UNKNOWN_RATES, Health, Lookupd, Node, Producer, Rates, Silent, Unanswered
 from nsqadmin.diagnosis.words import TOO_MANY_NODES
 from nsqadmin.upstream.client import explain
 
@@ -39,6 +39,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         health=asked.health,
         since=asked.since,
         answered_in=asked.answered_in,
+        answered_at=asked.answered_at,
         error=str(asked.error) if asked.error is not None else "",
         explanation=_explanation(address, asked),
         not_read=asked.error.not_read if asked.error is not None else "",
@@ -50,14 +51,25 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         out_of_date=out_of_date,
         clock_skew=asked.clock_skew,
     )
-    if answer is None or not node.is_reachable:
+    if answer is None:
         return node
+    if not node.is_reachable:
+        return replace(node, start_time=answer.start_time, **{**_numbers(answer), "rates": UNKNOWN_RATES})
     return replace(
         node,
         own_health=answer.own_health,
         start_time=answer.start_time,
         memory=answer.memory,
         **_numbers(answer),
+    )
+
+
+def silent_among(nodes: Iterable[Node]) -> tuple[Silent, ...]:
+    """Return the nodes whose last known numbers are in the sums."""
+    return tuple(
+        Silent(node=node.address, since=node.since, answered_at=node.answered_at, depth=node.depth)
+        for node in nodes
+        if not node.is_reachable and node.answered_at is not None and node.topic_count
     )
 
 
@@ -122,7 +134,7 @@ def lookupd_to_show(address: str, asked: AskedLookupd) -> Lookupd:
 
 
 def producers_of(answers: Sequence[NodeAnswer]) -> tuple[Producer, ...] | None:
-    """Return the producers on all nodes; None if some node was not asked for them."""
+    """Return the producers on all nodes, silent ones included; None if some node was not asked for them."""
     if any(answer.producers is None for answer in answers):
         return None
     return tuple(producer for answer in answers for producer in answer.producers or ())

@@ -37,7 +37,9 @@ class Rows:
     def of(self, snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[KeyedRow]:
         totals = snapshot.totals
         wrong = sum(1 for finding in findings if finding.severity is not Severity.INFO)
-        yield CLUSTER_SERIES, _row(totals, totals.rates, clients=totals.client_count, findings=wrong)
+        is_partial = bool(snapshot.silent)
+        row = _row(totals, totals.rates, clients=totals.client_count, findings=wrong, is_partial=is_partial)
+        yield CLUSTER_SERIES, row
         for node in snapshot.nodes:
             if node.is_reachable:
                 yield node_series(node.address), _row(node, node.rates, clients=node.client_count)
@@ -53,13 +55,22 @@ class Rows:
 
 
 def _rows_of(topic: Topic) -> Iterator[KeyedRow]:
-    yield topic_series(topic.name), _row(topic, topic.rates)
+    yield topic_series(topic.name), _row(topic, topic.rates, is_partial=bool(topic.silent))
     for channel in topic.channels:
-        yield channel_series(topic.name, channel.name), _row(channel, channel.rates, clients=channel.client_count)
+        row = _row(channel, channel.rates, clients=channel.client_count, is_partial=bool(channel.silent))
+        yield channel_series(topic.name, channel.name), row
 
 
-def _row(counts: Topic | Channel | Node | Totals, rates: Rates, *, clients: int = 0, findings: int = 0) -> array[float]:
+def _row(
+    counts: Topic | Channel | Node | Totals,
+    rates: Rates,
+    *,
+    clients: int = 0,
+    findings: int = 0,
+    is_partial: bool = False,
+) -> array[float]:
     return row_of(
+        is_partial=is_partial,
         depth=counts.depth,
         backend_depth=getattr(counts, "backend_depth", 0),
         in_flight=getattr(counts, "in_flight_count", 0),

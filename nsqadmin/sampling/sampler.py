@@ -24,7 +24,8 @@ from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.sampling.asked import PATIENCE, Round
 from nsqadmin.sampling.census import Census
 from nsqadmin.sampling.interest import Interest
-from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, unanswered_by
+from nsqadmin.sampling.kept_nodes import KeptNodes
+from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, silent_among, unanswered_by
 from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
 from nsqadmin.sampling.stats import Stats
@@ -57,6 +58,7 @@ class Sampler:
         self._wall = wall
         self._work = Work()
         self._census = Census(options, upstream, wall)
+        self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
         self._upstream = upstream
@@ -98,6 +100,12 @@ class Sampler:
                 await self._swept.wait()
         return self._snapshot
 
+    def forget(self, address: str) -> bool:
+        """Show a silent node no longer, from the next sweep on, which begins now. False: the node answers."""
+        is_forgotten = self._census.forget(address)
+        self._wake.set()
+        return is_forgotten
+
     def on_snapshot(self, callback: Callable[[Snapshot], None]) -> None:
         """Call `callback` after each sweep."""
         self._on_snapshot.append(callback)
@@ -125,7 +133,7 @@ class Sampler:
         self._work.begin_sweep()
         census = self._census
         if census.is_due:
-            is_first = not census.nodes
+            is_first = not census.has_settled
             asked = census.start(nursery)
             if is_first:  # without the census no node is known that could be asked
                 await asked.wait()
@@ -155,9 +163,7 @@ class Sampler:
         now, before, census = self._wall(), self._snapshot, self._census
         nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds)
         lookupds = tuple(lookupd_to_show(address, state) for address, state in census.lookupds.items())
-        answers = [
-            answer for node in nodes if node.is_reachable and (answer := census.nodes[node.address].answer) is not None
-        ]
+        answers = [answer for node in nodes if (answer := census.nodes[node.address].last_answer()) is not None]
         merged = self._merger.merge(answers, census.directory(), now=trio.current_time())
         topics = self._readers.shown(merged)
         drawn = Snapshot(
@@ -170,8 +176,9 @@ class Sampler:
             topics=topics,
             producers=producers_of(answers),
             unanswered=tuple(unanswered_by(nodes, lookupds)),
+            silent=silent_among(nodes),
             totals=totals_of(topics),
-            has_all_clients=all(answer.has_clients for answer in answers),
+            has_all_clients=all(answer.has_clients or answer.is_silent for answer in answers),
         )
         # Rules look at the series up to now, so the series get the number of findings one sweep late.
         self.store.put(self._rows.of(drawn, before.findings), now=now)

@@ -16,6 +16,7 @@ Json = Mapping[str, Any]
 _NO_REMOTE: Final = "N/A"
 _NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
 MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
+_MOST_MISSING: Final = 10_000  # nodes that have left; our nsqlookupd remembers 1,000
 _MOST_REMOTES: Final = 100  # registrations of one node that are kept
 _LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
 
@@ -144,6 +145,18 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
                 producer.topics.clear()  # too many names; each node's own answer names its topics as well
             taken.append(producer)
     return Listed(taken, len(left_out))
+
+
+def retired_in(document: object) -> frozenset[str]:
+    """Return the addresses of nodes that have left for good, from the answer to `/nodes?missing=true`.
+
+    Only our nsqlookupd tells them. Raise NotUnderstood.
+    """
+    try:
+        missing = list(unwrapped(document).get("missing") or ())[:_MOST_MISSING]
+        return frozenset(read_producer({**raw, "topics": ()}).address for raw in missing if raw.get("retired") is True)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
 
 
 def names_in(document: object, key: str) -> Slices[list[str]]:

@@ -5,25 +5,30 @@ from __future__ import annotations
 from typing import Any, cast
 
 import trio
+import trio.testing
 
+from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.options import Options
+from nsqadmin.sampling.asked import AskedLookupd
 from nsqadmin.sampling.census import Census
-from nsqadmin.upstream.client import Upstream
+from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.discovery import Announced
 from nsqadmin.upstream.slices import Slices, at_once
 
 LOOKUPDS = ("l1:4161", "l2:4161")
 
 
 class FakeUpstream:
-    """nsqlookupds that know one topic, which no node has."""
+    """nsqlookupds that know one topic, which no node has, and list `nodes`."""
 
     def __init__(self, **channels: list[str]) -> None:
         self.channels = {"l1:4161": channels["l1"], "l2:4161": channels["l2"]}
+        self.nodes: dict[str, Any] = {"producers": []}
 
     async def get_json(self, address: str, target: str, *, is_lookupd: bool) -> Any:
         await trio.lowlevel.checkpoint()
         answers = {
-            "/nodes": {"producers": []},
+            "/nodes?missing=true": self.nodes,
             "/topics": {"topics": ["t"]},
             "/info": {"version": "1.3.0"},
             "/channels?topic=t": {"channels": self.channels[address]},
@@ -50,3 +55,66 @@ def test_channels_of_inactive_topics_are_those_that_are_registered_now() -> None
         assert await channels() == ("b",)
 
     trio.run(run)
+
+
+PRODUCER = {"broadcast_address": "n1", "hostname": "n1", "tcp_port": 4150, "http_port": 4151, "topics": ["t"]}
+
+
+def left_by_its_node(missing: dict[str, Any]) -> Census:
+    """Return what a census knows of a node that has answered, and left its nsqlookupd 30 minutes ago."""
+    upstream = FakeUpstream(l1=[], l2=[])
+    options = Options(lookupd_http_address=("l1:4161",))
+    census = Census(lambda: options, cast(Upstream, upstream), lambda: trio.current_time())
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            await census.start(nursery).wait()
+        census.settle()
+
+    async def run() -> None:
+        upstream.nodes = {"producers": [PRODUCER]}
+        await ask()
+        node = census.nodes["n1:4151"]
+        node.answer = read_stats("n1:4151", {"topics": [{"topic_name": "t", "depth": 50}]}, at=0.0)
+        node.succeeded(0.1, 0.0)
+        upstream.nodes = {"producers": [], "missing": [{**PRODUCER, **missing}]}
+        await ask()
+        node.failed(UpstreamError("refused"), trio.current_time())
+        await trio.sleep(1800)
+        await ask()
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return census
+
+
+def test_a_dead_node_stays_with_its_last_answer() -> None:
+    (node,) = left_by_its_node({"drained": False, "retired": False}).nodes.values()
+    answer = node.last_answer()
+    assert answer is not None
+    assert (answer.depth, answer.is_silent) == (50, True)
+    assert node.announced.sources == []
+
+
+def test_a_node_that_was_shut_down_may_come_back_with_what_it_had() -> None:
+    assert "n1:4151" in left_by_its_node({"drained": True, "retired": False}).nodes
+
+
+def test_a_node_that_has_retired_is_forgotten() -> None:
+    assert left_by_its_node({"drained": True, "retired": True}).nodes == {}
+
+
+def test_nodes_that_come_and_go_under_new_names_are_bounded() -> None:
+    options = Options(lookupd_http_address=("l1:4161",), max_nodes=2)
+    census = Census(lambda: options, cast(Upstream, FakeUpstream(l1=[], l2=[])), lambda: 0.0)
+    census.lookupds["l1:4161"] = lookupd = AskedLookupd()
+    lookupd.succeeded(0.1, 0.0)
+
+    async def run() -> None:
+        for number in range(5):
+            lookupd.producers = [Announced("h", f"n{number}", 4150, 4151)]
+            census.settle()
+            census.nodes[f"n{number}:4151"].answer = read_stats("n", {"topics": []}, at=0.0)
+            await trio.sleep(1)
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert set(census.nodes) == {"n2:4151", "n3:4151", "n4:4151"}

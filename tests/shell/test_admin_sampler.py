@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -13,7 +14,8 @@ import trio
 import trio.testing
 
 from nsqadmin.actions.audit import ActivityLog
-from nsqadmin.cluster.model import Health, Snapshot
+from nsqadmin.cluster import series_file
+from nsqadmin.cluster.model import Health, Snapshot, Span, channel_series
 from nsqadmin.options import Options
 from nsqadmin.sampling.asked import PATIENCE, AskedNode
 from nsqadmin.sampling.sampler import Sampler
@@ -73,30 +75,34 @@ class FakeNode:
 
 
 @asynccontextmanager
-async def sampled(*nodes: FakeNode, **options: Any) -> AsyncIterator[Sampler]:
+async def sampled(
+    *nodes: FakeNode, port: int = 0, history: str = "", wall: Callable[[], float] = time.time, **options: Any
+) -> AsyncIterator[Sampler]:
     """Return a sampler that asks these nodes now, and then only when told to."""
     async with trio.open_nursery() as nursery:
         for node in nodes:
-            listeners = await nursery.start(_serve, node)
+            listeners = await nursery.start(_serve, node, port)
             node.port = listeners[0].socket.getsockname()[1]
         chosen = Options(
             nsqd_http_address=tuple(node.address for node in nodes), sample_interval=3600 * SECOND, **options
         )
         async with opened(chosen) as upstream:
-            sampler = Sampler(lambda: chosen, upstream, ActivityLog())
+            sampler = Sampler(lambda: chosen, upstream, ActivityLog(), wall=wall)
+            if history:
+                series_file.load(history, charts=sampler.store, nodes=sampler.kept_nodes)
             await nursery.start(sampler.run)
             yield sampler
             nursery.cancel_scope.cancel()
 
 
-async def _serve(node: FakeNode, task_status: trio.TaskStatus[Any]) -> None:
+async def _serve(node: FakeNode, port: int, task_status: trio.TaskStatus[Any]) -> None:
     async def handle(stream: trio.abc.Stream) -> None:
         try:
             await node.serve(stream)
         except trio.BrokenResourceError:
             pass
 
-    await trio.serve_tcp(handle, 0, host="127.0.0.1", task_status=task_status)
+    await trio.serve_tcp(handle, port, host="127.0.0.1", task_status=task_status)
 
 
 def health(snapshot: Snapshot) -> dict[str, Health]:
@@ -137,23 +143,107 @@ def test_a_node_that_hangs_delays_nobody() -> None:
     run(test)
 
 
-def test_a_node_that_does_not_answer_in_time_is_down_and_its_numbers_are_unknown() -> None:
+def test_a_node_that_falls_silent_keeps_its_last_numbers_in_every_sum_until_it_answers() -> None:
     quick, silent = FakeNode("quick"), FakeNode("silent")
+    quick.depth, silent.depth = 5, 7
 
     async def test() -> None:
         async with sampled(quick, silent, http_client_request_timeout=SECOND // 5) as sampler:
             await sampler.refresh()
             silent.before = trio.sleep_forever
+            quick.depth = 6
             shown = await sampler.refresh()
             assert health(shown) == {"quick": Health.OK, "silent": Health.DOWN}
-            topic = shown.topic("t")
+            topic, channel = shown.topic("t"), shown.channel("t", "c")
             assert topic is not None
-            assert [row.node for row in topic.nodes] == [quick.address]
+            assert channel is not None
+            assert {row.node: row.depth for row in channel.nodes} == {quick.address: 6, silent.address: 7}
+            assert (channel.depth, shown.totals.depth) == (13, 13)
+            assert topic.silent == channel.silent == (silent.address,)
+            (marked,) = shown.silent
+            assert (marked.node, marked.depth) == (silent.address, 7)
+            assert marked.answered_at <= marked.since
             (missing,) = shown.unanswered
             assert missing.where == silent.address
             assert "Client.Timeout exceeded" in missing.raw
             assert "hangs" in missing.advice
             assert [it.what for it in sampler.activity()] == ["node_down"]
+
+            silent.before, silent.depth = trio.lowlevel.checkpoint, 0
+            shown = await sampler.refresh()
+            assert shown.silent == ()
+            assert shown.totals.depth == 6
+
+    run(test)
+
+
+def test_a_topic_that_lives_on_a_silent_node_only_does_not_vanish() -> None:
+    lonely = FakeNode("lonely")
+    lonely.depth = 50
+
+    async def test() -> None:
+        async with sampled(lonely, http_client_request_timeout=SECOND // 5) as sampler:
+            await sampler.refresh()
+            lonely.before = trio.sleep_forever
+            shown = await sampler.refresh()
+            topic = shown.topic("t")
+            assert topic is not None
+            assert not topic.is_inactive
+            assert topic.total_depth == 50
+            series = sampler.series(channel_series("t", "c"), Span.MINUTES)
+            assert series is not None
+            assert series.values["depth"][-2:] == (50.0, None)
+
+    run(test)
+
+
+def test_a_silent_node_is_forgotten_by_request_only_and_not_while_it_answers() -> None:
+    node = FakeNode("one")
+    node.depth = 50
+
+    async def test() -> None:
+        async with sampled(node, http_client_request_timeout=SECOND // 5) as sampler:
+            await sampler.refresh()
+            assert not sampler.forget(node.address)
+            assert (await sampler.refresh()).totals.depth == 50
+            node.before = trio.sleep_forever
+            await sampler.refresh()
+            assert sampler.forget(node.address)
+            shown = await sampler.refresh()
+            assert shown.topics == shown.silent == ()
+            assert health(shown) == {"one": Health.NEVER}  # it is configured, so it is still asked
+
+    run(test)
+
+
+def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None:
+    node, path = FakeNode("one"), str(tmp_path / "history")
+    node.depth = 50
+
+    async def test() -> None:
+        async with sampled(node) as sampler:
+            before = await sampler.refresh()
+            await series_file._save(path, {"charts": sampler.store, "nodes": sampler.kept_nodes})
+        node.before = trio.sleep_forever
+        later = time.time() + 1800
+        async with sampled(
+            node, port=node.port, history=path, wall=lambda: later, http_client_request_timeout=SECOND // 5
+        ) as sampler:
+            shown = sampler.snapshot
+            assert health(shown) == {"one": Health.DOWN}
+            channel, known = shown.channel("t", "c"), before.channel("t", "c")
+            assert channel is not None
+            assert known is not None
+            assert (channel.depth, channel.silent) == (50, (node.address,))
+            assert channel.nodes[0].message_count == known.nodes[0].message_count
+            (marked,) = shown.silent
+            assert marked.answered_at == before.nodes[0].answered_at
+            assert marked.since == marked.answered_at
+
+            node.before, node.depth = trio.lowlevel.checkpoint, 80
+            shown = await sampler.refresh()
+            assert (shown.totals.depth, shown.silent) == (80, ())
+            assert [it.what for it in sampler.activity()] == ["node_up"]  # and no restart
 
     run(test)
 

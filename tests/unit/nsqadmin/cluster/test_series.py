@@ -123,3 +123,24 @@ def test_unknown_rates_are_unknown() -> None:
     series = store.series(KEY, Span.MINUTES)
     assert series is not None
     assert series.values["incoming"] == (None, 2.0)
+
+
+def test_a_count_that_is_partly_old_is_a_gap_in_charts_and_seen_by_rules() -> None:
+    store = filled(1, 2)
+    store.put([(KEY, row_of(depth=3, incoming=5.0, is_partial=True))], now=START + 10)
+    series = store.series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["depth"] == (1.0, 2.0, None)
+    assert series.values["incoming"] == (0.0, 0.0, 5.0)
+    assert store.recent(KEY, Metric.DEPTH, 10) == [1.0, 2.0, 3.0]
+
+
+def test_a_minute_is_a_gap_if_most_of_it_was_partial() -> None:
+    store = SeriesStore(most_coarse=10)
+    for number in range(12 * 4):
+        minute, second = divmod(number, 12)
+        is_partial = minute == 1 or (minute == 2 and second < 3)
+        store.put([(KEY, row_of(depth=1.0, is_partial=is_partial))], now=START + 5 * number)
+    series = store.series(KEY, Span.HOURS)
+    assert series is not None
+    assert series.values["depth"] == (1.0, None, 1.0)
