@@ -1,4 +1,4 @@
-"""Rules about one channel: D1 to D10, D12, D15."""
+"""Rules about one channel: D1 to D10, D12, D15, D17."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from statistics import median
 from typing import Final
 
 from nsqadmin.actions.plan import Kind
-from nsqadmin.cluster.model import Channel, Client, Evidence, Finding, Metric, Paused, Severity
+from nsqadmin.cluster.model import Channel, ChannelNode, Client, Evidence, Finding, Metric, Paused, Severity
 from nsqadmin.diagnosis.case import Case, first_that_speaks
+from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
 from nsqadmin.diagnosis.words import counted, name_of, number, one_of, rate, say
 
 _MINUTE: Final = 60.0
@@ -23,10 +24,11 @@ _MANY_DEFERRED: Final = 100
 
 
 def about_channel(channel: Channel, case: Case) -> Iterator[Finding]:
-    for group in _GROUPS:
-        yield from first_that_speaks(rule(channel, case) for rule in group)
-    for rule in _IN_NO_GROUP:
-        yield from rule(channel, case)
+    found = [
+        *(finding for group in _GROUPS for finding in first_that_speaks(rule(channel, case) for rule in group)),
+        *(finding for rule in _IN_NO_GROUP for finding in rule(channel, case)),
+    ]
+    yield from found or _unknown_in_part(channel, case)
 
 
 # Delivery: D1 to D7
@@ -93,6 +95,8 @@ def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
 def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
     if not channel.depth or channel.ready_count != 0 or channel.in_flight_count or not channel.client_count:
         return
+    if not any(row.client_count for row in _answering(channel)):
+        return
     window = _held_for(case, lambda depth, in_flight: depth > 0 and in_flight == 0)
     yield case.finding(
         "D5",
@@ -109,8 +113,8 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
-    if not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
-        return
+    if channel.silent or not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
+        return  # what a silent node finishes is not known
     if not (timed_out := case.mean(Metric.TIMED_OUT, _RECENT)):
         return
     slowest = _by_in_flight(channel)
@@ -152,11 +156,15 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _is_saturated(channel: Channel) -> bool:
-    """Return whether the consumers hold about as many messages as they ask for.
+    """Return whether the consumers hold about as many messages as they ask for, on the nodes that answer.
 
     nsqd does not count RDY down as it delivers, so the ready count includes the messages in flight.
     """
-    return bool(channel.ready_count) and channel.in_flight_count >= _SATURATED * (channel.ready_count or 0)
+    rows = _answering(channel)
+    if channel.ready_count is None:
+        return False
+    ready = sum(client.ready_count for row in rows for client in row.clients or ())
+    return bool(ready) and sum(row.in_flight_count for row in rows) >= _SATURATED * ready
 
 
 # Handling: D8, D9
@@ -256,6 +264,21 @@ def _spilling(channel: Channel, case: Case) -> Iterator[Finding]:
     )
 
 
+def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
+    if not channel.silent:
+        return
+    rows = [row for row in channel.nodes if row.node in channel.silent]
+    names = ", ".join(channel.silent)
+    yield case.finding(
+        UNKNOWN_IN_PART,
+        Severity.INFO,
+        f"Unknown in part: {names} {'does' if len(rows) == 1 else 'do'} not answer",
+        "Nothing is wrong on the nodes that answer. Numbers of the others are their last known ones.",
+        number("waiting there, last known", sum(row.depth for row in rows)),
+        number("consumers there, last known", sum(row.client_count for row in rows)),
+    )
+
+
 _Rule = Callable[[Channel, Case], Iterable[Finding]]
 _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
     (_paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
@@ -272,6 +295,10 @@ def _lag(channel: Channel) -> list[Evidence]:
         return []
     least = "at least " if channel.oldest_is_older else "about "
     return [say("oldest message", f"{least}{channel.oldest_age:,.0f} s")]
+
+
+def _answering(channel: Channel) -> list[ChannelNode]:
+    return [row for row in channel.nodes if row.node not in channel.silent]
 
 
 def _by_in_flight(channel: Channel) -> list[Client]:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Final
 
-from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
+from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
 from nsqadmin.diagnosis.topics import about_topic
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings, with_frozen
 
-_SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
+def diagnose(
+    snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = (), beginnings: Beginnings | None = None
+) -> tuple[Finding, ...]:
+    """Return all findings, the worst first.
 
-def diagnose(snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = ()) -> tuple[Finding, ...]:
-    """Return all findings, the worst first. A finding that was there before keeps its time."""
+    `before` are those of the previous picture: while a node is silent, they do not end. `beginnings` remembers since when
+    each is there, from picture to picture.
+    """
     found = [
         *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
         *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
     ]
-    known = {finding.key: finding.since for finding in before}
-    dated = (replace(finding, since=finding.since or known.get(finding.key, snapshot.taken_at)) for finding in found)
-    return tuple(sorted(dated, key=_order))
+    beginnings = beginnings or Beginnings(before)
+    return tuple(sorted(beginnings.dated(with_frozen(found, before, snapshot), snapshot), key=_order))
 
 
 def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding]:
@@ -37,4 +39,4 @@ def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding
 
 def _order(finding: Finding) -> tuple[object, ...]:
     about = (finding.topic, finding.channel, finding.node)
-    return _SEVERITIES[finding.severity], -finding.weight, about, finding.rule
+    return SEVERITIES[finding.severity], -finding.weight, about, finding.rule

@@ -23,7 +23,8 @@ _VERDICTS: Final[Mapping[Health, str]] = {
 def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.health in _VERDICTS:
         verdict = f"{node.address} {_verdict(node)}"
-        yield _finding(node, _severity(node.health), verdict, node.explanation, say("error", node.error))
+        known = [number("messages there, last known", node.depth)] if not node.is_reachable and node.answered_at else []
+        yield _finding(node, _severity(node.health), verdict, node.explanation, *known)
     yield from _without_token(node, snapshot)
     if node.is_reachable:
         for rule in _OF_THE_REACHABLE:

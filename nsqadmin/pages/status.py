@@ -26,6 +26,8 @@ class State:
 OK: Final = State("OK", "ok")
 PAUSED: Final = State("Paused", "warning")
 PARTLY_PAUSED: Final = State("Partly paused", "warning")
+PARTLY_UNKNOWN: Final = State("Unknown in part", "warning")  # a node does not answer; nothing is wrong on the others
+UNKNOWN: Final = State("Unknown", "warning")  # no node answers
 INACTIVE: Final = State("Inactive", "muted")
 PROBLEM: Final = State("Problem", "problem")
 WARNING: Final = State("Warning", "warning")
@@ -54,21 +56,21 @@ class Standing:
         return min((finding.severity for finding in findings), key=_ORDER.__getitem__, default=None)
 
     def channel(self, channel: Channel) -> State:
-        return self._state(self.severity(channel.topic, channel.name), channel.paused)
+        return _at_best(self._state(self.severity(channel.topic, channel.name), channel.paused), channel)
 
     def topic(self, topic: Topic) -> State:
         if topic.is_inactive:
             return INACTIVE
-        return self._state(self.severity(topic.name), topic.paused)
+        return _at_best(self._state(self.severity(topic.name), topic.paused), topic)
 
     def whole_topic(self, topic: Topic) -> State:
-        """Return the topic's own state, or if that is fine, how many of its channels are not."""
+        """Return the topic's own state, or if nothing is wrong with that, how many of its channels are not fine."""
         own = self.topic(topic)
-        if own.kind != "ok":
+        if own not in (OK, PARTLY_UNKNOWN, UNKNOWN):
             return own
-        kinds = [self.channel(channel).kind for channel in topic.channels]
+        states = [self.channel(channel) for channel in topic.channels]
         for kind in ("problem", "warning"):
-            if number := kinds.count(kind):
+            if number := sum(state.kind == kind and state not in (PARTLY_UNKNOWN, UNKNOWN) for state in states):
                 return State(numbers.several(number, kind), kind)
         return own
 
@@ -81,6 +83,13 @@ class Standing:
         if paused is Paused.PARTLY:
             return PARTLY_PAUSED
         return WARNING if severity is Severity.WARNING else OK
+
+
+def _at_best(state: State, of: Topic | Channel) -> State:
+    """Return the state, unless it claims that all is well where a node cannot be seen."""
+    if state is not OK or not of.silent:
+        return state
+    return UNKNOWN if len(of.silent) == len(of.nodes) else PARTLY_UNKNOWN
 
 
 def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:

@@ -21,6 +21,7 @@ from nsqadmin.cluster.merge import Merger, totals_of
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
 from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.diagnosis.upkeep import Beginnings
 from nsqadmin.sampling.asked import PATIENCE, Round
 from nsqadmin.sampling.census import Census
 from nsqadmin.sampling.interest import Interest
@@ -65,6 +66,7 @@ class Sampler:
         self._interest = Interest()
         self._merger = Merger()
         self._rows = Rows()
+        self._beginnings = Beginnings()
         self._snapshot = NOTHING_YET
         self._begun = 0  # how many sweeps have begun
         self._wake = Wakeup()
@@ -182,7 +184,8 @@ class Sampler:
         )
         # Rules look at the series up to now, so the series get the number of findings one sweep late.
         self.store.put(self._rows.of(drawn, before.findings), now=now)
-        found = replace(drawn, findings=diagnose(drawn, self.store, before=before.findings))
+        findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
+        found = replace(drawn, findings=findings)
         for event in events_between(before, found, restarted=census.take_restarted()):
             self._activity.add_event(event)
         return found

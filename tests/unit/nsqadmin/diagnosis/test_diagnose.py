@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqadmin.cluster.model import (
     Channel,
+    ChannelNode,
     Finding,
     Health,
     Lookupd,
@@ -16,10 +20,13 @@ from nsqadmin.cluster.model import (
     Producer,
     Rates,
     Severity,
+    Silent,
     Snapshot,
     TopicNode,
 )
 from nsqadmin.diagnosis.findings import diagnose
+from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings
+from nsqadmin.pages.status import Standing
 from tests.support import picture
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
@@ -262,3 +269,140 @@ def test_every_rule_has_evidence_or_is_about_a_node() -> None:
     findings = found(cluster)
     assert len(findings) >= 2
     assert all(it.evidence or it.node for it in findings)
+
+
+# Silent nodes
+
+
+def hung(*addresses: str, at: Snapshot) -> Snapshot:
+    """Return the picture in which these nodes do not answer any more."""
+
+    def silent_in(rows: Sequence[Any]) -> tuple[str, ...]:
+        return tuple(row.node for row in rows if row.node in addresses)
+
+    topics = tuple(
+        replace(
+            it,
+            silent=silent_in(it.nodes),
+            channels=tuple(replace(each, silent=silent_in(each.nodes)) for each in it.channels),
+        )
+        for it in at.topics
+    )
+    return replace(
+        at,
+        index=at.index + 1,
+        topics=topics,
+        nodes=tuple(replace(it, health=Health.DOWN) if it.address in addresses else it for it in at.nodes),
+        silent=tuple(Silent(node=it, since=NOW, answered_at=NOW) for it in addresses),
+        _by_name={},
+        _by_address={},
+    )
+
+
+TWO_NODES = (node("n1:4151"), node("n2:4151"))
+
+
+def on_two(*rows: ChannelNode, **fields: Any) -> Snapshot:
+    return snapshot(
+        topic(channel(*rows, **fields), nodes=tuple(TopicNode(node=row.node) for row in rows)), nodes=TWO_NODES
+    )
+
+
+def test_d17_a_channel_with_a_silent_node_is_never_fine() -> None:
+    fine = on_two(
+        channel_node("n1:4151"), channel_node("n2:4151", depth=3, clients=(client("n2:4151", ready_count=9),))
+    )
+    assert found(fine) == []
+    finding = next(it for it in found(hung("n2:4151", at=fine)) if it.channel)
+    assert (finding.rule, finding.verdict) == ("D17", "Unknown in part: n2:4151 does not answer")
+    assert said(finding) == {"waiting there, last known": "3", "consumers there, last known": "1"}
+
+
+def test_a_finding_freezes_while_its_node_is_silent_and_ends_when_the_node_answers() -> None:
+    full = client("n2:4151", ready_count=10, in_flight_count=10)
+    cluster = on_two(channel_node("n1:4151"), channel_node("n2:4151", depth=500, in_flight_count=10, clients=(full,)))
+    growing = Trends(depth=[100, 500], finished=[40, 40], incoming=[95, 97])
+    first = diagnose(cluster, growing)
+    assert [it.rule for it in first] == ["D6"]
+    later = diagnose(hung("n2:4151", at=cluster), QUIET, before=first)
+    frozen = next(it for it in later if it.channel)
+    assert (frozen.rule, frozen.is_frozen, frozen.since) == ("D6", True, NOW)
+    assert "D17" not in {it.rule for it in later}
+    assert diagnose(replace(cluster, index=9), QUIET, before=later) == ()
+
+
+def test_a_finding_can_get_worse_while_a_node_is_silent() -> None:
+    waiting = channel_node("n2:4151", paused=True)
+    first = diagnose(on_two(channel_node("n1:4151", paused=True), waiting), QUIET)
+    assert [it.severity for it in first] == [Severity.INFO]
+    worse = hung("n2:4151", at=on_two(channel_node("n1:4151", paused=True, depth=9), waiting))
+    finding = next(it for it in diagnose(worse, QUIET, before=first) if it.channel)
+    assert (finding.rule, finding.severity, finding.is_frozen) == ("D1", Severity.WARNING, False)
+
+
+def test_a_silent_node_is_no_proof_that_handlers_hang_or_ask_for_nothing() -> None:
+    reader = client("n2:4151", ready_count=5, in_flight_count=5)
+    rows = channel_node("n1:4151", depth=5), channel_node("n2:4151", in_flight_count=5, clients=(reader,))
+    shown = hung("n2:4151", at=on_two(*rows))
+    assert "D7" not in {it.rule for it in found(shown, Trends(finished=[0, 0], timed_out=[0, 0.5], depth=[5, 5]))}
+    unknown = channel_node("n1:4151", depth=5), channel_node("n2:4151", clients=(), client_count=3)
+    assert "D5" not in {it.rule for it in found(hung("n2:4151", at=on_two(*unknown)))}
+
+
+channel_rows = st.builds(
+    dict,
+    depth=st.integers(0, 2000),
+    in_flight_count=st.integers(0, 20),
+    deferred_count=st.sampled_from([0, 500]),
+    paused=st.booleans(),
+    ready=st.none() | st.integers(0, 20),
+)
+trends = st.fixed_dictionaries(
+    {
+        name: st.lists(st.floats(0, 100), max_size=4)
+        for name in ("depth", "finished", "incoming", "timed_out", "requeued")
+    }
+)
+
+
+@given(st.lists(channel_rows, min_size=1, max_size=3), trends, trends, st.data())
+def test_no_verdict_improves_when_nodes_fall_silent(
+    rows: list[dict[str, Any]], before: dict[str, Any], after: dict[str, Any], data: st.DataObject
+) -> None:
+    addresses = [f"n{at}:4151" for at in range(len(rows))]
+    made = []
+    for address, row in zip(addresses, rows, strict=True):
+        ready = row.pop("ready")
+        clients = () if ready is None else (client(address, ready_count=ready, in_flight_count=row["in_flight_count"]),)
+        made.append(channel_node(address, clients=clients, **row))
+    cluster = replace(on_two(*made), nodes=tuple(map(node, addresses)), _by_address={})
+    silent = data.draw(st.sets(st.sampled_from(addresses), min_size=1))
+    first = diagnose(cluster, Trends(**before))
+    shown = hung(*silent, at=cluster)
+    later = diagnose(shown, Trends(**after), before=first)
+    worst = {it.key: SEVERITIES[it.severity] for it in later}
+    for finding in first:
+        assert worst[finding.key] <= SEVERITIES[finding.severity]
+    (it,) = shown.topics
+    standing, (before_state,) = Standing(later), [Standing(first).channel(each) for each in cluster.topics[0].channels]
+    kinds = ["ok", "warning", "problem"]
+    assert kinds.index(standing.channel(it.channels[0]).kind) >= max(1, kinds.index(before_state.kind))
+    assert kinds.index(standing.whole_topic(it).kind) >= kinds.index(
+        Standing(first).whole_topic(cluster.topics[0]).kind
+    )
+
+
+# Since when
+
+
+def test_a_finding_that_is_missing_from_a_few_pictures_keeps_its_time() -> None:
+    beginnings = Beginnings()
+    waiting, empty = snapshot(topic(channel(channel_node(depth=5)))), snapshot(topic(channel(channel_node())))
+
+    def since(index: int, at: float) -> list[float]:
+        shown = waiting if at else empty
+        found = diagnose(replace(shown, index=index, taken_at=NOW + at), QUIET, beginnings=beginnings)
+        return [it.since - NOW for it in found]
+
+    assert [since(1, 5.0), since(2, 0.0), since(3, 0.0), since(4, 20.0)] == [[5.0], [], [], [5.0]]
+    assert [since(5, 0.0), since(8, 0.0), since(9, 0.0), since(10, 50.0)] == [[], [], [], [50.0]]
