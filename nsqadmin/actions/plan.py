@@ -394,9 +394,24 @@ def _consequences(
         yield from _what_forgetting_does(action)
     if action.kind not in _CREATIONS and not meant:
         yield Consequence(text="No node has it: only the directory changes.", severity=Severity.WARNING)
-    for address in meant:
-        if _is_unreachable(snapshot, address):
-            yield Consequence(text=f"{address} cannot be reached: nothing changes there.", severity=Severity.WARNING)
+    yield from _who_is_silent(snapshot, action, topic, channel, meant)
+
+
+def _who_is_silent(
+    snapshot: Snapshot, action: Action, topic: Topic | None, channel: Channel | None, meant: Sequence[str]
+) -> Iterable[Consequence]:
+    """Warn of nodes that cannot be reached: those that are asked, and those that have what is to be created."""
+    having = () if topic is None else channel.silent if channel is not None else topic.silent
+    for address in dict.fromkeys((*meant, *having)):
+        if not _is_unreachable(snapshot, address) or (address not in meant and action.kind not in _CREATIONS):
+            continue
+        text = f"{address} cannot be reached: nothing changes there."
+        if address in having:
+            kind = Kind.DELETE_TOPIC if channel is None else Kind.DELETE_CHANNEL
+            waiting = _messages_lost(replace(action, kind=kind), topic, channel, (address,))
+            had = _counted(waiting, "message")
+            text += f" It had {had} of this when it last answered, and brings back what it has when it returns."
+        yield Consequence(text=text, severity=Severity.WARNING)
 
 
 def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Consequence]:

@@ -140,6 +140,11 @@ class Node:
     def is_reachable(self) -> bool:
         return self.health in (Health.OK, Health.SLOW)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it has told its numbers, if only before it fell silent."""
+        return self.is_reachable or self.answered_at is not None
+
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
         """Return the node without the topics that a viewer may not see."""
         return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))

@@ -60,13 +60,13 @@ async def keep(path: str, parts: Mapping[str, Part]) -> None:
     try:
         while True:
             await trio.sleep(_EVERY)
-            await _save(path, parts)
+            await save(path, parts)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _AT_THE_END):
-            await _save(path, parts)
+            await save(path, parts)
 
 
-async def _save(path: str, parts: Mapping[str, Part]) -> None:
+async def save(path: str, parts: Mapping[str, Part]) -> None:
     dumped = {name: part.dump() for name, part in parts.items()}
     try:
         await trio.to_thread.run_sync(_replace, path, dumped)

@@ -74,6 +74,7 @@ class _Questions:
                 "interval": snapshot.interval,
                 "totals": to_json(snapshot.totals),
                 "unanswered": to_json(snapshot.unanswered),
+                "silent": to_json(snapshot.silent),
             }
         )
 
@@ -106,7 +107,13 @@ class _Questions:
 
     async def topics(self, request: Request) -> Response:
         snapshot = _visible(await self._snapshot(request), identity_of(request))
-        return json_answer({"taken_at": snapshot.taken_at, "topics": to_json(snapshot.topics)})
+        return json_answer(
+            {
+                "taken_at": snapshot.taken_at,
+                "silent": to_json(snapshot.silent),
+                "topics": to_json(snapshot.topics),
+            }
+        )
 
     async def topic(self, request: Request) -> Response:
         name = str(request.path_params["topic"])

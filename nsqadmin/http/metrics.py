@@ -78,6 +78,12 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
         gauge("nsqadmin_sample_interval_seconds", "Time until the next sample.", snapshot.interval),
         gauge("nsq_problems", "Findings that are problems.", severities.count(Severity.PROBLEM)),
         gauge("nsq_warnings", "Findings that are warnings.", severities.count(Severity.WARNING)),
+        gauge("nsq_nodes_silent", "Nodes whose last known numbers are in the sums.", len(snapshot.silent)),
+        _many(
+            "nsq_node_silent_messages",
+            "Waiting messages that a silent node had when it last answered; the sums have them, too.",
+            [(silent.depth, {"node": silent.node}) for silent in snapshot.silent],
+        ),
         _many(
             "nsq_node_up",
             "Whether the node answered in the last sample.",
@@ -99,6 +105,16 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
         (channel, {"topic": topic.name, "channel": channel.name}) for topic in topics for channel in topic.channels
     ]
     return [
+        _many(
+            "nsq_topic_silent_nodes",
+            "Nodes of the topic that do not answer: its sums have their last known numbers.",
+            [(len(it.silent), at) for it, at in of_topics if it.silent],
+        ),
+        _many(
+            "nsq_channel_silent_nodes",
+            "Nodes of the channel that do not answer: its sums have their last known numbers.",
+            [(len(it.silent), at) for it, at in of_channels if it.silent],
+        ),
         _many("nsq_topic_depth", "Messages that no channel has got yet.", [(it.depth, at) for it, at in of_topics]),
         _many(
             "nsq_topic_messages", "Messages since the nodes started.", [(it.message_count, at) for it, at in of_topics]

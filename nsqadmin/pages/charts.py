@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.pipeline import BYTES, MESSAGES, SIZES
+from nsqadmin.cluster.series import COUNTS
 from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
@@ -67,8 +68,10 @@ class Chart:
     is_empty: bool
 
 
-def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str = "count") -> Chart:
-    """Draw all lines on one axis, which starts at zero."""
+def chart(
+    title: str, series: Series | None, lines: Sequence[Line], *, form: str = "count", is_partial: bool = False
+) -> Chart:
+    """Draw all lines on one axis, which starts at zero. With `is_partial`, live updates continue counts with a gap."""
     all_values = [_values(series, line.metric) for line in lines]
     top = nice_top(max((value for values in all_values for value in values if value is not None), default=0.0))
     if form == "count":
@@ -91,12 +94,14 @@ def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str
                 "end": end,
                 "step": step,
                 "form": form,
+                "partial": is_partial,
                 "lines": [
                     {
                         "key": line.key,
                         "label": line.label,
                         "colour": line.colour,
                         "filled": line.filled,
+                        "count": line.metric in COUNTS,
                         "values": list(map(_short, values)),
                     }
                     for line, values in zip(lines, all_values, strict=True)

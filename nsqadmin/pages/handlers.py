@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from common.options import seconds
@@ -11,10 +12,12 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,
+    Channel,
     Metric,
     Series,
     Snapshot,
     Span,
+    Topic,
     channel_series,
     node_series,
     topic_series,
@@ -25,6 +28,7 @@ from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
+from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
@@ -55,6 +59,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/topics/{topic}/{channel}", cached(pages.channel)),
         Route("GET", "/consumers", cached(pages.consumers)),
         Route("GET", "/nodes", cached(pages.nodes)),
+        *ForgettingPages(services, painter).routes(),
         Route("GET", "/nodes/{node}", cached(pages.node)),
         Route("GET", "/lookup", cached(pages.lookup)),
         Route("GET", "/activity", pages.activity),
@@ -80,7 +85,7 @@ class _Pages:
     async def overview(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
         page = overview.overview(snapshot, self._series_of_channel)
-        shown = self._cluster_charts(request)
+        shown = self._cluster_charts(request, snapshot)
         sparks = overview.sparks(snapshot, page.findings, self._series_of_channel)
         return self._painter.page(
             request,
@@ -133,7 +138,7 @@ class _Pages:
             topic=topic,
             tab=tab,
             page=details.topic_details(snapshot, topic),
-            charts=self._topic_charts(request, name) if tab == "overview" else (),
+            charts=self._topic_charts(request, topic) if tab == "overview" else (),
             landing=landing(topic),
             pipeline=self._pipeline(name) if tab == "overview" else None,
             graphite=self._graphite(request, "topic", name) if tab == "overview" else (),
@@ -162,7 +167,7 @@ class _Pages:
             tab=tab,
             group=request.query_params.get("group", ""),
             page=details.channel_details(topic, channel, Standing(snapshot.findings)),
-            charts=self._channel_charts(request, name, channel_name) if tab == "overview" else (),
+            charts=self._channel_charts(request, channel) if tab == "overview" else (),
             graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
         )
@@ -208,6 +213,7 @@ class _Pages:
             current="Nodes",
             scope=f"node:{address}",
             node=node,
+            told_of=address,
             page=details.node_details(snapshot, node),
             charts=self._node_charts(request, address),
             graphite=self._graphite(request, "node", address),
@@ -253,7 +259,12 @@ class _Pages:
             "channels": len(channels),
         }
         return self._painter.page(
-            request, "counter.html", snapshot, scope="counter", page=page, charts=self._cluster_charts(request)[:1]
+            request,
+            "counter.html",
+            snapshot,
+            scope="counter",
+            page=page,
+            charts=self._cluster_charts(request, snapshot)[:1],
         )
 
     async def help(self, request: Request) -> Response:
@@ -279,10 +290,12 @@ class _Pages:
     # Missing topics and channels
 
     def _no_topic(self, request: Request, snapshot: Snapshot, topic: str) -> Response:
+        unseen = ", ".join(missing.where for missing in snapshot.unanswered)
+        advice = "It may have been deleted, or nobody has published to it yet."
         failure = Failure(
             title="No such topic",
-            text=f"No node and no nsqlookupd knows a topic “{topic}”.",
-            advice="It may have been deleted, or nobody has published to it yet.",
+            text=f"No node and no nsqlookupd that answers knows a topic “{topic}”.",
+            advice=f"{advice} Or {unseen} may have it, but cannot be asked now." if unseen else advice,
             links=(
                 ("All topics", self._links.to("/topics")),
                 ("Create it…", self._links.action("create_topic", topic=topic)),
@@ -333,35 +346,38 @@ class _Pages:
     def _series_of_channel(self, topic: str, channel: str) -> Series | None:
         return self._services.view.series(channel_series(topic, channel), Span.MINUTES)
 
-    def _cluster_charts(self, request: Request) -> list[charts.Chart]:
+    def _cluster_charts(self, request: Request, snapshot: Snapshot) -> list[charts.Chart]:
         series = self._series(request, CLUSTER_SERIES)
         line = _lines("cluster")
+        drawn = partial(charts.chart, is_partial=bool(snapshot.silent))
         return [
-            charts.chart(
+            drawn(
                 "In and out",
                 series,
                 [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
                 form="rate",
             ),
-            charts.chart("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
-            charts.chart("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
-            charts.chart("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+            drawn("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
+            drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
+            drawn("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
         ]
 
-    def _topic_charts(self, request: Request, topic: str) -> list[charts.Chart]:
-        series = self._series(request, topic_series(topic))
-        line = _lines(f"topics/{topic}")
+    def _topic_charts(self, request: Request, topic: Topic) -> list[charts.Chart]:
+        series = self._series(request, topic_series(topic.name))
+        line = _lines(f"topics/{topic.name}")
+        drawn = partial(charts.chart, is_partial=bool(topic.silent))
         return [
-            charts.chart("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
-            charts.chart("Waiting in the topic", series, [line(Metric.DEPTH, "depth", "c3", filled=True)]),
-            charts.chart("Bytes published", series, [line(Metric.BYTES, "bytes", "c2")], form="size_rate"),
+            drawn("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
+            drawn("Waiting in the topic", series, [line(Metric.DEPTH, "depth", "c3", filled=True)]),
+            drawn("Bytes published", series, [line(Metric.BYTES, "bytes", "c2")], form="size_rate"),
         ]
 
-    def _channel_charts(self, request: Request, topic: str, channel: str) -> list[charts.Chart]:
-        series = self._series(request, channel_series(topic, channel))
-        line = _lines(f"topics/{topic}/{channel}")
+    def _channel_charts(self, request: Request, channel: Channel) -> list[charts.Chart]:
+        series = self._series(request, channel_series(channel.topic, channel.name))
+        line = _lines(f"topics/{channel.topic}/{channel.name}")
+        drawn = partial(charts.chart, is_partial=bool(channel.silent))
         return [
-            charts.chart(
+            drawn(
                 "Depth",
                 series,
                 [
@@ -369,19 +385,19 @@ class _Pages:
                     line(Metric.BACKEND_DEPTH, "on disk", "c3", filled=True),
                 ],
             ),
-            charts.chart(
+            drawn(
                 "In and out",
                 series,
                 [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
                 form="rate",
             ),
-            charts.chart(
+            drawn(
                 "Failures",
                 series,
                 [line(Metric.REQUEUED, "requeued", "c5"), line(Metric.TIMED_OUT, "timed out", "c4")],
                 form="rate",
             ),
-            charts.chart(
+            drawn(
                 "In flight",
                 series,
                 [line(Metric.IN_FLIGHT, "in flight", "c3"), line(Metric.DEFERRED, "deferred", "c5")],

@@ -16,6 +16,7 @@ from nsqadmin.pages import rendering
 from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.rights import ACTION_WORDS, right_of
+from nsqadmin.pages.silence import parts_of
 from nsqadmin.pages.status import HEALTH, Standing, State, seen_by
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Painter:
             "object_of": _object_of,
             "object_of_activity": _object_of_activity,
             "graphite": (),
+            "silent_parts": parts_of,
+            "told_of": "",  # a node that the page itself is about, and whose silence needs no banner
         }
         html = self._templates.get_template(template).render({**context, **shown})
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text

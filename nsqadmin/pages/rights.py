@@ -29,6 +29,7 @@ _OTHERS: Final = {
     "tail": Right.PAYLOAD,
     "create": Right.OPERATE,
     "delete_topics": Right.ADMIN,
+    "forget_node": Right.ADMIN,
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,3 +178,45 @@ def test_who_may_not_sees_why_and_is_refused(chromium: Browser, cluster: Cluster
         assert allowed.status == 200
         for node in cluster.nodes:
             node.post("/topic/unpause?topic=clicks")
+
+
+def test_a_page_whose_nsqadmin_is_gone_says_so(chromium: Browser, cluster: Cluster) -> None:
+    with before(chromium, *cluster.lookupd_options) as (page, admin):
+        until(lambda: b"orders" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
+        page.open("/topics")
+        page.wait("document.querySelector('#live').dataset.state === 'on'")
+        assert page.run("return document.querySelector('#lost').hidden")
+        admin.send_signal(signal.SIGSTOP)
+        page.wait("!document.querySelector('#lost').hidden")
+        assert re.fullmatch(r"nsqadmin no longer answers: numbers are of \d\d:\d\d:\d\d", page.text("#lost"))
+        assert page.run("return document.querySelector('#live').dataset.state") == "lost"
+        page.screenshot(ARTEFACTS / "nsqadmin-gone.png")
+        admin.send_signal(signal.SIGCONT)
+        page.wait("document.querySelector('#lost').hidden")
+        page.wait("document.querySelector('#live').dataset.state === 'on'")
+
+        admin.kill()
+        page.wait("!document.querySelector('#lost').hidden")
+        page.complaints()  # of refused connections
+        page.requests()
+        admin.start()
+        page.base = f"http://127.0.0.1:{admin.http_address[1]}"
+
+
+def test_charts_have_a_gap_and_sums_stay_while_a_node_is_silent(chromium: Browser, tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as cluster:
+        for node in cluster.nodes:
+            node.post("/topic/create?topic=orders")
+            node.post("/channel/create?topic=orders&channel=billing")
+            node.post("/mpub?topic=orders", b"1\n2\n3")
+        cluster.wait_for("orders")
+        with before(chromium, *cluster.lookupd_options) as (page, admin):
+            until(lambda: b"billing" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
+            page.open("/topics/orders/billing?fresh=1")
+            page.wait("document.querySelector('#live').dataset.state === 'on'")
+            cluster.nodes[1].kill()
+            page.wait_for_text("3 messages when last seen", "[data-live=silent]")
+            page.wait("document.querySelector('[data-k=\"topics/orders/billing/depth\"]').innerText === '6'")
+            page.wait("document.querySelector('.chart .key b').innerText === '–'")
+            assert "in part" in page.text("[data-live=state]")
+            page.screenshot(ARTEFACTS / "silent-node.png")

@@ -63,6 +63,9 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
         "nsq_channel_drain_seconds",
         "nsq_channel_condition",
         "nsq_topic_condition",
+        "nsq_node_silent_messages",
+        "nsq_topic_silent_nodes",
+        "nsq_channel_silent_nodes",
     }
     with Nsqd(tmp_path) as nsqd:
         nsqd.post("/pub?topic=t", b"body")

@@ -210,7 +210,7 @@ def test_a_silent_node_is_forgotten_by_request_only_and_not_while_it_answers() -
             await sampler.refresh()
             assert sampler.forget(node.address)
             shown = await sampler.refresh()
-            assert shown.topics == shown.silent == ()
+            assert (shown.topics, shown.silent) == ((), ())
             assert health(shown) == {"one": Health.NEVER}  # it is configured, so it is still asked
 
     run(test)
@@ -223,7 +223,7 @@ def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None
     async def test() -> None:
         async with sampled(node) as sampler:
             before = await sampler.refresh()
-            await series_file._save(path, {"charts": sampler.store, "nodes": sampler.kept_nodes})
+            await series_file.save(path, {"charts": sampler.store, "nodes": sampler.kept_nodes})
         node.before = trio.sleep_forever
         later = time.time() + 1800
         async with sampled(

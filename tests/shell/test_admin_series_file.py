@@ -80,7 +80,8 @@ def test_a_part_that_cannot_be_read_does_not_cost_the_others_theirs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, before, after = str(tmp_path / "history"), filled(), SeriesStore(most_coarse=10)
-    trio.run(series_file._save, path, {"nodes": Broken(), "charts": before})
+    parts: dict[str, series_file.Part] = {"nodes": Broken(), "charts": before}
+    trio.run(series_file.save, path, parts)
     with caplog.at_level(logging.WARNING):
         series_file.load(path, nodes=Broken(), charts=after)
     assert "nodes start empty" in caplog.text

@@ -204,12 +204,12 @@ def _all_nodes(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
 def _node(node: Node) -> Iterator[tuple[str, Value]]:
     key = f"nodes/{node.address}"
     yield f"{key}/health", node.health.value
-    yield f"{key}/topics", node.topic_count if node.is_reachable else None
-    yield f"{key}/channels", node.channel_count if node.is_reachable else None
-    yield f"{key}/clients", node.client_count if node.is_reachable else None
-    yield f"{key}/depth", node.depth if node.is_reachable else None
-    yield f"{key}/in_flight", node.in_flight_count if node.is_reachable else None
-    yield f"{key}/message_count", node.message_count if node.is_reachable else None
+    yield f"{key}/topics", node.topic_count if node.is_known else None
+    yield f"{key}/channels", node.channel_count if node.is_known else None
+    yield f"{key}/clients", node.client_count if node.is_known else None
+    yield f"{key}/depth", node.depth if node.is_known else None
+    yield f"{key}/in_flight", node.in_flight_count if node.is_known else None
+    yield f"{key}/message_count", node.message_count if node.is_known else None
     yield f"{key}/incoming", _rounded(node.rates.incoming)
     yield f"{key}/finished", _rounded(node.rates.finished)
     yield f"{key}/heap", node.memory.heap_in_use if node.memory is not None else None

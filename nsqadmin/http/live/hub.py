@@ -168,7 +168,12 @@ def _visible(cells: Cells, viewer: Viewer) -> Cells:
 def health_of(snapshot: Snapshot) -> dict[str, Any]:
     severities = [finding.severity for finding in snapshot.findings]
     problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
-    return {"verdict": verdict(problems, warnings), "problems": problems, "warnings": warnings}
+    return {
+        "verdict": verdict(problems, warnings),
+        "problems": problems,
+        "warnings": warnings,
+        "silent_nodes": len(snapshot.silent),
+    }
 
 
 def verdict(problems: int, warnings: int) -> str:

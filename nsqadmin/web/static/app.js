@@ -124,7 +124,7 @@ const Numbers = (() => {
 
   const interval = Math.max(1, Number(body.dataset.interval) || 5);
   const isStill = "still" in body.dataset;
-  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, notBefore: 0, failures: 0, lastEvent: Date.now() };
+  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, notBefore: 0, failures: 0, isLost: false, lastEvent: Date.now(), lastAnswer: Date.now() };
 
   function put(key, value) {
     for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
@@ -140,7 +140,8 @@ const Numbers = (() => {
 
   function onCells({ t, set }) {
     live.taken = t;
-    live.lastEvent = Date.now();
+    live.lastEvent = live.lastAnswer = Date.now();
+    if (live.isLost) showLost();
     for (const [key, value] of Object.entries(set)) put(key, value);
     Charts.append(t, set);
     live.samples += 1;
@@ -165,6 +166,8 @@ const Numbers = (() => {
       if (!answer.ok) throw new Error(`${answer.status}`);
       take(new DOMParser().parseFromString(await answer.text(), "text/html"));
       live.failures = 0;
+      live.lastAnswer = Date.now();
+      showLost();
     } catch {
       live.failures += 1;
     } finally {
@@ -203,7 +206,7 @@ const Numbers = (() => {
   function connect() {
     disconnect();
     if (live.isPaused || isStill || document.hidden) return showLive();
-    live.lastEvent = Date.now();
+    live.lastEvent = live.lastAnswer = Date.now();
     const scope = body.dataset.scope;
     if (scope && "EventSource" in window) {
       const source = new EventSource(`${base}/events?scope=${encodeURIComponent(scope)}${only()}`);
@@ -226,22 +229,34 @@ const Numbers = (() => {
     clearInterval(live.timer);
     live.timer = 0;
   }
-  let said = null;
-  function onHealth({ verdict }) {
-    if (said !== null && verdict !== said) { announce(verdict); refresh(); }
-    said = verdict;
+  let said = null, silentNodes = null;
+  function onHealth({ verdict, silent_nodes }) {
+    if (said !== null && verdict !== said) announce(verdict);
+    if (said !== null && (verdict !== said || silent_nodes !== silentNodes)) refresh();
+    [said, silentNodes] = [verdict, silent_nodes];
+  }
+
+  // nsqadmin itself may be gone. A sample comes in each interval, so after two without any the numbers are old.
+  function showLost() {
+    live.isLost = !live.isPaused && !isStill && !document.hidden && Boolean(body.dataset.scope) && Date.now() - live.lastAnswer > 2000 * interval + 1000;
+    if ($("#lost").hidden !== live.isLost) return;
+    const at = new Date(live.taken * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+    $("#lost-text").textContent = live.isLost ? `nsqadmin no longer answers: numbers are of ${at}` : "";
+    $("#lost").hidden = !live.isLost;
+    showLive();
   }
 
   function showLive() {
     const button = $("#live"), word = $("#live-word");
-    const state = isStill ? "off" : live.isPaused ? "paused" : live.failures > 1 ? "trouble" : "on";
+    const state = isStill ? "off" : live.isPaused ? "paused" : live.isLost ? "lost" : live.failures > 1 ? "trouble" : "on";
     button.dataset.state = state;
     button.disabled = isStill;
     button.setAttribute("aria-pressed", String(state === "on"));
-    const text = { off: "Snapshot", paused: "Paused", trouble: "No answer", on: `Live ${Numbers.duration(interval)}` }[state];
+    const text = { off: "Snapshot", paused: "Paused", lost: "No answer", trouble: "No answer", on: `Live ${Numbers.duration(interval)}` }[state];
     if (word.textContent !== text) word.textContent = text;
   }
   function tick() {
+    showLost();
     if (isStill || !live.taken || !body.dataset.scope) return;
     const age = Math.max(0, Date.now() / 1000 - live.taken), asof = $("#asof");
     asof.textContent = `As of ${age < 1 ? "just now" : `${Numbers.duration(Math.floor(age))} ago`}${live.isPaused ? " (paused)" : ""}`;

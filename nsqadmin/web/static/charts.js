@@ -62,6 +62,7 @@ const Charts = (() => {
 
     take(json) {
       this.data = JSON.parse(json);
+      for (const line of this.data.lines) line.now = line.values.findLast((value) => value !== null);
       this.length = Math.max(0, ...this.data.lines.map((line) => line.values.length));
       this.draw();
     }
@@ -72,8 +73,9 @@ const Charts = (() => {
       if (time <= this.data.end || !this.length || time - this.data.end < this.data.step * 0.5) return;
       this.data.end = time;
       for (const line of this.data.lines) {
-        const value = line.key in cells ? cells[line.key] : line.values.at(-1);
-        line.values.push(value ?? null);
+        if (line.key in cells) line.now = cells[line.key];
+        const isGap = this.data.partial && line.count; // a sum with old numbers in it
+        line.values.push(isGap ? null : line.now ?? null);
         line.values.shift();
       }
       this.draw();

@@ -1,0 +1,178 @@
+"""A node that hangs or dies makes nothing look better: not the sums, not the verdicts, not the pages."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.cluster import name_of
+from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+
+needs_module("starlette")
+
+pytestmark = pytest.mark.e2e
+
+SEVERITIES = ["problem", "warning", "info"]
+
+
+@dataclass
+class Three:
+    """Three nodes, each with 100 orders that nobody bills; the third alone has 50 letters."""
+
+    nodes: list[Nsqd]
+    lookupd: Nsqlookupd
+    options: list[str]
+
+    @property
+    def third(self) -> Nsqd:
+        return self.nodes[2]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Three]:
+    with ExitStack() as stack:
+        lookupd = stack.enter_context(Nsqlookupd())
+        options = ["broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"]
+        nodes = [stack.enter_context(Nsqd(tmp_path / name, *options)) for name in ("n1", "n2", "n3")]
+        for node in nodes:
+            publish(node, "orders", "billing", 100)
+        publish(nodes[2], "letters", "post", 50)
+        eventually(lambda: len(lookupd.producers("orders")) == 3 and len(lookupd.producers("letters")) == 1)
+        yield Three(nodes, lookupd, [f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}"])
+
+
+def publish(node: Nsqd, topic: str, channel: str, count: int) -> None:
+    node.post(f"/topic/create?topic={topic}")
+    node.post(f"/channel/create?topic={topic}&channel={channel}")
+    node.post(f"/mpub?topic={topic}", b"\n".join(b"%d" % number for number in range(count)))
+
+
+@contextmanager
+def watching(three: Three, *options: str) -> Iterator[Nsqadmin]:
+    quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=700ms")
+    with Nsqadmin(*three.options, *quick, *options) as admin:
+        yield admin
+        assert "Traceback" not in admin.log
+
+
+def health(admin: Nsqadmin) -> Any:
+    return admin.json("GET", "/api/v2/health").json
+
+
+def wait_for_depth(admin: Nsqadmin, depth: int) -> None:
+    eventually(lambda: health(admin)["totals"]["depth"] == depth)
+
+
+def worst(admin: Nsqadmin) -> dict[tuple[str, str, str], int]:
+    findings = admin.json("GET", "/api/v2/diagnose").json["findings"]
+    return {
+        (it["rule"], it["topic"], it["channel"]): SEVERITIES.index(it["severity"]) for it in findings if it["topic"]
+    }
+
+
+def text_of(admin: Nsqadmin, path: str) -> str:
+    answer = admin.http("GET", path)
+    assert answer.status == 200, path
+    return answer.body.decode()
+
+
+def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three) -> None:
+    address = name_of(three.third)
+    with watching(three) as admin:
+        wait_for_depth(admin, 350)
+        before, findings = health(admin), worst(admin)
+        three.third.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: health(admin)["silent"])
+            publish(three.nodes[0], "orders", "billing", 10)
+            wait_for_depth(admin, 360)
+            after = health(admin)
+            (silent,) = after["silent"]
+            assert (silent["node"], silent["depth"]) == (address, 150)
+            assert after["problems"] >= before["problems"]
+            now = worst(admin)
+            assert all(now[key] <= severity for key, severity in findings.items())
+            channel = admin.json("GET", "/api/v2/topics/orders/billing").json
+            assert (channel["depth"], channel["silent"]) == (310, [address])
+            metrics = text_of(admin, "/metrics")
+            assert "nsq_nodes_silent 1" in metrics
+            assert f'nsq_node_silent_messages{{node="{address}"}} 150' in metrics
+            assert 'nsq_channel_silent_nodes{topic="orders",channel="billing"} 1' in metrics
+
+            overview = text_of(admin, "/")
+            assert "150 of these last known" in overview
+            assert overview.count(f"nsqd {address} does not answer") == 1
+            page = text_of(admin, "/topics/orders/billing")
+            assert f">{address}</a>, down since" in page
+            assert "100 messages when last seen" in page
+            assert "keeps up" not in page
+            lonely = text_of(admin, "/topics/letters/post")
+            assert f'On <a href="/nodes/{quote(address, safe="")}">{address}</a>, down since' in lonely
+            assert "50 messages when last seen" in lonely
+            series = admin.json("GET", "/api/v2/series?key=channel:orders/billing").json["values"]
+            assert series["depth"][-1] is None
+            dialog = text_of(admin, "/actions/delete_topic?topic=orders")
+            assert f"{address} cannot be reached" in dialog
+            assert "100 messages of this when it last answered" in dialog
+        finally:
+            three.third.send_signal(signal.SIGCONT)
+        eventually(lambda: not health(admin)["silent"])
+        assert health(admin)["totals"]["depth"] == 360
+
+
+def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: Three, tmp_path: Path) -> None:
+    address, history = name_of(three.third), f"history-file={tmp_path / 'history'}"
+    with watching(three, history) as admin:
+        wait_for_depth(admin, 350)
+        three.third.kill()
+        eventually(lambda: health(admin)["silent"])
+        assert admin.stop() == 0
+    with watching(three, history) as admin:
+        wait_for_depth(admin, 350)
+        eventually(lambda: [it["node"] for it in health(admin)["silent"]] == [address])
+        assert "50 messages when last seen" in text_of(admin, "/topics/letters")
+        assert "50 messages of this when it last answered" in text_of(admin, "/actions/delete_topic?topic=letters")
+        assert "50 messages of this when it last answered" in text_of(
+            admin, "/actions/create_channel?topic=letters&channel=post&node="
+        )
+        assert text_of(admin, f"/nodes/{address}").count("Down since") == 1
+
+        asked = text_of(admin, f"/nodes/forget?node={address}")
+        assert "no longer show 150 messages of 2 topics" in asked
+        assert "50 messages; no other node has this topic" in asked
+        alive = name_of(three.nodes[0])
+        assert admin.http("GET", f"/nodes/forget?node={alive}").status == 409
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert admin.http("POST", "/nodes/forget", f"node={alive}".encode(), headers=form).status == 409
+        assert admin.http("POST", "/nodes/forget", f"node={address}".encode(), headers=form).status == 200
+        wait_for_depth(admin, 200)
+        assert health(admin)["silent"] == []
+        (entry,) = admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
+        assert (entry["what"], entry["nodes"], entry["result"]) == ("forget_node", [address], "ok")
+
+        three.third.start()
+        wait_for_depth(admin, 350)
+
+
+def test_a_node_that_retires_by_a_drain_is_forgotten_by_itself(three: Three) -> None:
+    with watching(three) as admin:
+        wait_for_depth(admin, 350)
+        three.third.post("/drain?stay=0s&retire=true")
+        eventually(lambda: len(admin.json("GET", "/api/v2/nodes").json["nodes"]) == 2, 60)
+        assert health(admin)["silent"] == []
+
+
+def test_first_steps_are_not_shown_in_an_outage() -> None:
+    with Nsqlookupd() as lookupd:
+        address = f"127.0.0.1:{lookupd.http_address[1]}"
+    with Nsqadmin(f"lookupd-http-address={address}", "sample-interval=300ms") as admin:
+        page = text_of(admin, "/")
+        assert f"{address} does not answer" in page
+        assert "Start a broker" not in page
