@@ -415,8 +415,13 @@ class Ledger:
         """Return which of the topics of this name the found one is."""
         assert isinstance(real.log, DiskLog)
         current = self.topics.get(name)
-        deleted = [topic for number, topic in self._deleted.get(name, ()) if number > marks.urgent]
+        deletions = [(number, topic) for number, topic in self._deleted.get(name, ()) if number > marks.urgent]
+        deleted = [topic for _, topic in deletions]
         if current is not None and current.log_id == real.log.log_id:
+            # The journal may have lost the deletion of the log before. Then its channels go on with this log.
+            for number, topic in deletions:
+                for channel in topic.channels:
+                    current.deleted_channels.setdefault(channel, (number, ChannelModel(channel, 0)))
             return current
         if current is not None and not current.has_identity:
             current.log_id = real.log.log_id

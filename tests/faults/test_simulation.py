@@ -19,7 +19,11 @@ FOUND = (
     *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050, 600076, 601508, 603108, 606412, 606413),
     *(609948, 610853),
 )
-FOUND_POWER_LOSS = (104, 1226)  # about what is read again after damage in the journal
+FOUND_POWER_LOSS = (
+    104,
+    1226,
+    2300460,
+)  # about what is read again after damage in the journal; a deletion that was lost
 
 
 def check(plan: Plan, seeds: range, name: str) -> None:
