@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
@@ -18,13 +16,16 @@ from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
-from nsqadmin.http.live.event_stream import EventStream, event
+from nsqadmin.http.live.event_stream import EventStream
 from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require
+from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
-from nsqadmin.messages.model import Message, Page, message_json, page_json
+from nsqadmin.messages.model import Found, Page, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
 from nsqadmin.messages.reading import MOST
+from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
+from nsqadmin.messages.walk import BadCursor, parse_cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -32,10 +33,8 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.service import Messages
 
-MOST_SHOWN: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
 MOST_BODY: Final = 16 << 20  # bytes of a request to publish
 _MOST_DEFERRED: Final = 3600 * 24 * 365 * 1000  # milliseconds; nsqd has its own limit
-_MOST_TAILED: Final = 200  # messages of a tail that wait to be sent to the browser
 _HIGHEST: Final = (1 << 63) - 1
 
 
@@ -44,6 +43,7 @@ def routes(messages: Messages, view: View) -> list[Route]:
     return [
         Route("GET", "/api/v2/messages/{topic}", endpoints.read),
         Route("GET", "/api/v2/messages/{topic}/{channel}", endpoints.peek),
+        Route("GET", "/api/v2/search/{topic}", endpoints.search),
         Route("GET", "/api/v2/logs/{topic}", endpoints.logs),
         Route("GET", "/api/v2/tail/{topic}", endpoints.tail),
         Route("POST", "/api/v2/publish", endpoints.publish),
@@ -75,6 +75,32 @@ class _Endpoints:
         )
         return _page_answer(request, page, f"{topic}.ndjson")
 
+    async def search(self, request: Request) -> Response:
+        """Stream events: `message` for each hit, `progress`, and last `end`, which is progress as well."""
+        topic = self._topic(request)
+        arguments = request.query_params
+        cursor = arguments.get("cursor", "")
+        try:
+            parse_cursor(cursor)
+        except BadCursor as error:
+            raise HttpError(400, "INVALID_ARG_CURSOR", details={"reason": str(error)}) from error
+        search = Search(
+            topic=topic,
+            wanted=filter_of(arguments.get("filter", "")),
+            identity=require(request, Right.VIEW, topic),
+            place=arguments.get("from", NEWEST),
+            node=self._node(request),
+            cursor=cursor,
+            limit=number_argument(request, "limit", 100, least=1, most=MOST),
+            seconds=number_argument(request, "seconds", 30, least=1, most=60),
+        )
+        events = SearchEvents()
+
+        async def run() -> Found:
+            return await self._messages.search(search, events.report)
+
+        return EventStream(lambda: events.events(run), close=events.close)
+
     async def peek(self, request: Request) -> Response:
         topic, channel = self._topic(request), str(request.path_params["channel"])
         if self._view.snapshot.channel(topic, channel) is None:
@@ -100,7 +126,7 @@ class _Endpoints:
         except CannotTail as error:
             raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
         self._messages.note_tail(topic, caller_of(request))
-        shown = _TailEvents(wanted)
+        shown = TailEvents(wanted)
         found = snapshot.topic(topic)
         tail = Tail(
             topic,
@@ -225,55 +251,3 @@ def _number(body: Mapping[str, Any], name: str, default: int, *, most: int) -> i
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise HttpError(400, f"INVALID_{name.upper()}", details={"reason": f"{name} is a number from 0 to {most}"})
     return value
-
-
-class _TailEvents:
-    """The events of a tail that its viewer has not got yet. If too many wait, the oldest are skipped and counted."""
-
-    def __init__(self, wanted: Filter) -> None:
-        self._wanted = wanted
-        self._waiting: deque[bytes] = deque(maxlen=_MOST_TAILED)
-        self._arrived = asyncio.Event()
-        self._skipped = self._told = 0
-        self._ended = False
-
-    def show(self, message: Message) -> None:
-        if not self._wanted.matches(message.body or b"", message):
-            return
-        if len(self._waiting) == _MOST_TAILED:
-            self._skipped += 1
-        self._put(event("message", message_json(message, most=MOST_SHOWN)))
-
-    def skip(self) -> None:
-        self._skipped += 1
-        self._arrived.set()
-
-    def trouble(self, node: str, reason: str) -> None:
-        self._put(event("trouble", {"node": node, "reason": reason}))
-
-    def close(self) -> None:
-        self._ended = True
-        self._arrived.set()
-
-    def _put(self, piece: bytes) -> None:
-        self._waiting.append(piece)
-        self._arrived.set()
-
-    async def events(self, run: Any) -> AsyncIterator[bytes]:
-        task = asyncio.ensure_future(run())
-        task.add_done_callback(lambda _: self.close())
-        try:
-            yield b": following\n\n"
-            while True:
-                while self._waiting:
-                    yield self._waiting.popleft()
-                if self._skipped != self._told:
-                    self._told = self._skipped
-                    yield event("skipped", {"count": self._skipped})
-                if self._ended:
-                    break
-                self._arrived.clear()
-                await self._arrived.wait()
-            yield event("end", {"skipped": self._skipped})
-        finally:
-            task.cancel()

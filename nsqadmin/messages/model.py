@@ -58,6 +58,26 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search has found so far, and how far it has looked."""
+
+    messages: tuple[Message, ...] = ()  # in the order of the search
+    newest_first: bool = True
+    looked: int = 0  # messages that were looked at
+    total: int = 0  # messages to look at, on the nodes that answer
+    reached: float | None = None  # the time up to which all nodes have been looked at; None: to the end
+    cursor: str = ""  # where to go on
+    goes_on: bool = False  # there is more to look at
+    silent: tuple[NodeLog, ...] = ()  # the nodes that could not be looked at, or not to the end, with the reasons
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every message of every node has been looked at."""
+        return not self.goes_on and not self.silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """What has become of publishing messages."""
 
@@ -132,4 +152,22 @@ def page_json(page: Page, *, most: int) -> dict[str, Any]:
         "gaps": to_json(page.gaps),
         "logs": to_json(page.logs),
         "scanned": page.scanned,
+    }
+
+
+def found_json(found: Found, *, most: int) -> dict[str, Any]:
+    return progress_json(found) | {"messages": [message_json(message, most=most) for message in found.messages]}
+
+
+def progress_json(found: Found) -> dict[str, Any]:
+    """Return how far a search has looked, without what it has found."""
+    return {
+        "looked": found.looked,
+        "total": found.total,
+        "reached": found.reached,
+        "cursor": found.cursor,
+        "goes_on": found.goes_on,
+        "is_whole": found.is_whole,
+        "silent": [{"node": log.node, "reason": log.reason} for log in found.silent],
+        "gaps": to_json(found.gaps),
     }

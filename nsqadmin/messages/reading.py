@@ -67,11 +67,11 @@ class Reader:
 
     async def logs(self, snapshot: Snapshot, topic: str, node: str = "") -> tuple[NodeLog, ...]:
         """Return what can be read on each node, or on `node` only."""
-        nodes = _nodes(snapshot, topic, node)
+        nodes = nodes_with(snapshot, topic, node)
         logs: dict[str, NodeLog] = {}
 
         async def ask(asked: Node) -> None:
-            logs[asked.address] = await self._log(asked, topic)
+            logs[asked.address] = await self.log(asked, topic)
 
         async with trio.open_nursery() as nursery:
             for asked in nodes:
@@ -122,24 +122,29 @@ class Reader:
 
     # One node
 
-    async def _log(self, node: Node, topic: str) -> NodeLog:
+    async def log(self, node: Node, topic: str) -> NodeLog:
+        """Return what can be read on this node, or why nothing can."""
         if not node.is_reachable:
             return NodeLog(node=node.address, reason=f"it does not answer: {node.error}")
         if not node.has_history:
             return NodeLog(node=node.address, reason=NOT_KEPT)
+        return await self.log_at(node.address, topic)
+
+    async def log_at(self, node: str, topic: str) -> NodeLog:
+        """Ask the node what can be read there."""
         try:
-            raw = await self._upstream.get_json(node.address, f"/topic/log?topic={quote_plus(topic)}")
+            raw = await self._upstream.get_json(node, f"/topic/log?topic={quote_plus(topic)}")
             return NodeLog(
-                node=node.address,
+                node=node,
                 first=_whole(raw["first"]),
                 next=_whole(raw["next"]),
                 first_time=_seconds(raw.get("first_time")),
                 last_time=_seconds(raw.get("last_time")),
             )
         except UpstreamError as error:
-            return NodeLog(node=node.address, reason=_why(error))
+            return NodeLog(node=node, reason=_why(error))
         except _NONSENSE as error:
-            return NodeLog(node=node.address, reason=str(_unreadable(error)))
+            return NodeLog(node=node, reason=str(_unreadable(error)))
 
     async def _read(
         self, log: NodeLog, topic: str, identity: Identity, place: str, limit: int, wanted: Filter
@@ -252,7 +257,7 @@ async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
     return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))
 
 
-def _nodes(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
+def nodes_with(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
     """Return the nodes that have the topic, and those that do not answer and so may have it."""
     found = snapshot.topic(topic)
     having = {row.node for row in found.nodes} if found is not None else set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Activity
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
+from nsqadmin.messages.searching import Search, Searcher
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.model import NodeLog, Page, Published, ReplayPlan, ReplayReceipt
+    from nsqadmin.messages.model import Found, NodeLog, Page, Published, ReplayPlan, ReplayReceipt
     from nsqadmin.upstream.client import Upstream
 
 
@@ -32,6 +33,7 @@ class Messages:
 
     def __init__(self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog) -> None:
         self.reader = Reader(upstream, masking)
+        self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._view = view
         self._activity = activity
@@ -58,6 +60,14 @@ class Messages:
             )
 
         return await run_trio(read)
+
+    async def search(self, search: Search, report: Callable[[Found], None] | None = None) -> Found:
+        """Do one step of a search; see `Searcher.search`."""
+
+        async def run() -> Found:
+            return await self._searcher.search(self._view.snapshot, search, report)
+
+        return await run_trio(run)
 
     async def peek(self, topic: str, channel: str, identity: Identity, *, node: str = "", limit: int = 20) -> Page:
         """Return what the channel would deliver next; see `Reader.peek`."""

@@ -13,8 +13,8 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -166,7 +166,8 @@ class Upstream:
         except _FAILURES as error:
             raise _failure_of("GET", url, error) from error
         try:
-            yield Streamed(response.status_code, self._pieces_of(response))
+            async with aclosing(self._pieces_of(response)) as pieces:
+                yield Streamed(response.status_code, pieces)
         except (httpx.HTTPError, ValueError, TooLarge) as error:
             raise _failure_of("GET", url, error) from error
         finally:
@@ -316,7 +317,7 @@ class Upstream:
                 await place.take(scope)
         return body
 
-    async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
+    async def _pieces_of(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         """Yield the unpacked body in pieces so small that other tasks do not wait long while one is processed."""
         body = Body(response.headers.get("content-encoding", ""), most=self._most)
         async for received in response.aiter_raw():

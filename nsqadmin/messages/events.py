@@ -1,0 +1,117 @@
+"""The events of a tail and of a search that their viewer has not got yet, for server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqadmin.http.live.event_stream import event
+from nsqadmin.messages.model import Found, Message, message_json, progress_json
+
+if TYPE_CHECKING:
+    from nsqadmin.messages.filters import Filter
+
+MOST_SHOWN: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
+_MOST_TAILED: Final = 200  # messages of a tail that wait to be sent to the browser
+
+
+class _Events:
+    """Events that wait. `events` yields them until what makes them has ended, or the viewer has left."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._waiting: deque[bytes] = deque(maxlen=most)
+        self._arrived = asyncio.Event()
+        self._ended = False
+
+    def close(self) -> None:
+        self._ended = True
+        self._arrived.set()
+
+    def _put(self, piece: bytes) -> None:
+        self._waiting.append(piece)
+        self._arrived.set()
+
+    def _numbers(self) -> bytes:
+        """Return an event about everything so far, if it has changed since the last one."""
+        raise NotImplementedError
+
+    async def _until_ended(self, run: Callable[[], Awaitable[Any]]) -> AsyncIterator[bytes]:
+        task = asyncio.ensure_future(run())
+        task.add_done_callback(lambda _: self.close())
+        try:
+            while True:
+                while self._waiting:
+                    yield self._waiting.popleft()
+                if changed := self._numbers():
+                    yield changed
+                if self._ended:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            task.cancel()
+
+
+class TailEvents(_Events):
+    """The events of a tail. If too many messages wait, the oldest are skipped and counted."""
+
+    def __init__(self, wanted: Filter) -> None:
+        super().__init__(_MOST_TAILED)
+        self._wanted = wanted
+        self._skipped = self._told = 0
+
+    def show(self, message: Message) -> None:
+        if not self._wanted.matches(message.body or b"", message):
+            return
+        if len(self._waiting) == _MOST_TAILED:
+            self._skipped += 1
+        self._put(event("message", message_json(message, most=MOST_SHOWN)))
+
+    def skip(self) -> None:
+        self._skipped += 1
+        self._arrived.set()
+
+    def trouble(self, node: str, reason: str) -> None:
+        self._put(event("trouble", {"node": node, "reason": reason}))
+
+    def _numbers(self) -> bytes:
+        if self._skipped == self._told:
+            return b""
+        self._told = self._skipped
+        return event("skipped", {"count": self._skipped})
+
+    async def events(self, run: Callable[[], Awaitable[Any]]) -> AsyncIterator[bytes]:
+        yield b": following\n\n"
+        async for piece in self._until_ended(run):
+            yield piece
+        yield event("end", {"skipped": self._skipped})
+
+
+class SearchEvents(_Events):
+    """The events of one step of a search. Its limit bounds how many hits can wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: Found | None = None
+
+    def report(self, found: Found) -> None:
+        self._waiting.extend(event("message", message_json(message, most=MOST_SHOWN)) for message in found.messages)
+        self._found = found
+        self._arrived.set()
+
+    def _numbers(self) -> bytes:
+        found, self._found = self._found, None
+        return event("progress", progress_json(found)) if found is not None else b""
+
+    async def events(self, run: Callable[[], Awaitable[Found]]) -> AsyncIterator[bytes]:
+        ended: list[Found] = []
+
+        async def search() -> None:
+            ended.append(await run())
+
+        async for piece in self._until_ended(search):
+            yield piece
+        for found in ended:
+            yield event("end", progress_json(found))

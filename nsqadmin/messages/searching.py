@@ -1,0 +1,216 @@
+"""Searches the history of all nodes in bounded steps, from the newest message backwards, or from a place onwards.
+
+`Walk` decides what is read next and in which order hits are handed out; this module reads. A node that sends nothing
+for too long, or nonsense, is left out and named, and the search goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqadmin.messages.model import Found, Gap, Message, NodeLog
+from nsqadmin.messages.reading import Unreadable, gap_in, message_in, next_in, nodes_with
+from nsqadmin.messages.walk import Lane, Walk, parse_cursor
+
+if TYPE_CHECKING:
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.cluster.model import Node, Snapshot
+    from nsqadmin.messages.filters import Filter
+    from nsqadmin.messages.reading import Reader
+
+NEWEST: Final = "latest"
+_OLDEST: Final = "earliest"
+_FIRST_STEP: Final = 500  # messages
+_MOST_BYTES: Final = 8 << 20  # of the hits of one read
+_MOST_GAPS: Final = 1000  # of one read
+_MOST_PATIENCE: Final = 5.0  # seconds for which a node may send nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to search for, and where."""
+
+    topic: str
+    wanted: Filter
+    identity: Identity
+    place: str = NEWEST  # from here onwards; `latest`: from the newest message backwards
+    node: str = ""  # only there
+    cursor: str = ""  # where an earlier step ended
+    limit: int = 50  # hits
+    seconds: float = 2.0
+
+    @property
+    def newest_first(self) -> bool:
+        return self.place == NEWEST
+
+    @property
+    def patience(self) -> float:
+        return min(self.seconds * 0.75, _MOST_PATIENCE)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What was read of a range of one node."""
+
+    at: int  # read up to here
+    hits: list[Message] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # of the first and the last message
+    size: int = 0  # of the hits' bodies
+
+    def see(self, message: Message) -> None:
+        self.times[1:] = [message.timestamp]
+        self.at = (message.sequence or 0) + 1
+
+
+class Searcher:
+    """Searches, on trio."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def search(self, snapshot: Snapshot, search: Search, report: Callable[[Found], None] | None = None) -> Found:
+        """Do one step: return when there are enough hits, when the time is up, or at the end of the history.
+
+        `report` is told each few thousand messages what is new. Raise BadCursor.
+        """
+        deadline = trio.current_time() + search.seconds
+        walk = await self._open(snapshot, search)
+        messages: list[Message] = []
+        while True:
+            new = walk.take(search.limit - len(messages))
+            messages += new
+            if report is not None:
+                report(walk.found(new))
+            lanes = walk.next_lanes()
+            if not lanes or len(messages) >= search.limit or trio.current_time() >= deadline:
+                return walk.found(messages)
+            async with trio.open_nursery() as nursery:
+                for lane in lanes:
+                    nursery.start_soon(self._read_on, walk, lane, search, deadline)
+
+    # Where to begin
+
+    async def _open(self, snapshot: Snapshot, search: Search) -> Walk:
+        places = parse_cursor(search.cursor)
+        lanes: list[Lane] = []
+        silent: list[NodeLog] = []
+
+        async def begin(node: Node) -> None:
+            with trio.move_on_after(search.patience) as scope:
+                try:
+                    log = await self._reader.log(node, search.topic)
+                    if log.reason:
+                        silent.append(log)
+                    else:
+                        lanes.append(await self._lane(log, search, places))
+                except Unreadable as error:
+                    silent.append(NodeLog(node=node.address, reason=str(error)))
+            if scope.cancelled_caught:
+                silent.append(NodeLog(node=node.address, reason=_sent_nothing(search.patience)))
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes_with(snapshot, search.topic, search.node):
+                nursery.start_soon(begin, node)
+        lanes.sort(key=lambda lane: lane.node)
+        silent.sort(key=lambda log: log.node)
+        return Walk(lanes, silent, newest_first=search.newest_first)
+
+    async def _lane(self, log: NodeLog, search: Search, places: Mapping[str, tuple[int, int]]) -> Lane:
+        if log.node in places:
+            at, border = (min(max(place, log.first), log.next) for place in places[log.node])
+        else:
+            at = border = await self._place(log, search)
+        is_all = not (search.wanted.text or search.wanted.conditions)
+        step = min(search.limit, _FIRST_STEP) if is_all else _FIRST_STEP
+        return Lane(log.node, log.first, log.next, border, at, step)
+
+    async def _place(self, log: NodeLog, search: Search) -> int:
+        """Return the sequence of the place where the search begins. Raise Unreadable."""
+        if search.place == NEWEST:
+            return log.next
+        if search.place == _OLDEST:
+            return log.first
+        async with aclosing(self._reader.lines(log.node, search.topic, search.place, "&limit=1")) as lines:
+            async for line in lines:
+                if "gap" in line:
+                    return gap_in(log.node, line).first
+                return next_in(line) if "next" in line else message_in(log.node, line).sequence or 0
+        return log.next
+
+    # One read
+
+    async def _read_on(self, walk: Walk, lane: Lane, search: Search, deadline: float) -> None:
+        """Read the lane's next range. What a node does not send in time is asked for again in smaller pieces."""
+        first, end = walk.range_of(lane)
+        piece = _Piece(first)
+        began = trio.current_time()
+        most = min(search.patience, max(deadline - began, 0.1))
+        try:
+            with trio.move_on_after(most) as scope:
+                await self._read(lane.node, first, end, search, piece)
+        except Unreadable as error:
+            await self._after_failure(walk, lane, search, str(error))
+            return
+        is_whole = piece.at >= end and not scope.cancelled_caught
+        if is_whole or (not walk.newest_first and piece.at > first):
+            edge = None if not piece.times else min(piece.times) if walk.newest_first else max(piece.times)
+            walk.add(lane, piece.hits, first, piece.at, edge)
+            for gap in piece.gaps:
+                walk.add_gap(gap)
+        elif piece.at > first and lane.step > 1:
+            lane.step = max(1, lane.step // 4)
+        elif most >= search.patience:
+            lane.reason = _sent_nothing(most)
+
+    async def _read(self, node: str, first: int, end: int, search: Search, piece: _Piece) -> None:
+        """Read [first, end), or up to as many hits as fit into memory. Raise Unreadable."""
+        while piece.at < end:
+            began_at = piece.at
+            async with aclosing(self._reader.lines(node, search.topic, str(piece.at), f"&to={end}")) as lines:
+                async for line in lines:
+                    if self._took(node, line, end, search, piece):
+                        return
+            if piece.at == began_at:
+                raise Unreadable("its answer has nothing of what it was asked for")
+
+    def _took(self, node: str, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
+        """Add a line to the piece. Return whether the piece is full."""
+        if "next" in line:
+            piece.at = max(piece.at, min(next_in(line), end))
+            return False
+        if "gap" in line:
+            gap = gap_in(node, line)
+            piece.gaps.append(gap)
+            piece.at = max(piece.at, min(gap.end, end))
+            if len(piece.gaps) > _MOST_GAPS:
+                raise Unreadable(f"more than {_MOST_GAPS:,} gaps")
+            return False
+        message = message_in(node, line)
+        if not piece.at <= (message.sequence or 0) < end:
+            raise Unreadable(f"its answer has message {message.sequence}, which is not in [{piece.at}, {end})")
+        piece.see(message)
+        message = self._reader.masked_for(search.identity, message, search.topic)
+        if search.wanted.matches(message.body or b"", message):
+            piece.hits.append(message)
+            piece.size += message.size
+        return piece.size >= _MOST_BYTES and piece.at < end
+
+    async def _after_failure(self, walk: Walk, lane: Lane, search: Search, reason: str) -> None:
+        """Go on behind what retention has removed meanwhile, if that is why the node refused; otherwise close the lane."""
+        log = NodeLog(node=lane.node, reason=reason)
+        with trio.move_on_after(search.patience):
+            log = await self._reader.log_at(lane.node, search.topic)
+        if not log.reason and log.first > (lane.first if walk.newest_first else lane.at):
+            walk.lose(lane, log.first)
+        else:
+            lane.reason = reason
+
+
+def _sent_nothing(seconds: float) -> str:
+    return f"it has sent nothing for {seconds:.3g} s"
