@@ -25,6 +25,7 @@ from common.startup import StartupError
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
+from nsqadmin.actions.plan import messages_lost
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.view import open_saved
 from nsqadmin.compat import api, config, graphite
@@ -112,7 +113,7 @@ async def _live_services(
         view=sampler,
         policy=policy,
         queries=queries,
-        executor=Executor(queries, activity, notifier),
+        executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
         messages=Messages(upstream, sampler, _masking_of(settings.options), activity),
         sampler=sampler,
         hub=hub,

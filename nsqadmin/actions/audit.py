@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from common.startup import StartupError
@@ -24,6 +25,7 @@ class ActivityLog:
         self._newest: deque[Activity] = deque(maxlen=KEPT)
         self._path = audit_file
         self._callbacks: list[Callable[[Activity], None]] = []
+        self._under_way: Counter[str] = Counter()  # actions by topic
         if audit_file:
             try:
                 with open(audit_file, "a", encoding="utf-8"):
@@ -34,6 +36,20 @@ class ActivityLog:
     def newest(self) -> tuple[Activity, ...]:
         """Return what is kept, the newest first."""
         return tuple(reversed(self._newest))
+
+    @contextmanager
+    def under_way(self, topic: str) -> Iterator[None]:
+        """Note that an action changes this topic inside the block, which also records the action."""
+        self._under_way[topic] += 1
+        try:
+            yield
+        finally:
+            self._under_way[topic] -= 1
+            self._under_way += Counter()  # forgets topics with none
+
+    def is_under_way(self, topic: str) -> bool:
+        """Return whether an action changes this topic now, so that what is seen of it may be the action's doing."""
+        return topic in self._under_way
 
     def on_activity(self, callback: Callable[[Activity], None]) -> None:
         self._callbacks.append(callback)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Final
@@ -47,7 +47,11 @@ _IN_LOG: Final = {
 
 
 class Executor:
-    def __init__(self, queries: Queries, activity: ActivityLog, notifier: Notifier) -> None:
+    def __init__(
+        self, queries: Queries, activity: ActivityLog, notifier: Notifier, *, lost_by: Callable[[Action], int]
+    ) -> None:
+        """`lost_by` returns how many messages an action loses, as far as that is known before it is carried out."""
+        self._lost_by = lost_by
         self._queries = queries
         self._activity = activity
         self._notifier = notifier
@@ -63,17 +67,19 @@ class Executor:
         """Do what `execute` does; for callers on trio."""
         began, at = trio.current_time(), time()
         user = caller.identity.user or caller.basic_user
-        with trio.CancelScope(shield=True), acting_for(user):  # each request has its own deadline
-            steps, failure, errors = await self._carry_out(action)
-        receipt = Receipt(
-            action=action,
-            at=at,
-            took=trio.current_time() - began,
-            steps=tuple(steps),
-            failure=failure,
-            discovery_errors=tuple(errors),
-        )
-        self._report(receipt, caller)
+        with self._activity.under_way(action.topic):
+            lost = self._lost_by(action)
+            with trio.CancelScope(shield=True), acting_for(user):  # each request has its own deadline
+                steps, failure, errors = await self._carry_out(action)
+            receipt = Receipt(
+                action=action,
+                at=at,
+                took=trio.current_time() - began,
+                steps=tuple(steps),
+                failure=failure,
+                discovery_errors=tuple(errors),
+            )
+            self._report(receipt, caller, lost)
         return receipt
 
     def note_refusal(self, action: Action, caller: Caller, reason: str) -> None:
@@ -152,7 +158,7 @@ class Executor:
 
     # Reports
 
-    def _report(self, receipt: Receipt, caller: Caller) -> None:
+    def _report(self, receipt: Receipt, caller: Caller, lost: int) -> None:
         action = receipt.action
         errors = [*receipt.discovery_errors, *(step.error for step in receipt.steps if step.error)]
         what = _IN_LOG.get(action.kind, f"{action.kind.partition('_')[0]} topic/channel")
@@ -161,7 +167,8 @@ class Executor:
         elif errors:
             log.warning("failed to %s - %s", what, "\n".join(errors))
         failed = [step.address for step in receipt.steps if step.error]
-        text = _words(action) + (f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else "")
+        text = _words(action) if receipt.result == "failed" else _words_done(action, lost)
+        text += f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else ""
         nodes = tuple(dict.fromkeys(step.address for step in receipt.steps))
         self._activity.add_action(
             _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes)
@@ -179,6 +186,17 @@ def _words(action: Action) -> str:
     elif action.place:
         words += f" to {action.place}"
     return words
+
+
+def _words_done(action: Action, lost: int) -> str:
+    """Return the words for what was done, with the number of messages that it has cost."""
+    count = f"{lost:,} message{'' if lost == 1 else 's'}"
+    match action.kind:
+        case Kind.EMPTY_TOPIC | Kind.EMPTY_CHANNEL:
+            return f"emptied {action.kind.partition('_')[2]} {action.name} of {count}"
+        case Kind.DELETE_TOPIC | Kind.DELETE_CHANNEL:
+            return f"deleted {action.kind.partition('_')[2]} {action.name} with {count}"
+    return _words(action)
 
 
 def _activity(

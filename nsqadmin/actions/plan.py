@@ -333,6 +333,13 @@ def _producers(topic: Topic | None, channel: Channel | None, action: Action) -> 
     return tuple(row.node for row in topic.nodes)
 
 
+def messages_lost(snapshot: Snapshot, action: Action) -> int:
+    """Return how many messages the action would lose on the nodes that it means; 0 for what the picture lacks."""
+    topic = snapshot.topic(action.topic)
+    channel = topic.channel(action.channel) if topic is not None and action.channel else None
+    return _messages_lost(action, topic, channel, nodes_meant(action, _producers(topic, channel, action)))
+
+
 def _messages_lost(action: Action, topic: Topic | None, channel: Channel | None, meant: Sequence[str]) -> int:
     rows_of_topic = [row for row in topic.nodes if row.node in meant] if topic is not None else []
     rows_of_channel = [row for row in channel.nodes if row.node in meant] if channel is not None else []

@@ -69,7 +69,7 @@ def _topics(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
 
 def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
     if before.paused is not now.paused:
-        yield _paused(at, f"topic {now.name}", now.paused, topic=now.name)
+        yield _paused(at, f"topic {now.name}", before.paused, now.paused, topic=now.name)
     known = {channel.name: channel for channel in before.channels}
     for channel in now.channels:
         if channel.name.startswith(TAIL_PREFIX):
@@ -90,7 +90,7 @@ def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
 
 def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Activity]:
     if before.paused is not now.paused:
-        yield _paused(at, what, now.paused, topic=now.topic, channel=now.name)
+        yield _paused(at, what, before.paused, now.paused, topic=now.topic, channel=now.name)
     if before.client_count and not now.client_count:
         text = f"the last consumer of {what} has left"
         yield Activity(at=at, what="consumers_gone", text=text, topic=now.topic, channel=now.name)
@@ -99,7 +99,12 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
         yield Activity(at=at, what="consumers_back", text=text, topic=now.topic, channel=now.name)
 
 
-def _paused(at: float, what: str, state: Paused, *, topic: str, channel: str = "") -> Activity:
-    words = {Paused.YES: ("paused", "is paused"), Paused.PARTLY: ("paused", "is paused on some nodes")}
-    word, text = words.get(state, ("unpaused", "is no longer paused"))
+def _paused(at: float, what: str, before: Paused, now: Paused, *, topic: str, channel: str = "") -> Activity:
+    word, text = {
+        Paused.YES: ("paused", "is paused"),
+        Paused.PARTLY: ("paused", "is paused on some nodes"),
+        Paused.NO: ("unpaused", "is no longer paused"),
+    }[now]
+    if before is Paused.YES and now is Paused.PARTLY:
+        word, text = "unpaused", "is no longer paused on all nodes"
     return Activity(at=at, what=word, text=f"{what} {text}", topic=topic, channel=channel)

@@ -9,9 +9,10 @@
       │    ├─ Producer              a connection that publishes
       │    ├─ Finding               something wrong or worth knowing, in words and with its evidence
       │    ├─ Silent                a node that does not answer now: its last known numbers are in all sums
-      │    └─ Unanswered            something that could not be asked, so that the picture lacks it
+      │    ├─ Unanswered            something that could not be asked, so that the picture lacks it
+      │    └─ PausedBy             who has paused a topic or a channel
       ├─ Series                     the history of some numbers
-      └─ Activity                   what people did here, and what happened by itself
+      └─ Activity                   what users did with nsqadmin, and what happened in the cluster
 
 Times are seconds since 1970, durations are seconds, rates are per second. `None` means unknown, never zero.
 """
@@ -485,6 +486,23 @@ class Unanswered:
     raw: str  # the text of the error as it came
 
 
+class PausedHow(StrEnum):
+    HERE = "here"  # by an action of this nsqadmin
+    OUTSIDE = "outside"  # by something else; `who` is whom the node has recorded
+    BEFORE = "before"  # it was so when nsqadmin first looked, at `at`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausedBy:
+    """Who has paused a topic, or a channel of it, and when."""
+
+    topic: str
+    channel: str = ""  # empty: the topic itself
+    at: float
+    who: str = ""  # empty: unknown, or nobody has logged in
+    how: PausedHow
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
     topic_count: int = 0
@@ -515,6 +533,7 @@ class Snapshot:
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     silent: tuple[Silent, ...] = ()  # the nodes whose last known numbers are in the sums
+    pauses: tuple[PausedBy, ...] = ()
     totals: Totals = Totals()
     # False: clients are known only for topics that a viewer looks at, or that are in trouble.
     has_all_clients: bool = True
@@ -534,6 +553,9 @@ class Snapshot:
 
     def node(self, address: str) -> Node | None:
         return self._by_address.get(address)
+
+    def paused_by(self, topic: str, channel: str = "") -> PausedBy | None:
+        return next((it for it in self.pauses if (it.topic, it.channel) == (topic, channel)), None)
 
     def findings_about(self, *, topic: str = "", channel: str = "", node: str = "") -> tuple[Finding, ...]:
         """Return the findings about exactly this; those about a topic leave out those about its channels."""
@@ -605,13 +627,14 @@ class Activity:
     at: float
     what: str  # the word for an action or an event: "node_down", "nsqd_restarted", "topic_appeared", ...
     text: str  # one sentence
-    user: str = ""  # who did it; empty for events
+    user: str = ""  # who did it; empty if that is unknown
     remote: str = ""
     topic: str = ""
     channel: str = ""
     nodes: tuple[str, ...] = ()
     result: str = ""  # "ok", "partly", "failed", "refused"; empty for events
     took: float | None = None
+    is_outside: bool = False  # somebody did it without this nsqadmin; `user` is whom the node has recorded
 
     @property
     def is_action(self) -> bool:

@@ -101,6 +101,7 @@ def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:
         topics=tuple(topic for topic in snapshot.topics if identity.sees(topic.name)),
         nodes=tuple(node.seen_by(identity.sees) for node in snapshot.nodes),
         findings=tuple(found for found in snapshot.findings if not found.topic or identity.sees(found.topic)),
+        pauses=tuple(paused for paused in snapshot.pauses if identity.sees(paused.topic)),
         producers=None
         if snapshot.producers is None
         else tuple(

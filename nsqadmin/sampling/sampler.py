@@ -24,6 +24,7 @@ from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Beginnings
 from nsqadmin.sampling.asked import PATIENCE, Round
 from nsqadmin.sampling.census import Census
+from nsqadmin.sampling.inquiry import Inquiry
 from nsqadmin.sampling.interest import Interest
 from nsqadmin.sampling.kept_nodes import KeptNodes
 from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, silent_among, unanswered_by
@@ -63,6 +64,7 @@ class Sampler:
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
         self._upstream = upstream
+        self._inquiry = Inquiry(upstream, activity)
         self._interest = Interest()
         self._merger = Merger()
         self._rows = Rows()
@@ -152,8 +154,10 @@ class Sampler:
         census.settle()
         self._stats.keep_only(census.nodes)
         self._work.count_reading(self._upstream.spent)
+        before = self._snapshot
         with self._work.counted():
             self._snapshot = self._picture()
+        self._inquiry.ask(nursery, before, self._snapshot)
         with self._work.counted():
             for callback in self._on_snapshot:
                 callback(self._snapshot)
@@ -190,6 +194,5 @@ class Sampler:
         self.store.put(self._rows.of(drawn, before.findings), now=now)
         findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
         found = replace(drawn, findings=findings)
-        for event in events_between(before, found, restarted=census.take_restarted()):
-            self._activity.add_event(event)
-        return found
+        events = events_between(before, found, restarted=census.take_restarted())
+        return self._inquiry.look_into(found, events)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -364,3 +366,91 @@ def test_a_node_notes_the_user_of_nsqadmin(cluster: Cluster, admin: Nsqadmin, a_
 def changes(node: Nsqd, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = node.http("GET", f"/changes?topic={topic}").json["changes"]
     return found
+
+
+def activity(admin: Nsqadmin, topic: str) -> list[tuple[str, str, str, bool]]:
+    entries = admin.json("GET", f"/api/v2/activity?topic={topic}").json["activity"]
+    return [(it["what"], it["channel"], it["user"], it["is_outside"]) for it in entries]
+
+
+def page(admin: Nsqadmin, path: str) -> str:
+    html = admin.http("GET", path).body.decode()
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", html))
+
+
+def swept(admin: Nsqadmin, times: int = 2) -> None:
+    """Wait until the sampler has looked at everything again."""
+    index = admin.json("GET", "/api/v2/health").json["index"]
+    eventually(lambda: admin.json("GET", "/api/v2/health").json["index"] >= index + times)
+
+
+def test_an_action_and_what_comes_of_it_are_one_entry(admin: Nsqadmin, a_topic: str) -> None:
+    ana = {"X_Forwarded_User": "ana"}
+    for kind in ("pause_channel", "unpause_channel", "empty_channel", "delete_channel"):
+        action = {"kind": kind, "topic": a_topic, "channel": "c"}
+        assert admin.json("POST", "/api/v2/actions", action, **ana).status == 200
+        swept(admin)
+    assert admin.json("POST", "/api/v2/actions", {"kind": "delete_topic", "topic": a_topic}, **ana).status == 200
+    eventually(lambda: admin.json("GET", f"/api/v2/topics/{a_topic}").status == 404)
+    swept(admin)
+    entries = [it for it in activity(admin, a_topic) if not it[0].endswith("_appeared")]
+    assert [what for what, *_ in entries] == [
+        "delete_topic",
+        "delete_channel",
+        "empty_channel",
+        "unpause_channel",
+        "pause_channel",
+    ]
+    texts = [it["text"] for it in admin.json("GET", f"/api/v2/activity?topic={a_topic}").json["activity"]]
+    assert f"emptied channel {a_topic}/c of 4 messages" in texts
+    assert f"deleted channel {a_topic}/c with 0 messages" in texts
+
+
+def test_who_paused_a_channel_here_is_on_its_page(admin: Nsqadmin, a_topic: str) -> None:
+    action = {"kind": "pause_channel", "topic": a_topic, "channel": "c"}
+    admin.json("POST", "/api/v2/actions", action, X_Forwarded_User="ana")
+    eventually(lambda: re.search(r"Paused \d\d:\d\d:\d\d UTC by ana ", page(admin, f"/topics/{a_topic}/c")))
+    assert f"/activity?filter={a_topic}%2Fc" in admin.http("GET", f"/topics/{a_topic}/c").body.decode()
+    action["kind"] = "unpause_channel"
+    admin.json("POST", "/api/v2/actions", action)
+    eventually(lambda: "by ana" not in page(admin, f"/topics/{a_topic}/c"))
+
+
+def test_a_pause_by_curl_is_outside_nsqadmin(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
+    for node in cluster.nodes:
+        node.post(f"/topic/pause?topic={a_topic}")
+    eventually(lambda: re.search(r"Paused \d\d:\d\d:\d\d UTC outside nsqadmin", page(admin, f"/topics/{a_topic}")))
+    eventually(lambda: ("paused", "", "", True) in activity(admin, a_topic))
+    assert "by itself" not in page(admin, "/activity")
+    (entry, *_) = admin.json("GET", f"/api/v2/activity?topic={a_topic}&what=paused").json["activity"]
+    assert entry["remote"].startswith("127.0.0.1:")
+
+
+def test_what_was_paused_at_the_first_look_is_from_before(cluster: Cluster, a_topic: str) -> None:
+    cluster.nodes[0].post(f"/channel/pause?topic={a_topic}&channel=c")
+    with Nsqadmin(*cluster.lookupd_options, *QUICK) as later:
+        eventually(lambda: re.search(r"Paused before \d\d:\d\d:\d\d UTC ", page(later, f"/topics/{a_topic}/c")))
+        assert activity(later, a_topic) == []
+
+
+def test_a_pause_by_curl_has_its_holders_name(tmp_path: Path) -> None:
+    rights, token = tmp_path / "rights.toml", tmp_path / "token"
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("on call", "admin")}
+    rights.write_text(
+        "".join(
+            f'[[allow]]\nname = "{name}"\ntoken_sha256 = "{digest}"\nroles = ["admin"]\n'
+            for name, digest in digests.items()
+        )
+    )
+    token.write_text("admin")
+    with Nsqd(tmp_path / "n", "broadcast-address=127.0.0.1", f"rights-file={rights}") as node:
+        oncall = {"Authorization": "Bearer on call"}
+        node.http("POST", "/topic/create?topic=t", headers=oncall)
+        node.http("POST", "/channel/create?topic=t&channel=c", headers=oncall)
+        with Nsqadmin(f"nsqd-http-address={name_of(node)}", f"nsqd-token-file={token}", *QUICK) as admin:
+            eventually(lambda: admin.json("GET", "/api/v2/topics/t/c").status == 200)
+            assert node.http("POST", "/channel/pause?topic=t&channel=c", headers=oncall).status == 200
+            eventually(lambda: "UTC by on call, outside nsqadmin" in page(admin, "/topics/t/c"))
+            eventually(lambda: ("paused", "c", "on call", True) in activity(admin, "t"))
+            assert node.http("POST", "/channel/delete?topic=t&channel=c", headers=oncall).status == 200
+            eventually(lambda: ("channel_vanished", "c", "on call", True) in activity(admin, "t"))
