@@ -59,6 +59,9 @@ class BacklogEndpoints:
         backlog = channel.backlog(MOST)
         if backlog is None:
             raise HttpError(413, "TOO_MANY", details={"reason": f"more than {MOST} ranges and exceptions"})
+        # Once this is synced, none of these sequences can become another message after a power cut.
+        paused = channel.paused
+        await self._calls.durable()
         time, size = past.retention_time, past.retention_bytes
         return json(
             {
@@ -68,7 +71,7 @@ class BacklogEndpoints:
                 "finished": backlog.finished,
                 "requeued": backlog.requeued,
                 "deferred": backlog.deferred,
-                "paused": channel.paused,
+                "paused": paused,
                 "count": backlog.count,
                 "retention": {"kept": bool(time or size), "time": time / _NANOSECONDS, "bytes": size},
             }

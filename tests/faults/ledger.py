@@ -57,7 +57,7 @@ class Owed:
     history: list[tuple[int, int]] = field(default_factory=list)  # (attempts, number of the action)
     due: Due | None = None
     held_until: float = -inf  # in flight until this true time
-    since: int = 0  # the number of the seek that made it due again; 0: none
+    since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
 
 
 class Gone(NamedTuple):
@@ -79,7 +79,7 @@ class ChannelModel:
     created: int
     paused: bool = False
     paused_since: int = 0
-    sought: int = 0  # the number of its last seek
+    sought: int = 0  # the number of its last seek or restore
     owed: dict[int, Owed] = field(default_factory=dict)
     gone: dict[int, Gone] = field(default_factory=dict)
 
@@ -149,12 +149,16 @@ class Ledger:
         del self.topics[topic.name]
         self._deleted.setdefault(topic.name, []).append((self._next(), topic))
 
-    def channel_created(self, topic: TopicModel, name: str, now: float, forward: float) -> None:
+    def channel_created(
+        self, topic: TopicModel, name: str, now: float, forward: float, *, cursor: int | None = None
+    ) -> None:
         number = self._next()
         was_flowing = topic.flowing
         channel = topic.channels[name] = ChannelModel(name, number)
         for sequence in range(topic.handed_over, topic.tail):
             channel.owed[sequence] = Owed()
+        for sequence in range(topic.handed_over if cursor is None else cursor, topic.handed_over):
+            channel.owed[sequence] = Owed(since=number, due=self.due_by_publication(topic, sequence))
         if topic.flowing and not was_flowing:
             self._start_flowing(topic, now, forward)
 
@@ -197,6 +201,22 @@ class Ledger:
             channel.owed[sequence] = Owed(since=since, due=self.due_by_publication(topic, sequence))
         for sequence in before.keys() - channel.owed.keys():
             channel.gone[sequence] = Gone(number, before[sequence], False)
+
+    def channel_restored(self, channel: ChannelModel, restored: Mapping[int, Owed], end: int, held: set[int]) -> None:
+        """Note that exactly these messages before `end` are owed, besides those in flight (`held`)."""
+        number = channel.sought = self._next()
+        before = channel.owed
+        channel.owed = {s: owed for s, owed in before.items() if s >= end or s in held}
+        for sequence, owed in restored.items():
+            if sequence not in channel.owed:
+                since = before[sequence].since if sequence in before else number
+                channel.owed[sequence] = replace(owed, history=[(owed.attempts, number)], since=since)
+        for sequence in before.keys() - channel.owed.keys():
+            channel.gone[sequence] = Gone(number, before[sequence], False)
+
+    def redelivery(self, channel: ChannelModel, sequences: Iterable[int]) -> None:
+        number = self._next()
+        channel.owed.update((sequence, Owed(since=number)) for sequence in sequences)
 
     def due_by_publication(self, topic: TopicModel, sequence: int) -> Due | None:
         """Return when a deferred message met in history is due, by the wall clock and its batch's time."""
@@ -599,7 +619,9 @@ class _Comparison:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
         owed = Owed(attempts, [(attempts, self.ledger.number)])
         if before is not None:
-            if max(channel.created, channel.sought) <= self.marks.urgent:  # otherwise the earlier state may be back
+            if (
+                max(channel.created, channel.sought, before.since) <= self.marks.urgent
+            ):  # otherwise the earlier state may be back
                 self._compare_attempts(before, attempts, place, sequence)
             owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
         elif body is not None:

@@ -13,6 +13,7 @@ from unittest import mock
 
 from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
+from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
@@ -24,7 +25,7 @@ from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import ROUNDING, ChannelModel, Ledger, Marks, Published, TopicModel, Violation
+from tests.faults.ledger import ROUNDING, ChannelModel, Due, Ledger, Marks, Owed, Published, TopicModel, Violation
 from tests.faults.machine import Clock, Machine
 from tests.support.log_settings import log_settings
 
@@ -59,6 +60,16 @@ class Client:
     in_hand: dict[bytes, int] = field(default_factory=dict)  # id -> sequence
     outbox: list[bytes] = field(default_factory=list)
     is_open: bool = True
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a channel had to deliver when somebody looked, and of which log."""
+
+    topic: str
+    log_id: str
+    channel: str
+    backlog: Backlog
 
 
 @dataclass
@@ -103,6 +114,7 @@ class Life:
         self.machine: Machine | None = None
         self.clients: list[Client] = []
         self.starts = 0
+        self.noted: list[Noted] = []
         self._drafts: list[Draft] = []
         self._reshaped: list[TopicModel] = []
         self._numbers = 0
@@ -381,6 +393,64 @@ class Life:
         self.running.broker.topics[topic.name].channels[name].seek(cursor)
         self.ledger.channel_sought(topic, topic.channels[name], cursor)
         self._forget_in_hand(topic, name)
+
+    def note_backlog(self, topic: TopicModel, name: str) -> None:
+        """Keep what the channel has to deliver, for `restore`. HTTP syncs it as well before it answers."""
+        real = self.running.broker.topics[topic.name]
+        with self.turn():
+            backlog = real.channels[name].backlog(1000)
+        if backlog is not None and self.make_durable():
+            self.note(f"note {topic.name}/{name}: {backlog}")
+            self.noted = [*self.noted[-3:], Noted(topic.name, topic.log_id, name, backlog)]
+
+    def restore(self, noted: Noted) -> bool:
+        """Give a channel back what it had. Return whether its topic still is what it was."""
+        topic, backlog = self.ledger.topics.get(noted.topic), noted.backlog
+        if topic is None or topic.log_id != noted.log_id:
+            return False
+        real = self.running.broker.topics[topic.name]
+        if backlog.end > real.handed_over:
+            return False
+        self.note(f"restore {topic.name}/{noted.channel}: {backlog}")
+        if noted.channel not in topic.channels:
+            cursor = max(backlog.end, real.log.first)
+            real.channel(noted.channel, cursor=cursor)
+            self.ledger.channel_created(topic, noted.channel, self.clock.true, self.clock.forward, cursor=cursor)
+        channel = real.channels[noted.channel]
+        held = {sequence for sequence, _ in channel.in_flight.positions()}
+        restored = self._owed_by(topic, backlog)
+        result = channel.restore_backlog(backlog)
+        self.note(f"  {result}")
+        if sum(result) != backlog.count or result.gone > backlog.count - len(restored):
+            raise Violation(f"{topic.name}/{noted.channel}: {result}, {len(restored)} are there")
+        self.ledger.channel_restored(topic.channels[noted.channel], restored, backlog.end, held)
+        return True
+
+    def _owed_by(self, topic: TopicModel, backlog: Backlog) -> dict[int, Owed]:
+        """Return what the backlog says of messages that the log still has."""
+        log, ledger = self.running.broker.topics[topic.name].log, self.ledger
+        owed = {}
+        for sequence in range(max(backlog.next, log.first), backlog.end):
+            if not is_in(sequence, backlog.finished):
+                owed[sequence] = Owed(due=ledger.due_by_publication(topic, sequence))
+        for sequence, attempts in backlog.requeued:
+            owed[sequence] = Owed(attempts)
+        for sequence, attempts, due_ms in backlog.deferred:
+            at = self.clock.true + due_ms / 1e3 - self.clock.wall() / 1e9
+            due = Due(at, self.clock.forward, ledger.number, is_publication=False)
+            owed[sequence] = Owed(attempts, due=due)
+        exceptions = backlog.exceptions()
+        return {s: it for s, it in owed.items() if s not in exceptions or log.next_readable(s) == s}
+
+    def redeliver(self, topic: TopicModel, name: str, sequences: range) -> None:
+        real, channel = self.running.broker.topics[topic.name], topic.channels[name]
+        log = real.log
+        expected = [s for s in sequences if s not in channel.owed and log.next_readable(s) == s]
+        result = real.channels[name].redeliver(sequences)
+        self.note(f"redeliver {topic.name}/{name} {sequences}: {result}")
+        if result.redelivered != len(expected) and not topic.vague.intersection(sequences):
+            raise Violation(f"{topic.name}/{name}: {result}, expected {expected}")
+        self.ledger.redelivery(channel, expected)
 
     def delete_channel(self, topic: TopicModel, name: str) -> None:
         self.note(f"delete {topic.name}/{name}")

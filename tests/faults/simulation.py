@@ -62,7 +62,7 @@ class Plan:
     crashes: tuple[Crash, ...] = tuple(Crash)
     fails: bool = True
     syncs_files: bool = True
-    history: bool = False  # with seeks, retention, and a disk reserve
+    history: bool = False  # with seeks, restored backlogs, redeliveries, retention, and a disk reserve
 
 
 ANYTHING: Final = Plan()
@@ -179,7 +179,7 @@ class Simulation:
         if self.fails:
             choices += [(3, self._fail), (2, self._fill_up), (6, self.life.disk.heal)]
         if self.plan.history:
-            choices.append((2, self._use_up))
+            choices += [(2, self._use_up), (6, self._note_backlog)]
         if self.steps_of_the_clock:
             choices.append((2, self._step_clock))
         weights, events = zip(*choices, strict=True)
@@ -204,7 +204,7 @@ class Simulation:
             (2, self._operate),
         ]
         if self.plan.history:
-            choices += [(4, self._seek), (2, self._create_from)]
+            choices += [(4, self._seek), (2, self._create_from), (4, self._restore), (3, self._redeliver)]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
@@ -225,15 +225,36 @@ class Simulation:
         self.life.create_channel(self.random.choice(TOPICS), self.random.choice(("mail", "audit")))
 
     def _seek(self) -> None:
-        topics = [topic for topic in self.life.ledger.topics.values() if self._lasting(topic)]
-        if topics:
-            topic = self.random.choice(topics)
-            self.life.seek(topic, self.random.choice(self._lasting(topic)), self.life.place_in(topic))
+        if (found := self._some_lasting()) is not None:
+            self.life.seek(*found, self.life.place_in(found[0]))
 
     def _create_from(self) -> None:
         if self.life.ledger.topics:
             topic = self.random.choice(list(self.life.ledger.topics.values()))
             self.life.create_channel_from(topic, self.random.choice(("mail", "audit", "late")))
+
+    def _some_lasting(self) -> tuple[TopicModel, str] | None:
+        topics = [topic for topic in self.life.ledger.topics.values() if self._lasting(topic)]
+        if not topics:
+            return None
+        topic = self.random.choice(topics)
+        return topic, self.random.choice(self._lasting(topic))
+
+    def _note_backlog(self) -> None:
+        if (found := self._some_lasting()) is not None:
+            self.life.note_backlog(*found)
+
+    def _restore(self) -> None:
+        if self.life.noted:
+            self.counts["restored"] += self.life.restore(self.random.choice(self.life.noted))
+
+    def _redeliver(self) -> None:
+        if (found := self._some_lasting()) is not None:
+            topic, name = found
+            first = self.life.place_in(topic)
+            end = self.life.running.broker.topics[topic.name].handed_over
+            self.life.redeliver(topic, name, range(first, min(first + self.random.choice((1, 3, 20)), end)))
+            self.counts["redeliveries"] += 1
 
     def _lasting(self, topic: TopicModel) -> list[str]:
         return [name for name in topic.channels if not is_ephemeral(name)]

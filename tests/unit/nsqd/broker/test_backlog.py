@@ -362,6 +362,16 @@ def test_the_log_keeps_what_comes_once_more_until_it_is_finished() -> None:
     assert node.store.logs["t"].released == 4
 
 
+def test_a_redelivery_is_told_to_the_log_like_a_cursor_that_goes_back() -> None:
+    """Otherwise the log could remove a segment from which it copies what was needed before."""
+    node, _ = node_with_finished()
+    node.broker.record_progress()
+    released = []
+    node.store.logs["t"].release = lambda sequence, passed=None: released.append((sequence, passed))  # type: ignore[method-assign]
+    redeliver(node, [2])
+    assert released == [(0, None), (0, 4)]
+
+
 def test_a_redelivery_survives_a_crash() -> None:
     node, consumer = node_with_finished()
     node.broker.record_progress()
