@@ -2,13 +2,15 @@
 
 Everything before the cursor is finished, except what is in flight, waits to be tried again, or is deferred. What the
 cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, overflow of an ephemeral
-channel. A message is in exactly one of these places, and leaves only by FIN, empty or delete:
+channel. A message is in exactly one of these places, and leaves only by FIN, empty, seek, restore or delete:
 
           publish                  take                  FIN
 (ahead of the cursor) ──────────► in flight ───────────────────► gone
           │ with a delay        ▲      │ REQ 0, timeout    ▲
           ▼                     │      ▼                   │
       deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+
+What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (a retry).
 """
 
 from __future__ import annotations

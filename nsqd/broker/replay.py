@@ -19,6 +19,12 @@ messages 0 to 5 and finishes 1, 2 and 4; ranges are written as start and end:
 
 A crash between two entries loses only the later one: then a few messages that were finished are delivered again.
 
+A `restore` tells anew what waits before its end, and what it does not name is finished there. What lies behind the end
+stays, so what the cursor had passed there becomes a skip. With the cursor at 9, and 0, 5, 7 and 8 waiting as above:
+
+    ("restore", "t", "c", 2, 6, [3, 4], [1, 2, 0])     cursor 2; 3 and 6 to 8 are skips; 1 waits with two attempts, 7
+                                                       and 8 as before, and 2, 4 and 5 are read from the log
+
 **Doubt.** Where a frame of the journal is damaged, nobody knows what it told. It may have told that the end of a log
 was cut off after a failure, so that the sequences behind the last synced place are other messages now; or that 820 was
 deferred. So the store puts a `doubt` in the place of the frame, with the sequence up to which the log was synced then.

@@ -283,6 +283,16 @@ def test_replay_of_a_backlog_ahead_of_the_cursor() -> None:
     ) == (4, [(4, 6)], {1: (1, 0), 4: (0, 99), 5: (0, 99)})
 
 
+def test_the_example_of_replay_is_true() -> None:
+    assert state_after(
+        ("progress", "t", "c", 6, [1, 3, 4, 5]),
+        ("progress", "t", "c", 6, [3, 4]),
+        ("defer", "t", 7, 1, 99),
+        ("progress", "t", "c", 9, [6, 7]),
+        ("restore", "t", "c", 2, 6, [3, 4], [1, 2, 0]),
+    ) == (2, [(3, 4), (6, 9)], {1: (2, 0), 7: (0, 99), 8: (1, 0)})
+
+
 def test_progress_after_a_restore_is_understood() -> None:
     assert state_after(
         ("progress", "t", "c", 6, [0, 6]),
