@@ -12,14 +12,14 @@ def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str]
     if not before.index:
         return []
     events = [*_nodes(before, now, restarted), *_lookupds(before, now)]
-    # Topics come and go with their node. That is one event and not thousands.
-    if _reachable(before) == _reachable(now):
+    # Topics come and go with their node, also with a silent one that is forgotten. That is one event and not thousands.
+    if _known(before) == _known(now):
         events += _topics(before, now)
     return events
 
 
-def _reachable(snapshot: Snapshot) -> set[str]:
-    return {node.address for node in snapshot.nodes if node.is_reachable}
+def _known(snapshot: Snapshot) -> set[tuple[str, bool]]:
+    return {(node.address, node.is_reachable) for node in snapshot.nodes if node.is_known}
 
 
 def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterator[Activity]:

@@ -1,0 +1,46 @@
+"""What is told of the difference between two pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nsqadmin.cluster.events import events_between
+from nsqadmin.cluster.model import Channel, Health, Paused, Snapshot, Topic, TopicNode
+from tests.support import picture
+
+
+def pictured(paused: Paused = Paused.NO) -> Snapshot:
+    topic = Topic(name="t", nodes=(TopicNode(node="n1:4151"),), channels=(Channel(topic="t", name="c", paused=paused),))
+    node = picture.node(answered_at=picture.NOW)
+    return Snapshot(index=1, taken_at=picture.NOW, interval=5.0, has_lookupds=True, nodes=(node,), topics=(topic,))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "what", "text"),
+    [
+        (Paused.NO, Paused.YES, "paused", "channel t/c is paused"),
+        (Paused.NO, Paused.PARTLY, "paused", "channel t/c is paused on some nodes"),
+        (Paused.PARTLY, Paused.YES, "paused", "channel t/c is paused"),
+        (Paused.YES, Paused.PARTLY, "unpaused", "channel t/c is no longer paused on all nodes"),
+        (Paused.PARTLY, Paused.NO, "unpaused", "channel t/c is no longer paused"),
+    ],
+)
+def test_a_pause_says_what_somebody_did(before: Paused, now: Paused, what: str, text: str) -> None:
+    (event,) = events_between(pictured(before), pictured(now))
+    assert (event.what, event.text) == (what, text)
+
+
+def test_topics_that_go_with_a_forgotten_node_are_not_deleted_by_anybody() -> None:
+    before = pictured()
+    silent = replace(before.nodes[0], health=Health.DOWN)
+    fallen_silent, forgotten = replace(before, nodes=(silent,)), replace(before, nodes=(), topics=())
+    assert [event.what for event in events_between(before, fallen_silent)] == ["node_down"]
+    assert [event.what for event in events_between(fallen_silent, forgotten)] == ["node_gone"]
+
+
+def test_a_topic_that_goes_while_a_node_is_silent_is_told() -> None:
+    before = pictured()
+    silent = replace(before, nodes=(replace(before.nodes[0], health=Health.DOWN),))
+    assert [event.what for event in events_between(silent, replace(silent, topics=()))] == ["topic_vanished"]
