@@ -266,6 +266,8 @@ def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: C
     assert all(node.channel(topic)["paused"] for node in cluster.nodes)
     page.click_text("Continue", "#dialog a")
     page.wait_for_text("Paused", "[data-live='state']")
+    page.wait_for_text("Paused ", "[data-live='paused-by'] a")
+    page.screenshot(ARTEFACTS / "paused-by.png")
     press_and_confirm(page, "Unpause")
     assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
 
