@@ -242,14 +242,21 @@ class Broker(TopicWork[Channel, Topic]):
 
     # Seen from outside
 
-    def snapshot(self, topic: str = "", channel: str = "", *, clients: bool = True) -> BrokerSnapshot:
-        """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel."""
+    def snapshot(
+        self, topic: str = "", channel: str = "", *, clients: bool = True, ages_at: float | None = None
+    ) -> BrokerSnapshot:
+        """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel.
+
+        With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time.
+        """
         names = [topic] if topic else sorted(self.topics)
         topics = None
         if not topic or topic in self.topics:
             found = [self.topics[name] for name in names]
             topics = tuple(
-                t.snapshot(channel=channel, clients=clients) for t in found if not channel or channel in t.channels
+                t.snapshot(channel=channel, clients=clients, ages_at=ages_at)
+                for t in found
+                if not channel or channel in t.channels
             )
         producers = None
         if clients and topics is not None and self.producers:

@@ -16,6 +16,7 @@ What is gone can come back while the log has it: by a seek, a restored backlog, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from nsqd.broker.in_flight import Delivery, InFlight
 from nsqd.broker.kept import Kept
 from nsqd.broker.latency import Latency
 from nsqd.broker.positions import Deferred, Retries, SkipRanges
-from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot
+from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -709,7 +710,7 @@ class Channel:
 
     # Seen from outside
 
-    def snapshot(self, *, clients: bool) -> ChannelSnapshot:
+    def snapshot(self, *, clients: bool, ages_at: float | None = None) -> ChannelSnapshot:
         return ChannelSnapshot(
             channel_name=self.name,
             depth=self.depth,
@@ -723,10 +724,22 @@ class Channel:
             requeue_count=self.requeue_count,
             timeout_count=self.timeout_count,
             client_count=len(self.consumers),
-            clients=[consumer.describe() for consumer in self.consumers] if clients else None,
+            clients=self._describe_clients(ages_at) if clients else None,
             paused=self.paused,
             e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
         )
+
+    def _describe_clients(self, ages_at: float | None) -> list[ClientSnapshot]:
+        described = [consumer.describe() for consumer in self.consumers]
+        if ages_at is None:
+            return described
+        since = self.in_flight.held_since()  # looks at everything in flight, so it is done only where asked for
+        return [
+            replace(client, oldest_in_flight_ms=max(0, int((ages_at - since[consumer]) * 1000)))
+            if consumer in since
+            else client
+            for consumer, client in zip(self.consumers, described, strict=True)
+        ]
 
 
 def microseconds(now: float) -> int:

@@ -174,6 +174,15 @@ class InFlight:
         """Return a sequence that no message in flight is below; None: none is in flight."""
         return min((delivery.first for delivery in set(self._entries.values())), default=None)
 
+    def held_since(self) -> dict[Consumer, float]:
+        """Return for each consumer when it got the oldest of the messages that it still has."""
+        since: dict[Consumer, float] = {}
+        for delivery in set(self._entries.values()):
+            got = since.get(delivery.consumer)
+            if got is None or delivery.delivered_at < got:
+                since[delivery.consumer] = delivery.delivered_at
+        return since
+
     def positions(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts) of everything in flight."""
         for message_id, delivery in self._entries.items():

@@ -51,6 +51,7 @@ class ClientSnapshot:
     tls_version: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
+    oldest_in_flight_ms: int | None = None  # how long it has had it; None: not asked for, or it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -467,11 +467,11 @@ class Topic(Feed):
 
     # Seen from outside
 
-    def snapshot(self, *, channel: str, clients: bool) -> TopicSnapshot:
+    def snapshot(self, *, channel: str, clients: bool, ages_at: float | None = None) -> TopicSnapshot:
         return TopicSnapshot(
             topic_name=self.name,
             channels=tuple(
-                self.channels[name].snapshot(clients=clients)
+                self.channels[name].snapshot(clients=clients, ages_at=ages_at)
                 for name in sorted(self.channels)
                 if not channel or name == channel
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from common.daemon import version_line
@@ -107,7 +107,12 @@ class NodeEndpoints:
     async def stats(self, request: Request) -> Response:
         query = request.query()
         topic = query.get("topic", "")
-        snapshot = self._broker.snapshot(topic, query.get("channel", ""), clients=truth(query, "include_clients"))
+        snapshot = self._broker.snapshot(
+            topic,
+            query.get("channel", ""),
+            clients=truth(query, "include_clients"),
+            ages_at=monotonic() if query.get("ages") == "true" else None,
+        )
         if request.is_limited:
             snapshot = only_about(topic, snapshot)
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None

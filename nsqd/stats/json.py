@@ -103,6 +103,8 @@ def _client(client: ClientSnapshot) -> Object:
         "tls_negotiated_protocol": client.tls_negotiated_protocol,
         "tls_negotiated_protocol_is_mutual": client.tls_negotiated_protocol_is_mutual,
     }
+    if client.oldest_in_flight_ms is not None:
+        described["oldest_in_flight_ms"] = client.oldest_in_flight_ms
     return described
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 
 from common.nsq_json import dumps
+from nsqd.broker.consumer import Consumer
+from nsqd.broker.in_flight import Delivery
 from nsqd.broker.snapshot import (
     NO_LATENCY,
     BrokerSnapshot,
@@ -111,6 +114,16 @@ def test_fields_that_are_only_there_when_set() -> None:
     written = as_json(replace(SNAPSHOT, topics=[replace(TOPIC, channels=[channel])]))
     assert b'"message_count":1,"zone_local_msg_count":2,"region_local_msg_count":3,"requeue_count"' in written
     assert b'"user_agent":"","authed":true,"auth_identity":"me","auth_identity_url":"http://me","topology' in written
+
+
+def test_ages_are_told_to_who_asks_for_them(nsqd: Nsqd) -> None:
+    channel = nsqd.broker.topic("t").channel("c")
+    consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+    channel.join(consumer)
+    channel.in_flight.add((b"0" * 16,), Delivery(consumer, 0, 1, 0, 1, time.monotonic() - 2.0, 1e9, 0))
+    assert b"oldest_in_flight_ms" not in nsqd.get("/stats?format=json").body
+    (client,) = json.loads(nsqd.get("/stats?format=json&ages=true").body)["topics"][0]["channels"][0]["clients"]
+    assert 2000 <= client["oldest_in_flight_ms"] < 600_000
 
 
 def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
