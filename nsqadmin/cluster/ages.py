@@ -1,57 +1,101 @@
-"""Estimates how long a channel's next message has waited, from counters that every nsqd has.
+"""How long a channel's oldest message has waited, on all of its nodes.
 
-A channel counts the messages that come in. With a depth of d and a count of n, the next message is about the (n - d)th,
-and it came when the count passed that number. As we see the count at each sample, we know between which two samples
-that was. Requeued messages make the next message look older than it is, the more of them there are: a small price for
-knowing the lag as time.
+Our nsqd tells when that message was published. For any other it is estimated, node by node, from counters that every
+nsqd has: a channel counts the messages that come in. With a depth of d and a count of n, the next message is about the
+(n - d)th, and it came when the count passed that number. As we see the count at each sample, we know between which two
+samples that was. Requeued messages make the next message look older than it is, the more of them there are: a small
+price for knowing the lag as time.
+
+What a silent node had is as old as when the node last answered: nobody knows what has become of it since.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
-from typing import Final
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-_MOST: Final = 600  # points of one channel; with more, every second one is dropped
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import ChannelNode
 
+_MOST: Final = 600  # points of one channel on one node; with more, every second one is dropped
+
+_Key = tuple[str, str, str]  # topic, channel and node
 _Points = deque[tuple[float, int]]
+
+
+class Age(NamedTuple):
+    """In seconds; `is_older`: it is only a lower bound."""
+
+    seconds: float | None  # None: nothing waits, or the age is not known
+    is_older: bool = False
+
+
+NOTHING_WAITS: Final = Age(None)
 
 
 class Ages:
     def __init__(self) -> None:
-        self._points: dict[tuple[str, str], _Points] = {}
-        self._now = self._before = 0.0
+        self._points: dict[_Key, _Points] = {}
+        self._told: dict[_Key, float] = {}  # when the oldest message was published, as its node told last
+        self._last: dict[_Key, Age] = {}  # of the nodes that answered
+        self._silent: set[_Key] = set()
+        self._now = self._before = self._wall = 0.0
 
-    def begin(self, now: float) -> None:
-        """Start another sample. Channels that it does not mention count as unchanged."""
-        self._before, self._now = self._now, now
+    def begin(self, now: float, wall: float) -> None:
+        """Start another sample, at the time `wall`. Channels that it does not mention count as unchanged."""
+        self._before, self._now, self._wall = self._now, now, wall
 
-    def age(self, topic: str, channel: str, *, depth: int, message_count: int) -> tuple[float | None, bool]:
-        """Return the age of the next message, None if nothing waits, and whether the age is only a lower bound."""
+    def of_channel(self, topic: str, channel: str, rows: Iterable[ChannelNode], silent: Container[str]) -> Age:
+        """Return the greatest age on the channel's nodes: a lower bound if that of any node is one."""
+        ages = [self._on_node((topic, channel, row.node), row, is_silent=row.node in silent) for row in rows]
+        known = [age.seconds for age in ages if age.seconds is not None]
+        return Age(max(known), any(age.is_older for age in ages)) if known else NOTHING_WAITS
+
+    def _on_node(self, key: _Key, row: ChannelNode, *, is_silent: bool) -> Age:
+        if is_silent:
+            self._silent.add(key)
+            return self._last.get(key) or Age(None, is_older=bool(row.depth))
+        # A node tells nothing for a moment while it has to read the message from disk: what it told last is close.
+        told = row.oldest_at if row.oldest_at is not None else self._told.get(key)
+        if told is not None and row.depth:
+            self._told[key] = told
+            age = Age(max(0.0, self._wall - told))
+        else:
+            age = self._estimated(key, depth=row.depth, message_count=row.message_count)
+        self._last[key] = age
+        self._silent.discard(key)
+        return age
+
+    def _estimated(self, key: _Key, *, depth: int, message_count: int) -> Age:
         now = self._now
-        points = self._points.setdefault((topic, channel), deque())
-        if points and points[-1][0] < self._before:
+        points = self._points.setdefault(key, deque())
+        # While the node was silent nobody saw its count.
+        if points and points[-1][0] < self._before and key not in self._silent:
             points.append((self._before, points[-1][1]))
-        if points and points[-1][1] > message_count:  # a node has restarted, or is missing now
+        if points and points[-1][1] > message_count:  # the node has restarted
             points.clear()
         if not depth:
             points.clear()
             points.append((now, message_count))
-            return None, False
+            return NOTHING_WAITS
         if not points or points[-1][0] < now:
             points.append((now, message_count))
         taken = message_count - depth  # how many messages have been taken out
         while len(points) > 1 and points[1][1] <= taken:
             points.popleft()
         if len(points) > _MOST:
-            self._points[topic, channel] = points = _thinned(points)
+            self._points[key] = points = _thinned(points)
         # The next message came after the last point whose count was not above `taken`.
-        return now - points[0][0], points[0][1] > taken
+        return Age(now - points[0][0], is_older=points[0][1] > taken)
 
     def keep_only(self, topics: Container[str]) -> None:
         """Forget all topics but these."""
-        for key in [key for key in self._points if key[0] not in topics]:
-            del self._points[key]
+        for key in [key for key in self._last if key[0] not in topics]:
+            del self._last[key]
+            self._points.pop(key, None)
+            self._told.pop(key, None)
+        self._silent = {key for key in self._silent if key[0] in topics}
 
 
 def _thinned(points: _Points) -> _Points:

@@ -58,12 +58,15 @@ class Merger:
         self._before: dict[str, _Merged] = {}
         self._ages = Ages()
 
-    def merge(self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float) -> tuple[Topic, ...]:
+    def merge(
+        self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float, wall: float = 0.0
+    ) -> tuple[Topic, ...]:
         """Return all topics. `answers` have the order in which nodes are shown; `now` is on the clock of their `at`.
+        `wall` is the same moment in seconds since 1970.
 
         The last answers of silent nodes are among them, so that no sum falls because a node does not answer.
         """
-        self._ages.begin(now)
+        self._ages.begin(now, wall)
         names = set(directory.topics)
         for answer in answers:
             names.update(answer.topics)
@@ -120,13 +123,12 @@ class Merger:
         silent_here = tuple(row.node for row in rows if row.node in silent)
         rates = summed_rates([part.rates for part in parts])
         depth = sum(row.depth for row in rows)
-        message_count = sum(row.message_count for row in rows)
         ready = None
         if all(row.clients is not None for row in rows):
             ready = sum(client.ready_count for row in rows for client in row.clients or ())
         deferred = sum(row.deferred_count for row in rows)
         in_flight = sum(row.in_flight_count for row in rows)
-        age, is_older = self._ages.age(topic, name, depth=depth, message_count=message_count)
+        age = self._ages.of_channel(topic, name, rows, silent_here)
         return Channel(
             topic=topic,
             name=name,
@@ -136,7 +138,7 @@ class Merger:
             backend_depth=sum(row.backend_depth for row in rows),
             in_flight_count=in_flight,
             deferred_count=deferred,
-            message_count=message_count,
+            message_count=sum(row.message_count for row in rows),
             requeue_count=sum(row.requeue_count for row in rows),
             timeout_count=sum(row.timeout_count for row in rows),
             client_count=sum(row.client_count for row in rows),
@@ -144,8 +146,8 @@ class Merger:
             latency=merged_latency([row.latency for row in rows]),
             rates=rates,
             ready_count=ready,
-            oldest_age=age,
-            oldest_is_older=is_older,
+            oldest_age=age.seconds,
+            oldest_is_older=age.is_older,
             drain_time=drain_time(depth, rates) if not silent_here else None,
         )
 

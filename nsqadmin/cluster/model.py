@@ -251,6 +251,7 @@ class ChannelNode:
     global_count: int = 0
     paused: bool = False
     latency: Latency | None = None
+    oldest_at: float | None = None  # when its oldest waiting message was published, if the node tells it (ours does)
     clients: tuple[Client, ...] | None = None  # None: not asked for in this sweep
 
     @property
@@ -281,8 +282,11 @@ class Channel:
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
     ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
-    oldest_age: float | None = None  # lag as time: how long the next message has waited, estimated from our samples
-    oldest_is_older: bool = False  # `oldest_age` is a lower bound, as we have not watched for long enough
+    # Lag as time: how long the oldest message has waited. Our nsqd tells it, for others it is estimated from samples.
+    oldest_age: float | None = None
+    oldest_is_older: bool = (
+        False  # `oldest_age` is a lower bound: some node does not tell, or we have not watched enough
+    )
     drain_time: float | None = None  # until it is empty at the present rates; None: not known, or it does not shrink
 
     @property

@@ -28,6 +28,8 @@ Json = Mapping[str, Any]
 
 _PLAIN: Final = 0  # the version of marshal's format without references: equal values give equal bytes
 _MOST: Final = 1 << 64  # every count is below this
+_NANOSECONDS: Final = 1_000_000_000
+_LEAST_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their time in whole seconds
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
 # Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
 _MOST_TOPICS: Final = 50_000
@@ -131,10 +133,13 @@ def read_stats(
     before: NodeAnswer | None = None,
     has_clients: bool = True,
     has_history: bool = False,
+    skew: float = 0.0,
 ) -> NodeAnswer:
     """Read the answer in one go, as tests do; see `stats_in_slices`."""
     return at_once(
-        stats_in_slices(node, document, at=at, before=before, has_clients=has_clients, has_history=has_history)
+        stats_in_slices(
+            node, document, at=at, before=before, has_clients=has_clients, has_history=has_history, skew=skew
+        )
     )
 
 
@@ -146,11 +151,12 @@ def stats_in_slices(
     before: NodeAnswer | None = None,
     has_clients: bool = True,
     has_history: bool = False,
+    skew: float = 0.0,
 ) -> Slices[NodeAnswer]:
     """Read the answer, with a pause after each topic, channel and producer. Raise NotUnderstood.
 
     Rates are counted since `before`, the same node's previous answer. `has_clients` tells whether clients were asked
-    for, and `has_history` whether the node's history can be read.
+    for, and `has_history` whether the node's history can be read. `skew` is how many seconds its clock is ahead of ours.
     """
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
@@ -161,7 +167,7 @@ def stats_in_slices(
     basis = None if before is None or restarted else before
     seconds = at - basis.at if basis is not None else 0.0
     try:
-        reader = _TopicReader(node, basis, seconds, has_clients, has_history)
+        reader = _TopicReader(node, basis, seconds, has_clients, has_history, skew)
         topics = {}
         for raw in document.get("topics") or ():
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
@@ -191,6 +197,7 @@ class _TopicReader:
     seconds: float  # since that answer
     has_clients: bool
     has_history: bool
+    skew: float
     _topics: int = 0
     _channels: int = 0
     _clients: int = 0
@@ -254,6 +261,7 @@ class _TopicReader:
             global_count=raw.get("global_msg_count") or 0,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
+            oldest_at=_oldest(raw.get("oldest_timestamp"), self.skew),
             clients=clients,
         )
         _check_numbers(
@@ -314,6 +322,13 @@ def _unchanged(before: TopicPart) -> TopicPart:
         return before
     still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
     return TopicPart(before.row, _SILENT, still, before.packed)
+
+
+def _oldest(timestamp: Any, skew: float) -> float | None:
+    """Return a time in nanoseconds, by the node's clock, as seconds by ours; None if the node does not tell it."""
+    if timestamp is None or not (seconds := _time(timestamp / _NANOSECONDS)):
+        return None
+    return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
 
 
 def _at_rest(row: ChannelNode) -> ChannelNode:

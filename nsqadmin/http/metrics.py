@@ -129,7 +129,7 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
         _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
         _many(
             "nsq_channel_oldest_age_seconds",
-            "About how long the next message has waited.",
+            "How long the oldest waiting message has waited; an estimate for nodes that do not tell it.",
             [(it.oldest_age, at) for it, at in of_channels if it.oldest_age is not None],
         ),
         _many(

@@ -63,7 +63,7 @@ GLOSSARY: Final[dict[str, Entry]] = {
     ),
     "lag": Entry(
         "Lag",
-        "How long the oldest waiting message has been there. It is estimated from the history of the numbers, which begins when nsqadmin starts.",
+        "How long the oldest waiting message has been there. Our nsqd tells it. For NSQ's it is estimated from the history of the numbers, which begins when nsqadmin starts: until then it is “at least” (≥).",
     ),
     "utilisation": Entry(
         "Utilisation",

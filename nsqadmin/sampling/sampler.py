@@ -174,7 +174,7 @@ class Sampler:
         nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds)
         lookupds = tuple(lookupd_to_show(address, state) for address, state in census.lookupds.items())
         answers = [answer for node in nodes if (answer := census.nodes[node.address].last_answer()) is not None]
-        merged = self._merger.merge(answers, census.directory(), now=trio.current_time())
+        merged = self._merger.merge(answers, census.directory(), now=trio.current_time(), wall=now)
         topics = self._readers.shown(merged)
         drawn = Snapshot(
             index=before.index + 1,

@@ -70,7 +70,7 @@ class Stats:
         if node.has_history is None:
             node.has_history = await self._keeps_history(address)
         words = "true" if has_clients else "false"
-        got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}")
+        got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}&ages=true")
         node.clock_skew = got.made_at - self._wall() if got.made_at is not None else None
         node.withheld = got.withheld
         with self._counted(node, got):
@@ -84,6 +84,7 @@ class Stats:
                 before=node.answer,
                 has_clients=has_clients,
                 has_history=node.has_history,
+                skew=node.clock_skew or 0.0,
             )
             answer = await self._upstream.in_slices(reading)
         if answer.restarted:
@@ -147,7 +148,7 @@ class Stats:
         positions = {raw["topic_name"]: at for at, raw in enumerate(document.get("topics") or ())}
         for topic in topics:
             if topic in positions:
-                asked = f"/stats?format=json&topic={quote_plus(topic)}"
+                asked = f"/stats?format=json&topic={quote_plus(topic)}&ages=true"
                 for raw in unwrapped(await self._upstream.get_json(address, asked)).get("topics") or ():
                     document["topics"][positions[topic]] = raw
 

@@ -247,7 +247,8 @@ class Broker(TopicWork[Channel, Topic]):
     ) -> BrokerSnapshot:
         """Return the figures of everything, or of one topic (`topics` is None if it is unknown) and one channel.
 
-        With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time.
+        With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time,
+        and each channel the time of publication of its oldest waiting message.
         """
         names = [topic] if topic else sorted(self.topics)
         topics = None

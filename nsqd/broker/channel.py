@@ -93,15 +93,16 @@ class Channel:
         return max(0, min(self.depth, end - self.cursor))
 
     def oldest_timestamp(self) -> int | None:
-        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits in memory.
+        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or not in memory.
 
         A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
         if (cursor := self._advance_over_gaps()) < self.topic.handed_over:
             waiting.append(cursor)
-        times = [batch.timestamp for batch in map(self._source.batch_at, waiting) if batch is not None]
-        return min(times, default=None)
+        batches = [self._source.batch_at(sequence) for sequence in waiting]
+        times = [batch.timestamp for batch in batches if batch is not None]
+        return min(times) if times and len(times) == len(batches) else None
 
     def low_water(self) -> int:
         """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
@@ -727,6 +728,7 @@ class Channel:
             clients=self._describe_clients(ages_at) if clients else None,
             paused=self.paused,
             e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
+            oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
         )
 
     def _describe_clients(self, ages_at: float | None) -> list[ClientSnapshot]:

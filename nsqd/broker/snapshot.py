@@ -71,6 +71,7 @@ class ChannelSnapshot:
     clients: Sequence[ClientSnapshot] | None  # None: they were not asked for
     paused: bool
     e2e_processing_latency: LatencySnapshot
+    oldest_timestamp: int | None = None  # of the oldest waiting message; None: not asked for, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             assert all(now[key] <= severity for key, severity in findings.items())
             channel = admin.json("GET", "/api/v2/topics/orders/billing").json
             assert (channel["depth"], channel["silent"]) == (310, [address])
+            assert channel["oldest_is_older"] is False  # the messages tell their age, though nsqadmin came later
             metrics = text_of(admin, "/metrics")
             assert "nsq_nodes_silent 1" in metrics
             assert f'nsq_node_silent_messages{{node="{address}"}} 150' in metrics
@@ -125,6 +126,8 @@ def test_a_node_that_hangs_makes_no_sum_fall_and_no_verdict_better(three: Three)
             three.third.send_signal(signal.SIGCONT)
         eventually(lambda: not health(admin)["silent"])
         assert health(admin)["totals"]["depth"] == 360
+        back = admin.json("GET", "/api/v2/topics/orders/billing").json
+        assert back["oldest_age"] >= channel["oldest_age"]
 
 
 def test_a_dead_node_is_shown_with_what_it_had_until_a_person_forgets_it(three: Three, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,23 @@ def test_ages_are_told_to_who_asks_for_them(nsqd: Nsqd) -> None:
     assert b"oldest_in_flight_ms" not in nsqd.get("/stats?format=json").body
     (client,) = json.loads(nsqd.get("/stats?format=json&ages=true").body)["topics"][0]["channels"][0]["clients"]
     assert 2000 <= client["oldest_in_flight_ms"] < 600_000
+
+
+def test_the_time_of_the_oldest_waiting_message_is_told_to_who_asks_for_it(nsqd: Nsqd) -> None:
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+
+    def channel(arguments: str = "") -> Any:
+        return json.loads(nsqd.get(f"/stats?format=json{arguments}").body)["topics"][0]["channels"][0]
+
+    assert "oldest_timestamp" not in channel("&ages=true")  # nothing waits
+    before = nsqd.broker.timestamp
+    nsqd.post("/pub?topic=t", b"old")
+    nsqd.post("/pub?topic=t", b"new")
+    told = channel("&ages=true&include_clients=false")["oldest_timestamp"]
+    assert told == nsqd.broker.topic("t").channel("c").oldest_timestamp()
+    assert told >= before
+    assert "oldest_timestamp" not in channel()
 
 
 def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
