@@ -183,6 +183,7 @@ def summed_rates(parts: Sequence[Rates]) -> Rates:
         finished=_summed([rates.finished for rates in parts]),
         requeued=_summed([rates.requeued for rates in parts]),
         timed_out=_summed([rates.timed_out for rates in parts]),
+        failed=_summed([rates.failed for rates in parts]),
         bytes=_summed([rates.bytes for rates in parts]),
     )
 
@@ -244,6 +245,7 @@ def totals_of(topics: Iterable[Topic]) -> Totals:
             finished=_summed(channel.rates.finished for channel in channels),
             requeued=_summed(channel.rates.requeued for channel in channels),
             timed_out=_summed(channel.rates.timed_out for channel in channels),
+            failed=_summed(channel.rates.failed for channel in channels),
             bytes=_summed(topic.rates.bytes for topic in topics),
         ),
     )

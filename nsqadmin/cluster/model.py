@@ -73,7 +73,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Events per second between the last two samples.
+    """Events per second between the last two samples, except `failed`.
 
     nsqd does not count what is finished: it is what came in and is neither waiting, in flight nor deferred.
     """
@@ -82,6 +82,7 @@ class Rates:
     finished: float | None = None  # channels only
     requeued: float | None = None
     timed_out: float | None = None
+    failed: float | None = None  # requeued and timed out together, over the last minute; channels only
     bytes: float | None = None  # topics only
 
 
@@ -216,8 +217,10 @@ class Client:
     tls_cipher_suite: str = ""
     tls_negotiated_protocol: str = ""
     tls_negotiated_protocol_is_mutual: bool = False
-    finish_rate: float | None = None
-    requeue_rate: float | None = None
+    finish_rate: float | None = None  # over the last minute
+    requeue_rate: float | None = None  # over the last minute
+    timeout_rate: float | None = None  # over the last minute: what it got and neither has nor has answered
+    oldest_in_flight: float | None = None  # for how long it has had its oldest message; None: not told, or it has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,11 @@ from nsqadmin.cluster.model import (
     Rates,
     TopicNode,
 )
+from nsqadmin.cluster.pace import Pace, pace_after
 from nsqadmin.upstream.slices import Slices, at_once
 
 Json = Mapping[str, Any]
+_ClientKey = tuple[str, float]  # its remote address, and when it connected
 
 _PLAIN: Final = 0  # the version of marshal's format without references: equal values give equal bytes
 _MOST: Final = 1 << 64  # every count is below this
@@ -48,7 +50,7 @@ _OF_CLIENTS: Final = (
     "connect_ts",
     "sample_rate",
 )
-_STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
+_STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
 
@@ -64,6 +66,14 @@ class TooMuch(NotUnderstood):
 class ChannelPart:
     row: ChannelNode
     rates: Rates
+    failures: Pace  # of its requeues and timeouts together
+    clients: Mapping[_ClientKey, Pace]  # of what each client has finished, requeued, and let time out
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.rates is _STILL and not any(
+            client.finish_rate or client.requeue_rate or client.timeout_rate for client in self.row.clients or ()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +177,7 @@ def stats_in_slices(
     basis = None if before is None or restarted else before
     seconds = at - basis.at if basis is not None else 0.0
     try:
-        reader = _TopicReader(node, basis, seconds, has_clients, has_history, skew)
+        reader = _TopicReader(node, basis, seconds, at, has_clients, has_history, skew)
         topics = {}
         for raw in document.get("topics") or ():
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
@@ -195,6 +205,7 @@ class _TopicReader:
     node: str
     basis: NodeAnswer | None  # the answer since which rates are counted
     seconds: float  # since that answer
+    at: float  # when this answer came
     has_clients: bool
     has_history: bool
     skew: float
@@ -209,7 +220,7 @@ class _TopicReader:
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
         packed = marshal.dumps(raw, _PLAIN)
         if before is not None and before.packed == packed and before.row.has_log == self.has_history:
-            return _unchanged(before)
+            return _unchanged(before, self.at)
         row = TopicNode(
             node=self.node,
             depth=raw.get("depth") or 0,
@@ -245,7 +256,8 @@ class _TopicReader:
         count = raw.get("client_count")
         # A node that was not asked for clients sends null; without clients nobody needs to ask for them.
         is_told = self.has_clients or raw.get("clients") is not None or count == 0
-        clients = _clients(self.node, raw.get("clients"), old, self.seconds) if is_told else None
+        known = before.clients if before is not None else {}
+        clients, paces = _clients(self.node, raw.get("clients"), known, self.at) if is_told else (None, {})
         row = ChannelNode(
             node=self.node,
             depth=raw.get("depth") or 0,
@@ -277,7 +289,10 @@ class _TopicReader:
             row.region_local_count,
             row.global_count,
         )
-        return ChannelPart(row, _channel_rates(row, old, self.seconds))
+        failures = _failures(row)
+        pace = before.failures if before is not None else None
+        rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
+        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces)
 
 
 def _name(raw: Json, key: str) -> str:
@@ -315,12 +330,14 @@ def _time(value: Any) -> float:
     return 0.0
 
 
-def _unchanged(before: TopicPart) -> TopicPart:
-    """Return the part with rates of zero: the very same object if they were zero before, as `Merger` tests identity."""
-    channels = before.channels.values()
-    if before.rates is _SILENT and all(part.rates is _STILL for part in channels):
+def _unchanged(before: TopicPart, at: float) -> TopicPart:
+    """Return the part with rates of zero, but for those over a minute, which fall to zero within that minute.
+
+    It is the very same object if they were zero before, as `Merger` tests identity.
+    """
+    if before.rates is _SILENT and all(part.is_at_rest for part in before.channels.values()):
         return before
-    still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
+    still = {name: _stilled(part, at) for name, part in before.channels.items()}
     return TopicPart(before.row, _SILENT, still, before.packed)
 
 
@@ -331,10 +348,18 @@ def _oldest(timestamp: Any, skew: float) -> float | None:
     return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
 
 
-def _at_rest(row: ChannelNode) -> ChannelNode:
-    if not row.clients:
-        return row
-    return replace(row, clients=tuple(replace(client, finish_rate=0.0, requeue_rate=0.0) for client in row.clients))
+def _stilled(part: ChannelPart, at: float) -> ChannelPart:
+    row, failures, paces = part.row, _failures(part.row), dict(part.clients)
+    failed = part.failures.rates(at, failures) or (0.0,)
+    clients = row.clients
+    if clients:
+        clients = tuple(_with_rates(client, paces, at) for client in clients)
+    return ChannelPart(
+        row if clients is None else replace(row, clients=clients),
+        replace(_STILL, failed=failed[0]) if failed[0] else _STILL,
+        pace_after(part.failures, at, failures),
+        paces,
+    )
 
 
 def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Rates:
@@ -346,7 +371,9 @@ def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Ra
     return Rates(incoming=messages / seconds, bytes=size / seconds) if messages else _SILENT
 
 
-def _channel_rates(now: ChannelNode, before: ChannelNode | None, seconds: float) -> Rates:
+def _channel_rates(
+    now: ChannelNode, before: ChannelNode | None, seconds: float, failed: tuple[float, ...] | None
+) -> Rates:
     if before is None or seconds <= 0:
         return UNKNOWN_RATES
     incoming = now.message_count - before.message_count
@@ -356,14 +383,19 @@ def _channel_rates(now: ChannelNode, before: ChannelNode | None, seconds: float)
     # Finished are the messages that came in and are not there any more; emptying a channel looks like finishing. nsqd
     # may count a message that moves meanwhile twice or not at all, so the difference may fall a little below zero.
     finished = max(incoming + _held(before) - _held(now), 0)
-    if not (incoming or finished or requeued or timed_out):
+    if not (incoming or finished or requeued or timed_out or (failed and failed[0])):
         return _STILL
     return Rates(
         incoming=incoming / seconds,
         finished=finished / seconds,
         requeued=requeued / seconds,
         timed_out=timed_out / seconds,
+        failed=failed[0] if failed else None,
     )
+
+
+def _failures(row: ChannelNode) -> tuple[int]:
+    return (row.requeue_count + row.timeout_count,)
 
 
 def _held(row: ChannelNode) -> int:
@@ -373,22 +405,36 @@ def _held(row: ChannelNode) -> int:
 # Connections
 
 
-def _clients(node: str, raw: Any, before: ChannelNode | None, seconds: float) -> tuple[Client, ...]:
-    known = {(it.remote_address, it.connect_time): it for it in before.clients or ()} if before is not None else {}
-    return tuple(_with_rates(read_client(node, it), known, seconds) for it in raw or ())
+def _clients(
+    node: str, raw: Any, known: Mapping[_ClientKey, Pace], at: float
+) -> tuple[tuple[Client, ...], dict[_ClientKey, Pace]]:
+    """Return the clients with their rates, and the paces for the next answer."""
+    clients = [read_client(node, it) for it in raw or ()]
+    paces = {key: pace for it in clients if (pace := known.get(key := _key_of(it))) is not None}
+    return tuple(_with_rates(client, paces, at) for client in clients), paces
 
 
-def _with_rates(client: Client, known: Mapping[tuple[str, float], Client], seconds: float) -> Client:
-    before = known.get((client.remote_address, client.connect_time))
-    if before is None or seconds <= 0:
+def _key_of(client: Client) -> _ClientKey:
+    return client.remote_address, client.connect_time
+
+
+def _with_rates(client: Client, paces: dict[_ClientKey, Pace], at: float) -> Client:
+    """Return the client with its rates, and add this reading to its pace."""
+    answered = client.finish_count + client.requeue_count
+    counts = client.finish_count, client.requeue_count, client.message_count - answered - client.in_flight_count
+    key = _key_of(client)
+    pace = paces.get(key)
+    rates = pace.rates(at, counts) if pace is not None else None
+    paces[key] = pace_after(pace, at, counts)
+    if rates is None:
         return client
-    finished, requeued = client.finish_count - before.finish_count, client.requeue_count - before.requeue_count
-    return replace(client, finish_rate=max(finished, 0) / seconds, requeue_rate=max(requeued, 0) / seconds)
+    return replace(client, finish_rate=rates[0], requeue_rate=rates[1], timeout_rate=rates[2])
 
 
 def read_client(node: str, raw: Json) -> Client:
     counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
-    _check_numbers(*counts)
+    oldest = raw.get("oldest_in_flight_ms")
+    _check_numbers(*counts, oldest or 0)
     return Client(
         node=node,
         client_id=str(raw.get("client_id") or raw.get("name") or ""),
@@ -416,6 +462,7 @@ def read_client(node: str, raw: Json) -> Client:
         tls_cipher_suite=str(raw.get("tls_cipher_suite") or ""),
         tls_negotiated_protocol=str(raw.get("tls_negotiated_protocol") or ""),
         tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
+        oldest_in_flight=oldest / 1000 if oldest is not None else None,
     )
 
 

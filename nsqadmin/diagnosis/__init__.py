@@ -5,13 +5,14 @@ group's later rules are not asked. Every finding has its evidence, and is marked
 
     delivery   one group: D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
                D7 hanging handlers, D6 saturated
-    handling   one group: D8 requeues, D9 one slow consumer
+    handling   one group: D8 requeues, D18 a consumer that gives back much, D9 a slow or stuck consumer
     no group   D10 deferred, D12 sampling, D15 spilling to disk; D17 unknown in part, if nothing else is found and a
                node of the channel is silent
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too
 
+`clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
 While a node is silent, what was found before does not end: see `upkeep.py`.
 
 A new rule is a function in `channels.py`, `topics.py` or `nodes.py`, where it also joins its group, or those without.

@@ -1,25 +1,24 @@
-"""Rules about one channel: D1 to D10, D12, D15, D17."""
+"""Rules about one channel: D1 to D10, D12, D15, D17, D18."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from statistics import median
 from typing import Final
 
 from nsqadmin.actions.plan import Kind
-from nsqadmin.cluster.model import Channel, ChannelNode, Client, Evidence, Finding, Metric, Paused, Severity
+from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Metric, Paused, Severity
 from nsqadmin.diagnosis.case import Case, first_that_speaks
+from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, judged
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
-from nsqadmin.diagnosis.words import counted, name_of, number, one_of, rate, say
+from nsqadmin.diagnosis.words import age, counted, name_of, number, one_of, rate, say
+from nsqadmin.pages import numbers
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
 _FEW: Final = 2  # samples; fewer show no trend
-_PEERS: Final = 3  # consumers; among fewer no rate is the usual one
-_SATURATED: Final = 0.9  # share of the ready count that is in flight
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
-_SLOW_SHARE: Final = 0.25  # of its peers' median rate
+_WORST: Final = 3  # consumers that a finding names
 _MANY_DEFERRED: Final = 100
 
 
@@ -107,6 +106,7 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
         number("consumers", channel.client_count),
         number("ready count", 0),
         number("in flight", 0),
+        *_worst(channel, case),
         window=window,
         is_inferred=True,
     )
@@ -117,7 +117,6 @@ def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
         return  # what a silent node finishes is not known
     if not (timed_out := case.mean(Metric.TIMED_OUT, _RECENT)):
         return
-    slowest = _by_in_flight(channel)
     yield case.finding(
         "D7",
         Severity.PROBLEM,
@@ -127,7 +126,7 @@ def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
         rate("finished", 0.0),
         number("in flight", channel.in_flight_count),
         number("ready count", channel.ready_count or 0),
-        *([say("most in flight", name_of(slowest[0]))] if slowest else []),
+        *_worst(channel, case),
         window=_RECENT,
     )
 
@@ -143,7 +142,7 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D6",
         Severity.PROBLEM,
-        f"Consumers are saturated: they finish {finished:,.1f}/s, {incoming:,.1f}/s arrive",
+        f"Consumers are saturated: they finish {numbers.rate(finished)}, {numbers.rate(incoming)} arrive",
         f"Consumers need about {incoming / finished:.1f} times the capacity: add consumers, or raise max_in_flight where they are idle.",
         rate("in", incoming),
         rate("finished", finished),
@@ -164,10 +163,10 @@ def _is_saturated(channel: Channel) -> bool:
     if channel.ready_count is None:
         return False
     ready = sum(client.ready_count for row in rows for client in row.clients or ())
-    return bool(ready) and sum(row.in_flight_count for row in rows) >= _SATURATED * ready
+    return bool(ready) and sum(row.in_flight_count for row in rows) >= FULL * ready
 
 
-# Handling: D8, D9
+# Handling: D8, D18, D9
 
 
 def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
@@ -178,41 +177,57 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
     if requeued <= _STANDSTILL or requeued <= _REQUEUED * deliveries:
         return
     share = requeued / deliveries
-    clients = sorted(channel.clients or (), key=lambda client: -(client.requeue_rate or 0.0))
-    worst = [client for client in clients[:3] if client.requeue_rate]
     yield case.finding(
         "D8",
         Severity.PROBLEM,
         f"Handlers fail: {one_of(share)} deliveries is requeued",
         "Look at the consumers' logs, and at the messages that are requeued.",
-        say("requeued", f"{share:.0%} of deliveries"),
+        say("requeued", f"{numbers.percent(share)} of deliveries"),
         rate("requeued", requeued),
         rate("finished", finished),
-        *(say("requeues", f"{name_of(client)}: {client.requeue_rate:,.1f}/s") for client in worst),
+        *_worst(channel, case),
         window=_RECENT,
     )
 
 
-def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
-    clients = [client for client in channel.clients or () if client.finish_rate is not None and client.ready_count]
-    if len(clients) < _PEERS:
+def _one_failing(channel: Channel, case: Case) -> Iterator[Finding]:
+    """Find the consumers that give back much, where the channel as a whole gives back little."""
+    failing = [it for it in judged(channel, case.snapshot.taken_at) if it.condition is Condition.FAILING]
+    if not failing:
         return
-    for client in clients:
-        peers = median(other.finish_rate or 0.0 for other in clients if other is not client)
-        finishing = client.finish_rate or 0.0
-        is_full = client.in_flight_count >= max(1, _SATURATED * client.ready_count)
-        if is_full and peers > _STANDSTILL and finishing < _SLOW_SHARE * peers:
-            yield case.finding(
-                "D9",
-                Severity.WARNING,
-                f"One slow consumer: {name_of(client)}",
-                "It holds messages that the others could handle: look at its machine, or stop it.",
-                rate("it finishes", finishing),
-                rate("its peers (median)", peers),
-                number("in flight there", client.in_flight_count),
-                is_inferred=True,
-            )
-            return
+    worst = failing[0]
+    more = f", and {counted(len(failing) - 1, 'other')} fail as well" if len(failing) > 1 else ""
+    yield case.finding(
+        "D18",
+        Severity.WARNING,
+        f"{name_of(worst.client)} gives back {numbers.percent(worst.failing)} of its messages{more}",
+        "Look at that consumer's log, and at what is different there: its version, its machine, what it can reach.",
+        rate("it requeues", worst.client.requeue_rate or 0.0),
+        rate("it finishes", worst.client.finish_rate or 0.0),
+        say("software", worst.client.user_agent or "unknown"),
+        number("consumers", channel.client_count),
+        window=_MINUTE,
+    )
+
+
+def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
+    found = judged(channel, case.snapshot.taken_at)
+    lagging = [it for it in found if it.condition in (Condition.STUCK, Condition.SLOW)]
+    if not lagging or not any((it.client.finish_rate or 0.0) > _STANDSTILL for it in found if it not in lagging):
+        return  # if nobody finishes anything, the rules of delivery say so
+    client, word = lagging[0].client, lagging[0].condition
+    many = f"{len(lagging)} of {counted(len(found), 'consumer')} are slow or stuck, such as" if len(lagging) > 1 else ""
+    yield case.finding(
+        "D9",
+        Severity.WARNING,
+        f"{many or f'One {word} consumer:'} {name_of(client)}",
+        "It holds messages that the others could handle: look at its machine, or stop it.",
+        rate("it finishes", client.finish_rate or 0.0),
+        rate("its peers (median)", lagging[0].peers),
+        number("in flight there", client.in_flight_count),
+        *([] if client.oldest_in_flight is None else [age("oldest in flight there", client.oldest_in_flight)]),
+        is_inferred=True,
+    )
 
 
 # In no group: D10, D12, D15
@@ -282,7 +297,7 @@ def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
 _Rule = Callable[[Channel, Case], Iterable[Finding]]
 _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
     (_paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
-    (_failing, _one_slow),
+    (_failing, _one_failing, _one_slow),
 )
 _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
 
@@ -293,16 +308,19 @@ _IN_NO_GROUP: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
 def _lag(channel: Channel) -> list[Evidence]:
     if channel.oldest_age is None:
         return []
-    least = "at least " if channel.oldest_is_older else "about "
-    return [say("oldest message", f"{least}{channel.oldest_age:,.0f} s")]
+    return [age("oldest message", channel.oldest_age, at_least=channel.oldest_is_older)]
 
 
 def _answering(channel: Channel) -> list[ChannelNode]:
     return [row for row in channel.nodes if row.node not in channel.silent]
 
 
-def _by_in_flight(channel: Channel) -> list[Client]:
-    return sorted(channel.clients or (), key=lambda client: -client.in_flight_count)
+def _worst(channel: Channel, case: Case) -> Iterator[Evidence]:
+    """Name the consumers that do worst, and how."""
+    bad = [it for it in judged(channel, case.snapshot.taken_at) if it.condition in NEEDS_ATTENTION]
+    if bad:
+        named = "; ".join(f"{name_of(it.client)} {it.word}" for it in bad[:_WORST])
+        yield say("worst consumers", named + (f"; {len(bad) - _WORST:,} more" if len(bad) > _WORST else ""))
 
 
 def _held_for(case: Case, holds: Callable[[float, float], bool]) -> float:

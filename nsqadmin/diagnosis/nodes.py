@@ -8,6 +8,7 @@ from typing import Final
 from nsqadmin.cluster.merge import version_key
 from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
+from nsqadmin.pages import numbers
 
 _RULE: Final = "D16"
 _SKEW: Final = 10.0  # seconds
@@ -144,9 +145,9 @@ def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         yield _finding(
             node,
             Severity.WARNING,
-            f"The clock of {node.address} is {abs(node.clock_skew):,.0f} s {'ahead' if node.clock_skew > 0 else 'behind'}",
+            f"The clock of {node.address} is {numbers.duration(abs(node.clock_skew))} {'ahead' if node.clock_skew > 0 else 'behind'}",
             "Ages and latencies are wrong until the clocks agree: check that NTP is running.",
-            say("ahead of ours by", f"{node.clock_skew:,.1f} s"),
+            say("ahead of ours by", numbers.duration(node.clock_skew)),
         )
 
 

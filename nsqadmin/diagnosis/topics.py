@@ -10,6 +10,7 @@ from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Finding, Metric, Paused, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.words import counted, number, rate, say
+from nsqadmin.pages import numbers
 
 _MINUTE: Final = 60.0
 _HOUR: Final = 60 * _MINUTE
@@ -98,7 +99,8 @@ def _burst(topic: Topic, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D11",
         Severity.INFO,
-        f"A burst: {now:,.0f}/s are published, usually {usual:,.0f}/s" + (f"; most of it by {main}" if main else ""),
+        f"A burst: {numbers.rate(now)} are published, usually {numbers.rate(usual)}"
+        + (f"; most of it by {main}" if main else ""),
         "Its channels lag until the burst is over; look at their drain times.",
         rate("now", now),
         rate("median before", usual),

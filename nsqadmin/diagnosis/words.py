@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nsqadmin.cluster.model import Client, Evidence
+from nsqadmin.pages import numbers  # a leaf: findings write numbers as the pages do
 
 TOO_MANY_NODES = (
     "Only the nodes that were known before and those listed first are shown. If there really are so many, raise "
@@ -19,7 +20,11 @@ def number(label: str, value: int) -> Evidence:
 
 
 def rate(label: str, value: float) -> Evidence:
-    return Evidence(label=label, value=f"{value:,.1f}/s")
+    return Evidence(label=label, value=numbers.rate(value))
+
+
+def age(label: str, seconds: float, *, at_least: bool = False) -> Evidence:
+    return Evidence(label=label, value=f"{'at least ' if at_least else ''}{numbers.duration(seconds)}")
 
 
 def counted(count: int, what: str) -> str:

@@ -31,7 +31,7 @@ def test_rates_are_counted_between_two_answers() -> None:
     first = read(stats(message_count=100, depth=10, requeue_count=1))
     second = read(stats(message_count=150, depth=20, in_flight_count=5, requeue_count=11), at=10.0, before=first)
     rates = second.topics["t"].channels["c"].rates
-    assert rates == Rates(incoming=5.0, finished=3.5, requeued=1.0, timed_out=0.0)
+    assert rates == Rates(incoming=5.0, finished=3.5, requeued=1.0, timed_out=0.0, failed=1.0)
     assert second.topics["t"].rates.incoming == 5.0
 
 

@@ -92,7 +92,7 @@ def test_d2_paused_on_some_nodes() -> None:
 def test_d3_nobody_is_connected() -> None:
     finding = only(about(channel(channel_node(depth=1200), oldest_age=65.0)))
     assert (finding.rule, finding.severity) == ("D3", Severity.PROBLEM)
-    assert said(finding) == {"waiting": "1,200", "consumers": "0", "oldest message": "about 65 s"}
+    assert said(finding) == {"waiting": "1,200", "consumers": "0", "oldest message": "1m 5s"}
 
 
 def test_d4_nobody_where_messages_wait() -> None:
@@ -119,7 +119,7 @@ def test_d6_saturated() -> None:
     it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)))
     finding = only(about(it, Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])))
     assert (finding.rule, finding.is_inferred) == ("D6", True)
-    assert finding.verdict == "Consumers are saturated: they finish 40.0/s, 96.0/s arrive"
+    assert finding.verdict == "Consumers are saturated: they finish 40/s, 96/s arrive"
     assert "2.4 times" in finding.advice
 
 
@@ -130,19 +130,19 @@ def test_d6_a_queue_that_shrinks_is_none() -> None:
 
 
 def test_d7_handlers_hang() -> None:
-    reader = client(ready_count=5, in_flight_count=5, client_id="stuck")
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="c1", hostname="c1")
     it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)))
     finding = only(about(it, Trends(depth=[40, 50], finished=[0, 0], timed_out=[0, 0.5])))
     assert finding.rule == "D7"
-    assert "stuck" in said(finding)["most in flight"]
+    assert said(finding)["worst consumers"] == "c1 stuck"
 
 
 def test_d8_handlers_fail() -> None:
-    reader = client(ready_count=10, in_flight_count=1, requeue_rate=10.0, client_id="bad")
+    reader = client(ready_count=10, finish_rate=15.0, requeue_rate=10.0, client_id="bad", hostname="bad")
     it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
     finding = only(about(it, Trends(requeued=[10, 10], finished=[20, 20], depth=[5, 5])))
     assert (finding.rule, finding.verdict) == ("D8", "Handlers fail: 1 of 3 deliveries is requeued")
-    assert said(finding)["requeues"].endswith("10.0/s")
+    assert said(finding)["worst consumers"] == "bad failing 40 %"
 
 
 def test_d8_a_few_requeues_are_ordinary() -> None:
@@ -156,6 +156,33 @@ def test_d9_one_slow_consumer() -> None:
     it = channel(channel_node(depth=5, in_flight_count=25, clients=(*quick, slow)))
     finding = only(about(it))
     assert (finding.rule, finding.verdict) == ("D9", "One slow consumer: fraud-01")
+
+
+def test_d9_a_stuck_consumer_among_others_that_work() -> None:
+    quick = client(ready_count=10, in_flight_count=5, finish_rate=50.0)
+    stuck = client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id="b-03", hostname="b-03")
+    finding = only(about(channel(channel_node(depth=5, in_flight_count=10, clients=(quick, stuck)))))
+    assert (finding.rule, finding.verdict) == ("D9", "One stuck consumer: b-03")
+
+
+def test_d9_where_all_are_stuck_none_of_them_is_to_blame() -> None:
+    stuck = [client(ready_count=5, in_flight_count=5, finish_rate=0.0, client_id=f"b-{it}") for it in range(4)]
+    assert about(channel(channel_node(in_flight_count=20, clients=tuple(stuck)))) == []
+
+
+def test_d18_one_consumer_gives_much_back_while_the_channel_as_a_whole_does_not() -> None:
+    well = [
+        client(ready_count=5, in_flight_count=1, finish_rate=10.0, requeue_rate=0.2, remote_address=f"a:{it}")
+        for it in range(3)
+    ]
+    bad = client(
+        ready_count=5, in_flight_count=1, finish_rate=6.5, requeue_rate=3.5, client_id="settle-01", hostname="settle-01"
+    )
+    it = channel(channel_node(clients=(*well, bad)))
+    finding = only(about(it, Trends(requeued=[4.1, 4.1], finished=[36.5, 36.5])))
+    assert (finding.rule, finding.severity) == ("D18", Severity.WARNING)
+    assert finding.verdict == "settle-01 gives back 35 % of its messages"
+    assert said(finding)["it requeues"] == "3.5/s"
 
 
 def test_d10_deferred_messages_are_explained() -> None:

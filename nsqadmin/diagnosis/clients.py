@@ -1,0 +1,131 @@
+"""How each consumer of a channel does, judged by its own figures and by those of its peers: the one place that says so.
+
+    stuck     it has as many messages as it may have, has finished none for half a minute, or lets them time out
+    RDY 0     it asks for nothing, although messages wait
+    failing   it gives back more than a fifth of what it gets
+    slow      it has as many as it may have, and finishes less than a quarter of what its peers do (their median)
+    idle      it has nothing to do
+    unknown   its node is silent
+    OK        none of these; "new" until its rates are known
+
+Rates are those of the last minute (`nsqadmin.cluster.pace`). The order above is the order of `judged`, the worst first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.pages import numbers
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Channel, Client
+
+FULL: Final = 0.9  # share of the ready count that is in flight
+FAILING: Final = 0.2  # share of what it gets that a consumer gives back
+SLOW: Final = 0.25  # share of its peers' median rate
+STANDSTILL: Final = 0.05  # messages a second
+_PEERS: Final = 3  # consumers; among fewer no rate is the usual one
+_NO_PROGRESS: Final = 30.0  # seconds; a shorter time without a FIN says little
+
+
+class Condition(StrEnum):
+    STUCK = "stuck"
+    NOT_READY = "RDY 0"
+    FAILING = "failing"
+    SLOW = "slow"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+    NEW = "new"
+    OK = "OK"
+
+
+_RANK: Final = {condition: rank for rank, condition in enumerate(Condition)}
+NEEDS_ATTENTION: Final = frozenset((Condition.STUCK, Condition.NOT_READY, Condition.FAILING, Condition.SLOW))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    client: Client
+    condition: Condition
+    failing: float = 0.0  # share of what it gets that it gives back
+    peers: float = 0.0  # the median rate of the other consumers
+
+    @property
+    def word(self) -> str:
+        """Return the condition in words: `stuck`, `failing 35 %`."""
+        return f"failing {numbers.percent(self.failing)}" if self.condition is Condition.FAILING else self.condition
+
+    @property
+    def rank(self) -> tuple[int, float, float]:
+        """Orders consumers, the worst first: by condition, then by what they give back, then by what they hold."""
+        return _RANK[self.condition], -self.failing, -self.client.in_flight_count
+
+
+def judged(channel: Channel, now: float) -> tuple[Judged, ...]:
+    """Judge the consumers that are known, the worst first. `now` is the time of the sample, in seconds since 1970."""
+    clients = [client for row in channel.nodes for client in row.clients or ()]
+    answering = [client for client in clients if client.node not in channel.silent]
+    # Sorted once: with thousands of consumers a median for each of them would take seconds.
+    rates = sorted(client.finish_rate for client in answering if client.finish_rate is not None and client.ready_count)
+    waiting = channel.depth > 0
+    found = [
+        *(_judged(client, rates, waiting=waiting, now=now) for client in answering),
+        *(Judged(client, Condition.UNKNOWN) for client in clients if client.node in channel.silent),
+    ]
+    return tuple(sorted(found, key=lambda it: it.rank))
+
+
+def _judged(client: Client, rates: Sequence[float], *, waiting: bool, now: float) -> Judged:
+    failing = _share_given_back(client)
+    peers = _median_of_others(client, rates)
+    return Judged(client, _condition(client, failing, peers, waiting, now), failing, peers)
+
+
+def _condition(client: Client, failing: float, peers: float, waiting: bool, now: float) -> Condition:
+    if client.finish_rate is None:
+        return Condition.NEW
+    is_full = client.in_flight_count >= max(1.0, FULL * client.ready_count)
+    if is_full and not client.finish_rate and not client.requeue_rate and _had_time(client, now):
+        return Condition.STUCK
+    if not client.ready_count and waiting and not client.in_flight_count:
+        return Condition.NOT_READY
+    if failing > FAILING and (client.requeue_rate or 0.0) > STANDSTILL:
+        return Condition.FAILING
+    if is_full and peers > STANDSTILL and client.finish_rate < SLOW * peers:
+        return Condition.SLOW
+    if not client.in_flight_count and not client.finish_rate:
+        return Condition.IDLE
+    return Condition.OK
+
+
+def _had_time(client: Client, now: float) -> bool:
+    """Return whether the consumer has had its messages for long enough to finish one.
+
+    Messages that time out come back to it with an age of zero. NSQ's nsqd does not tell ages: there the time since it
+    connected has to do.
+    """
+    held = client.oldest_in_flight if client.oldest_in_flight is not None else now - client.connect_time
+    return bool(client.timeout_rate) or held >= _NO_PROGRESS
+
+
+def _share_given_back(client: Client) -> float:
+    requeued, finished = client.requeue_rate or 0.0, client.finish_rate or 0.0
+    return requeued / (requeued + finished) if requeued else 0.0
+
+
+def _median_of_others(client: Client, rates: Sequence[float]) -> float:
+    """Return the median rate of the other consumers that ask for messages, or 0 if these are too few."""
+    if len(rates) < _PEERS or client.finish_rate is None:
+        return 0.0
+    own = bisect_left(rates, client.finish_rate) if client.ready_count else len(rates)
+    others = len(rates) - (own < len(rates))
+
+    def other(place: int) -> float:
+        return rates[place + (place >= own)]
+
+    middle = others // 2
+    return other(middle) if others % 2 else (other(middle - 1) + other(middle)) / 2
