@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Final
@@ -20,14 +20,25 @@ from nsqadmin.cluster.model import (
     Topic,
     TopicNode,
 )
+from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.pages import numbers
+from nsqadmin.pages.status import State
 
 if TYPE_CHECKING:
+    from nsqadmin.diagnosis.clients import Judged
     from nsqadmin.pages.links import Links
     from nsqadmin.pages.status import Standing
 
 MOST_ROWS: Final = 500
-SLOW_SHARE: Final = 0.3  # of its peers' median rate; a full consumer that finishes less is marked as slow
+_KINDS: Final = {
+    Condition.STUCK: "problem",
+    Condition.NOT_READY: "problem",
+    Condition.FAILING: "warning",
+    Condition.SLOW: "warning",
+    Condition.IDLE: "muted",
+    Condition.NEW: "muted",
+    Condition.OK: "ok",
+}
 
 
 # Consumers
@@ -38,12 +49,15 @@ class ClientRow:
     client: Client
     topic: str
     channel: str
-    is_slow: bool = False
+    state: State
+    rank: tuple[object, ...]  # orders consumers, the worst first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientGroup:
     host: str
+    state: State  # of its worst connection
+    rank: tuple[object, ...]
     connections: int
     channels: tuple[tuple[str, str], ...]
     nodes: int
@@ -52,6 +66,8 @@ class ClientGroup:
     finished: int
     requeued: int
     finish_rate: float | None
+    requeue_rate: float | None
+    oldest: float | None  # in flight anywhere in the group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,72 +75,59 @@ class ConsumersPage:
     total: int
     rows: tuple[ClientRow, ...]
     groups: tuple[ClientGroup, ...]
-    left_out: int
 
 
-def client_rows(channel: Channel) -> tuple[ClientRow, ...] | None:
-    """Return the channel's consumers, by host; None if they were not asked for yet."""
-    clients = channel.clients
-    if clients is None:
-        # Some nodes may have been asked already: show at least their clients.
-        known = [client for row in channel.nodes for client in row.clients or ()]
-        if not known and channel.client_count:
-            return None
-        clients = tuple(known)
-    slow = _slow_ones(clients)
-    rows = [
-        ClientRow(client=client, topic=channel.topic, channel=channel.name, is_slow=id(client) in slow)
-        for client in clients
-    ]
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (row.client.hostname, row.client.client_id, row.client.node, row.client.remote_address),
-        )
-    )
+def client_rows(channel: Channel, now: float) -> tuple[ClientRow, ...] | None:
+    """Return the channel's consumers, the worst first; None if they were not asked for yet.
+
+    If only some nodes have been asked, it is at least the clients there.
+    """
+    found = judged(channel, now)
+    if not found and channel.client_count and channel.clients is None:
+        return None
+    return tuple(sorted((_client_row(channel, it) for it in found), key=lambda row: row.rank))
 
 
-def _slow_ones(clients: Sequence[Client]) -> frozenset[int]:
-    rates = sorted(client.finish_rate for client in clients if client.finish_rate is not None)
-    if len(rates) < 3:
-        return frozenset()
-    usual = rates[len(rates) // 2]
-    return frozenset(
-        id(client)
-        for client in clients
-        if client.finish_rate is not None
-        and client.finish_rate < SLOW_SHARE * usual
-        and client.in_flight_count
-        and client.in_flight_count >= client.ready_count
+def _client_row(channel: Channel, found: Judged) -> ClientRow:
+    client, word = found.client, found.word
+    return ClientRow(
+        client=client,
+        topic=channel.topic,
+        channel=channel.name,
+        state=State(word[0].upper() + word[1:], _KINDS[found.condition]),
+        rank=(*found.rank, client.hostname, client.client_id, client.node, client.remote_address),
     )
 
 
 def consumers_page(snapshot: Snapshot, *, wanted: str, group: str) -> ConsumersPage:
-    rows = [row for topic in snapshot.topics for channel in topic.channels for row in client_rows(channel) or ()]
+    now = snapshot.taken_at
+    rows = [row for topic in snapshot.topics for channel in topic.channels for row in client_rows(channel, now) or ()]
     words = wanted.lower().split()
-    matching = [row for row in rows if all(word in _text_of(row) for word in words)]
-    shown = matching[:MOST_ROWS] if group == "none" else matching
+    matching = sorted((row for row in rows if all(word in _text_of(row) for word in words)), key=lambda row: row.rank)
     return ConsumersPage(
         total=sum(channel.client_count for topic in snapshot.topics for channel in topic.channels),
-        rows=tuple(shown),
-        groups=client_groups(matching, group)[:MOST_ROWS],
-        left_out=len(matching) - len(shown),
+        rows=tuple(matching),
+        groups=client_groups(matching, group) if group != "none" else (),
     )
 
 
 def client_groups(rows: Iterable[ClientRow], by: str) -> tuple[ClientGroup, ...]:
+    """Group consumers, the group with the worst one first."""
     groups: dict[str, list[ClientRow]] = {}
     for row in rows:
         key = {"client_id": row.client.client_id, "user_agent": row.client.user_agent}.get(by, row.client.hostname)
         groups.setdefault(key, []).append(row)
-    return tuple(_group(key, members) for key, members in sorted(groups.items()))
+    return tuple(sorted((_group(key, members) for key, members in groups.items()), key=lambda group: group.rank))
 
 
 def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
     clients = [row.client for row in rows]
-    rates = [client.finish_rate for client in clients if client.finish_rate is not None]
+    worst = min(rows, key=lambda row: row.rank)
+    ages = [client.oldest_in_flight for client in clients if client.oldest_in_flight is not None]
     return ClientGroup(
         host=key,
+        state=worst.state,
+        rank=(*worst.rank[:3], key),
         connections=len(rows),
         channels=tuple(sorted({(row.topic, row.channel) for row in rows})),
         nodes=len({client.node for client in clients}),
@@ -132,8 +135,15 @@ def _group(key: str, rows: list[ClientRow]) -> ClientGroup:
         ready=sum(client.ready_count for client in clients),
         finished=sum(client.finish_count for client in clients),
         requeued=sum(client.requeue_count for client in clients),
-        finish_rate=sum(rates) if rates else None,
+        finish_rate=_summed(client.finish_rate for client in clients),
+        requeue_rate=_summed(client.requeue_rate for client in clients),
+        oldest=max(ages, default=None),
     )
+
+
+def _summed(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
 
 
 def _text_of(row: ClientRow) -> str:
@@ -234,8 +244,8 @@ class ChannelDetails:
     delivery: str  # how many messages go to the same zone and region; empty if clients announce neither
 
 
-def channel_details(topic: Topic, channel: Channel, standing: Standing) -> ChannelDetails:
-    clients = client_rows(channel)
+def channel_details(topic: Topic, channel: Channel, standing: Standing, now: float) -> ChannelDetails:
+    clients = client_rows(channel, now)
     return ChannelDetails(
         findings=(*standing.about(topic.name, channel.name), *standing.about(topic.name)),
         calm=_calm(channel),
@@ -302,14 +312,14 @@ def node_details(snapshot: Snapshot, node: Node) -> NodeDetails:
         row
         for topic in snapshot.topics
         for channel in topic.channels
-        for row in client_rows(channel) or ()
+        for row in client_rows(channel, snapshot.taken_at) or ()
         if row.client.node == node.address
     )
     return NodeDetails(
         findings=snapshot.findings_about(node=node.address),
         topics=tuple(topics[:MOST_ROWS]),
         left_out=max(0, len(topics) - MOST_ROWS),
-        clients=clients[:MOST_ROWS],
+        clients=tuple(sorted(clients, key=lambda row: row.rank)[:MOST_ROWS]),
     )
 
 

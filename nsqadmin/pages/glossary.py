@@ -73,6 +73,16 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Consumers",
         "Connections that have subscribed to the channel, on all nodes. One process usually has one for each node.",
     ),
+    "consumer-state": Entry(
+        "State of a consumer",
+        "Stuck: it has as many messages as it may have and finishes none. RDY 0: it asks for nothing although messages wait. Failing: it gives back more than a fifth. Slow: with full hands it finishes less than a quarter of what its peers do. Idle: it has nothing to do.",
+    ),
+    "oldest-in-flight": Entry(
+        "Oldest in flight",
+        "For how long a consumer has had the oldest of its messages without finishing it. Only a Python nsqd tells it.",
+    ),
+    "finish-rate": Entry("Finish rate", "Messages that a consumer finishes each second, over the last minute."),
+    "failures": Entry("Failures", "Messages that are requeued or time out, each minute, over the last minute."),
     "latency": Entry(
         "Latency",
         "The time from publishing to finishing, as nsqd measures it with --e2e-processing-latency-percentile. Over several nodes it is the worst node's.",

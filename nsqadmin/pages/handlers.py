@@ -35,6 +35,7 @@ from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import Standing
+from nsqadmin.pages.tables import page_number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -108,7 +109,7 @@ class _Pages:
         sort = request.query_params.get("sort", "name")
         if sort.removeprefix("-") not in topics.SORT_NAMES:
             sort = "name"
-        page = topics.topics_page(snapshot, Standing(snapshot.findings), chosen, sort=sort, page=_page_number(request))
+        page = topics.topics_page(snapshot, Standing(snapshot.findings), chosen, sort=sort, page=page_number(request))
         return self._painter.page(
             request,
             "topics.html",
@@ -166,7 +167,7 @@ class _Pages:
             channel=channel,
             tab=tab,
             group=request.query_params.get("group", ""),
-            page=details.channel_details(topic, channel, Standing(snapshot.findings)),
+            page=details.channel_details(topic, channel, Standing(snapshot.findings), snapshot.taken_at),
             charts=self._channel_charts(request, channel) if tab == "overview" else (),
             graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
@@ -419,11 +420,6 @@ def _lines(prefix: str) -> Callable[..., Line]:
         return Line(metric=metric, label=label, colour=colour, key=f"{prefix}/{metric}", filled=filled)
 
     return line
-
-
-def _page_number(request: Request) -> int:
-    text = request.query_params.get("page", "1")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1
 
 
 def _words_of(entry: Activity) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse, Response
@@ -18,6 +19,7 @@ from nsqadmin.pages.links import Links
 from nsqadmin.pages.rights import ACTION_WORDS, right_of
 from nsqadmin.pages.silence import parts_of
 from nsqadmin.pages.status import HEALTH, Standing, State, seen_by
+from nsqadmin.pages.tables import Sorting, page_number, part_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -103,6 +105,9 @@ class Painter:
             "graphite": (),
             "silent_parts": parts_of,
             "told_of": "",  # a node that the page itself is about, and whose silence needs no banner
+            "sorting": partial(Sorting, request),
+            "page_number": page_number(request),
+            "part_of": part_of,
         }
         html = self._templates.get_template(template).render({**context, **shown})
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text

@@ -95,7 +95,6 @@ def environment(links: Links, static: Static) -> Environment:
             "form_as": form_as,
             "breakable": breakable,
             "drain": drain,
-            "failures": failures,
             "latency": latency,
             "quantile": quantile,
             "skew": skew,
@@ -119,12 +118,6 @@ def drain(channel: Channel) -> str:
         return numbers.duration(channel.drain_time)
     rate = channel.net_rate
     return "growing" if channel.depth and rate is not None and rate > 0 else numbers.UNKNOWN
-
-
-def failures(channel: Channel) -> str:
-    """Write the rate of requeues and timeouts together, by the minute."""
-    known = [rate for rate in (channel.rates.requeued, channel.rates.timed_out) if rate is not None]
-    return numbers.per_minute(sum(known)) if known else numbers.UNKNOWN
 
 
 def latency(value: Latency | None) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
+from nsqadmin.pages.tables import Part, part_of, sorted_rows
 
 if TYPE_CHECKING:
     from nsqadmin.pages.filters import Filter
     from nsqadmin.pages.status import Standing, State
 
-T = TypeVar("T")
-
-PER_PAGE: Final = 100  # topics
+PER_PAGE: Final = 50  # topics: with their channels these are some hundred rows, on a phone as many cards
 MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all
 
 
@@ -87,9 +86,8 @@ _TOPIC_NUMBERS: Final[Mapping[str, Callable[[Topic], float | None]]] = {
 
 
 def trouble(channel: Channel) -> float | None:
-    """Return the rate of requeues and timeouts together; None if neither is known."""
-    requeued, timed_out = channel.rates.requeued, channel.rates.timed_out
-    return None if requeued is None and timed_out is None else (requeued or 0.0) + (timed_out or 0.0)
+    """Return the rate of requeues and timeouts together, over the last minute."""
+    return channel.rates.failed
 
 
 _Key = Callable[[Channel], float | None]
@@ -114,37 +112,21 @@ def topics_page(
     """Return a page of the list. `sort` is one of SORT_NAMES; a dash before it puts the greatest first."""
     word = sort.removeprefix("-")
     if wanted.is_empty and word in _BY_TOPIC:
-        found, page, pages = _page_of(_sorted(snapshot.topics, _BY_TOPIC[word], sort), page)
+        topics = part_of(sorted_rows(snapshot.topics, _BY_TOPIC[word], sort), page, per_page=PER_PAGE)
         # Rows are made of the topics on this page only, and not of ten thousand channels.
-        rows = [_whole_row(topic, standing) for topic in found]
-        matching = len(snapshot.topics)
+        rows = tuple(_whole_row(topic, standing) for topic in topics.rows)
+        part = Part(rows=rows, page=topics.page, pages=topics.pages, total=topics.total)
     else:
         every = [row for topic in snapshot.topics if (row := _row(topic, standing, wanted)) is not None]
-        rows, page, pages = _page_of(_sorted(every, _row_key(word), sort), page)
-        matching = len(every)
+        part = part_of(sorted_rows(every, _row_key(word), sort), page, per_page=PER_PAGE)
     return TopicsPage(
-        rows=tuple(_cut(row, sort) for row in rows),
-        matching=matching,
+        rows=tuple(_cut(row, sort) for row in part.rows),
+        matching=part.total,
         total=len(snapshot.topics),
-        page=page,
-        pages=pages,
+        page=part.page,
+        pages=part.pages,
         deepest=max((topic.total_depth for topic in snapshot.topics), default=0),
     )
-
-
-def _page_of(rows: Sequence[T], page: int) -> tuple[list[T], int, int]:
-    """Return the rows of the page, its number, and the number of pages."""
-    pages = max(1, -(-len(rows) // PER_PAGE))
-    page = min(max(1, page), pages)
-    return list(rows[(page - 1) * PER_PAGE : page * PER_PAGE]), page, pages
-
-
-def _sorted(rows: Iterable[T], key: Callable[[T], float | str | None], sort: str) -> list[T]:
-    """Sort the rows. Unknown values come last in both directions, as they are neither much nor little."""
-    values = [(key(row), row) for row in rows]
-    known: list[tuple[Any, T]] = [pair for pair in values if pair[0] is not None]
-    known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
-    return [row for _, row in known] + [row for value, row in values if value is None]
 
 
 def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
@@ -204,6 +186,6 @@ def _cut(row: TopicRow, sort: str) -> TopicRow:
     channels = list(row.channels)
     if name in SORTS:
         key = SORTS[name]
-        channels = _sorted(channels, lambda each: key(each.channel), sort)
+        channels = sorted_rows(channels, lambda each: key(each.channel), sort)
     left_out = max(0, len(channels) - MOST_CHANNELS)
     return replace(row, channels=tuple(channels[:MOST_CHANNELS]), left_out=left_out)

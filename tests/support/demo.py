@@ -193,6 +193,8 @@ def _clients(
             requeue_count=12 * at,
             finish_rate=rate if at else rate / 8,
             requeue_rate=0.0,
+            timeout_rate=0.0,
+            oldest_in_flight=2.4 if at else 48.0,
             connect_time=NOW - 3721 * (at + 1),
             tls=at == 1,
             tls_version="TLS 1.3",
@@ -269,7 +271,7 @@ def _topics() -> tuple[Topic, ...]:
         ),
         topic="orders",
         name="fraud",
-        rates=Rates(incoming=95.2, finished=40.0, requeued=0.4, timed_out=0.1),
+        rates=Rates(incoming=95.2, finished=40.0, requeued=0.4, timed_out=0.1, failed=0.5),
         oldest_age=768.0,
         latency=latency,
     )
@@ -290,7 +292,7 @@ def _topics() -> tuple[Topic, ...]:
         ),
         topic="orders",
         name="billing",
-        rates=Rates(incoming=95.2, finished=95.6, requeued=0.0, timed_out=0.0),
+        rates=Rates(incoming=95.2, finished=95.6, requeued=0.0, timed_out=0.0, failed=0.0),
         oldest_age=0.1,
         drain_time=0.3,
     )
@@ -303,7 +305,7 @@ def _topics() -> tuple[Topic, ...]:
         ),
         topic="orders",
         name="sampled#ephemeral",
-        rates=Rates(incoming=61.0, finished=61.0, requeued=0.0, timed_out=0.0),
+        rates=Rates(incoming=61.0, finished=61.0, requeued=0.0, timed_out=0.0, failed=0.0),
     )
     ledger = channel(
         channel_node(
@@ -316,7 +318,7 @@ def _topics() -> tuple[Topic, ...]:
         channel_node(N2, depth=3, message_count=8_012),
         topic="payments",
         name="ledger",
-        rates=Rates(incoming=12.0, finished=0.2, requeued=0.0, timed_out=0.0),
+        rates=Rates(incoming=12.0, finished=0.2, requeued=0.0, timed_out=0.0, failed=0.0),
         oldest_age=4010.0,
     )
     mailer = channel(
@@ -330,7 +332,7 @@ def _topics() -> tuple[Topic, ...]:
         ),
         topic="signups",
         name="mailer",
-        rates=Rates(incoming=0.4, finished=0.3, requeued=0.2, timed_out=0.0),
+        rates=Rates(incoming=0.4, finished=0.3, requeued=0.2, timed_out=0.0, failed=0.2),
         oldest_age=44.0,
         drain_time=310.0,
     )
@@ -339,7 +341,7 @@ def _topics() -> tuple[Topic, ...]:
         channel_node(N2, depth=402, message_count=21_000),
         topic="signups",
         name="warehouse-loader.with-a-rather-long-name_v2",
-        rates=Rates(incoming=0.4, finished=0.0, requeued=0.0, timed_out=0.0),
+        rates=Rates(incoming=0.4, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0),
         oldest_age=86_400.0,
     )
     both = (L1, L2)

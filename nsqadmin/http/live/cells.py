@@ -162,6 +162,7 @@ def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value
     yield f"{key}/finished", _rounded(rates.finished)
     yield f"{key}/requeued", _rounded(rates.requeued)
     yield f"{key}/timed_out", _rounded(rates.timed_out)
+    yield f"{key}/failed", _rounded(rates.failed)
     yield f"{key}/net_rate", _rounded(channel.net_rate)
     yield f"{key}/drain_time", _whole(channel.drain_time)
     yield f"{key}/oldest_age", _whole(channel.oldest_age)
@@ -192,6 +193,7 @@ def _clients(channel: Channel) -> Iterator[tuple[str, Value]]:
         yield f"{key}/message_count", client.message_count
         yield f"{key}/finish_rate", _rounded(client.finish_rate)
         yield f"{key}/requeue_rate", _rounded(client.requeue_rate)
+        yield f"{key}/oldest_in_flight", _whole(client.oldest_in_flight)
 
 
 def _all_nodes(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:

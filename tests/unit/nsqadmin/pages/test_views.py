@@ -5,14 +5,33 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.access.policy import Identity, Right, Role
-from nsqadmin.cluster.model import Finding, Health, Latency, Lookupd, Paused, Percentile, Producer, Rates, Severity
-from nsqadmin.pages.details import channel_details, client_rows, consumers_page, lookup_page, no_history, topic_details
+from nsqadmin.cluster.model import (
+    Client,
+    Finding,
+    Health,
+    Latency,
+    Lookupd,
+    Paused,
+    Percentile,
+    Producer,
+    Rates,
+    Severity,
+)
+from nsqadmin.pages.details import (
+    channel_details,
+    client_groups,
+    client_rows,
+    consumers_page,
+    lookup_page,
+    no_history,
+    topic_details,
+)
 from nsqadmin.pages.jump import find
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.overview import overview, verdict
 from nsqadmin.pages.rendering import Static, breakable, drain, latency
 from nsqadmin.pages.status import Standing, seen_by
-from tests.support.picture import channel, channel_node, client, node, snapshot, topic
+from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 LINKS = Links("/nsq")
 
@@ -37,7 +56,7 @@ def test_remarks_need_no_attention() -> None:
 
 
 def test_the_tops_rank_channels() -> None:
-    rates = Rates(incoming=10.0, finished=4.0, requeued=1.0, timed_out=0.0)
+    rates = Rates(incoming=10.0, finished=4.0, requeued=1.0, timed_out=0.0, failed=1.0)
     picture = snapshot(
         topic(
             channel(channel_node(depth=5), name="a"),
@@ -53,19 +72,31 @@ def test_the_tops_rank_channels() -> None:
 # Consumers
 
 
-def test_a_consumer_that_lags_behind_its_peers_with_full_hands_is_slow() -> None:
-    def one(number: int, rate: float, in_flight: int = 5) -> object:
-        return client(client_id=f"c{number}", finish_rate=rate, in_flight_count=in_flight, ready_count=5)
+def a_consumer(name: str, rate: float, *, host: str = "h", in_flight: int = 5) -> Client:
+    return client(client_id=name, hostname=host, finish_rate=rate, in_flight_count=in_flight, ready_count=5)
 
-    clients = (one(1, 10.0), one(2, 11.0), one(3, 1.0), one(4, 0.0, in_flight=0))
-    rows = client_rows(channel(channel_node(clients=clients)))
+
+def test_the_worst_consumer_is_first_and_its_state_is_in_words() -> None:
+    clients = (a_consumer("c1", 10.0), a_consumer("c2", 11.0), a_consumer("c3", 1.0), a_consumer("c4", 0.0))
+    rows = client_rows(channel(channel_node(clients=clients)), NOW)
     assert rows is not None
-    assert [row.client.client_id for row in rows if row.is_slow] == ["c3"]
+    assert [(row.client.client_id, row.state.word, row.state.kind) for row in rows] == [
+        ("c4", "Stuck", "problem"),
+        ("c3", "Slow", "warning"),
+        ("c1", "OK", "ok"),
+        ("c2", "OK", "ok"),
+    ]
+
+
+def test_a_group_of_consumers_is_as_bad_as_its_worst_and_the_worst_group_is_first() -> None:
+    clients = (a_consumer("c1", 10.0, host="a"), a_consumer("c2", 10.0, host="b"), a_consumer("c3", 0.0, host="b"))
+    rows = client_rows(channel(channel_node(clients=clients)), NOW) or ()
+    assert [(it.host, it.state.word) for it in client_groups(rows, "host")] == [("b", "Stuck"), ("a", "OK")]
 
 
 def test_consumers_that_were_not_asked_for_are_unknown() -> None:
-    assert client_rows(channel(channel_node(clients=None, client_count=2), ready_count=None)) is None
-    assert client_rows(channel(channel_node(clients=()))) == ()
+    assert client_rows(channel(channel_node(clients=None, client_count=2), ready_count=None), NOW) is None
+    assert client_rows(channel(channel_node(clients=())), NOW) == ()
 
 
 def test_consumers_are_grouped_and_searched() -> None:
@@ -98,7 +129,7 @@ def test_why_there_is_no_history() -> None:
 
 def test_a_calm_channel_says_so() -> None:
     calm = channel(channel_node(depth=9, clients=(client(),)), drain_time=2.0)
-    assert "gone in 2 s" in channel_details(topic(calm), calm, Standing(())).calm
+    assert "gone in 2 s" in channel_details(topic(calm), calm, Standing(()), NOW).calm
     assert drain(calm) == "2 s"
     assert drain(channel(channel_node(depth=1), rates=Rates(incoming=2.0, finished=1.0))) == "growing"
 
