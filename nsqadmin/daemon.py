@@ -135,7 +135,14 @@ def _app(services: Services) -> App:
     if services.messages is not None:
         routes += endpoints.routes(services.messages, services.view)
     access = Access(options, lambda: services.policy)
-    return App(routes, access, _own_hosts(options), prefix=options.prefix, image_source=_image_source(options))
+    return App(
+        routes,
+        access,
+        _own_hosts(options),
+        prefix=options.prefix,
+        image_source=_image_source(options),
+        missing=pages.missing(services),
+    )
 
 
 def _own_hosts(options: Options) -> OwnHosts:

@@ -607,6 +607,7 @@ class Series:
     end: float  # the time of the newest point
     step: float
     values: Mapping[str, tuple[float | None, ...]]  # by metric; None: not known at that time
+    points: int = 0  # how many it has when it looks back over its whole span; 0: as many as there are
 
 
 CLUSTER_SERIES = "cluster"

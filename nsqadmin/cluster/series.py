@@ -37,6 +37,7 @@ _ZEROS: Final = array("f", [0.0] * _WIDTH)
 _UNKNOWN: Final = array("f", [nan] * _WIDTH)
 _ALWAYS_KEPT: Final = (CLUSTER_SERIES, "node:")
 _MOSTLY: Final = 0.5
+_STEADY: Final = 1.5  # times the interval before; a longer one is a gap
 _STILL_FOR: Final = 60  # minutes without activity after which an active key may take another's place
 # The metrics of each kind of key. The other columns of its rows are zero, and are not shown.
 _METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
@@ -166,7 +167,8 @@ class SeriesStore:
         minute = int(now) // _MINUTE
         if minute != self._minute:
             if self._minute >= 0:
-                self._condense(is_end_of_ten=minute // 10 != self._minute // 10)
+                through = minute - 1 if self._is_steady(now) else self._minute
+                self._condense(through, is_end_of_ten=minute // 10 != self._minute // 10)
             self._minute, self._minute_began = minute, self._number + 1
         self._number += 1
         number = self._number
@@ -198,10 +200,21 @@ class SeriesStore:
         ring.last = min(presence.last, number - 1)
         return ring
 
-    def _condense(self, *, is_end_of_ten: bool) -> None:
+    def _is_steady(self, now: float) -> bool:
+        """Return whether a sample now comes as long after the last one as that came after the one before.
+
+        Then minutes without a sample are due to the interval, which is long in a large cluster, and are no gap.
+        """
+        if self._number < 1:
+            return False
+        last, before = (self._times[number % _FINE_ROWS] for number in (self._number, self._number - 1))
+        return now - last <= _STEADY * (last - before)
+
+    def _condense(self, through: int, *, is_end_of_ten: bool) -> None:
         """Add the minute that is over to the coarse rings, and at the end of each ten minutes their mean.
 
-        A minute without a sample is never added, so the last one of the ten may be missing.
+        The minutes after it up to `through` had no sample and are as this one was. Later ones without a sample are
+        never added, so the last one of the ten may be missing.
         """
         for key, presence in self._present.items():
             is_lively = presence.lively >= self._minute_began
@@ -211,7 +224,9 @@ class SeriesStore:
             if is_lively:
                 coarse.lively = self._minute
                 self._coarse.move_to_end(key)
-            coarse.hours.put(self._minute, self._mean_of_minute(key))
+            mean = self._mean_of_minute(key)
+            for minute in range(self._minute, through + 1):
+                coarse.hours.put(minute, mean)
             if is_end_of_ten:
                 ten = self._minute // 10
                 coarse.days.put(ten, _mean(coarse.hours, ten * 10, self._minute))
@@ -281,7 +296,7 @@ class SeriesStore:
         }
         first, last = (self._times[number % _FINE_ROWS] for number in (numbers[0], numbers[-1]))
         step = (last - first) / (len(numbers) - 1) if len(numbers) > 1 else 0.0
-        return Series(end=last, step=step, values=values)
+        return Series(end=last, step=step, values=values, points=_FINE_ROWS)
 
     def _numbers(self, seconds: float | None = None) -> Iterator[int]:
         first = max(0, self._number - _FINE_ROWS + 1)
@@ -342,7 +357,7 @@ def _series_of(key: str, ring: _Ring, step: int) -> Series | None:
     values = {
         metric.value: tuple(_known(ring.shown(number, metric)) for number in numbers) for metric in _metrics_of(key)
     }
-    return Series(end=float((ring.last + 1) * step), step=float(step), values=values)
+    return Series(end=float((ring.last + 1) * step), step=float(step), values=values, points=ring.size)
 
 
 def _metrics_of(key: str) -> list[Metric]:

@@ -75,8 +75,14 @@ class App:
         *,
         prefix: str = "",
         image_source: str = "",
+        missing: Handler | None = None,
     ) -> None:
-        """`image_source` is a further origin from which pages may load pictures: graphite's."""
+        """`image_source` is a further origin from which pages may load pictures: graphite's.
+
+        `missing` is the page that browsers get for a path that does not exist.
+        """
+        self._prefix = prefix
+        self._missing = missing
         self._table = RouteTable(routes, prefix)
         self._doorkeeper = doorkeeper
         self._hosts = hosts
@@ -105,6 +111,8 @@ class App:
         found = self._table.find(method, _piecewise(request.scope))
         if reason := self._why_misdirected(request, any_host=found is not None and found[0].any_host):
             return text_answer(reason + "\n", status=421, v1=False), True
+        if found is None and self._missing is not None and self._wants_page(request, method, path):
+            found = Route(method, path, self._missing), {}
         if found is None:
             return self._answer_without_route(request, method, path)
         route, words = found
@@ -132,6 +140,16 @@ class App:
         ):
             return ""
         return self._hosts.why_not(headers.get("host", ""), "--allowed-host")
+
+    def _wants_page(self, request: Request, method: str, path: str) -> bool:
+        """Return whether a person has gone to a path that does not exist; programs get JSON, as from NSQ."""
+        return (
+            method in ("GET", "HEAD")
+            and "text/html" in request.headers.get("accept", "")
+            and not path.startswith(f"{self._prefix}/api/")
+            and self._table.redirect(method, path) is None
+            and not self._table.allowed(path)
+        )
 
     def _answer_without_route(self, request: Request, method: str, path: str) -> tuple[Response, bool]:
         if (target := self._table.redirect(method, path)) is not None:

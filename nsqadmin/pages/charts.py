@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from nsqadmin.cluster.model import Metric, Series
     from nsqadmin.cluster.pipeline import TopicWindows
 
-WIDTH: Final = 480
+WIDTH: Final = 480  # of the coordinates of lines, which are stretched to the width that there is
 HEIGHT: Final = 128
 LETTER: Final = 6  # the largest width of a digit beside the axis
 GAP: Final = 5  # between these numbers and the axis
 LEAST_LEFT: Final = 40  # the least room for these numbers, so that the axes of most charts are in line
+NARROW: Final = 300  # pixels; in the narrowest charts the numbers beside the axis still have room
 BOTTOM: Final = 18
 TOP: Final = 8
-RIGHT: Final = 4
+LABEL: Final = 12  # pixels that a label at a line needs
 SPARK_WIDTH: Final = 88
 SPARK_HEIGHT: Final = 22
 LEAST_COUNT: Final = 2.0  # the lowest top of an axis of counts, whose half is a whole number as well
+_STYLES: Final = ("solid", "dashed", "dotted")
 LAST: Final = 10  # rows of the table for users who cannot see the chart
 
 Values = Sequence[float | None]
@@ -49,8 +51,10 @@ class Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     line: Line
+    style: str  # a class of the style sheet: the second line is dashed, the third one dotted
     path: str
     area: str
+    label_y: float | None  # of the label at the line's end; None: it has none
     last: str
     last_exact: str
 
@@ -59,10 +63,10 @@ class Drawn:
 class Chart:
     title: str
     form: str  # a name of `numbers`: "count", "rate"
-    left: int  # the x of the axis
+    left: float  # the x of the axis, as a percentage of the width
     lines: tuple[Drawn, ...]
     levels: tuple[tuple[float, str], ...]  # the grid's lines: y and the number beside it
-    times: tuple[tuple[float, str, str], ...]  # texts below the axis: x, anchor and text
+    times: tuple[tuple[float, str, str], ...]  # texts below the axis: x as a percentage, anchor and text
     data: str  # JSON for charts.js
     table: tuple[tuple[float, tuple[str, ...]], ...]  # the last values: a time, and a text for each line
     is_empty: bool
@@ -80,19 +84,21 @@ def chart(
     step = series.step if series is not None else 1.0
     end = series.end if series is not None else 0.0
     length = max(map(len, all_values), default=0)
+    points = max(length, series.points if series is not None else 0)
     levels = tuple((round(_y(level, top), 1), write(level)) for level in (0.0, top / 2, top))
-    left = max(LEAST_LEFT, GAP + LETTER * max(len(text) for _, text in levels))
+    left = round(100 * max(LEAST_LEFT, GAP + LETTER * max(len(text) for _, text in levels)) / NARROW, 1)
     return Chart(
         title=title,
         form=form,
         left=left,
-        lines=tuple(_drawn(line, values, top, left, write) for line, values in zip(lines, all_values, strict=True)),
+        lines=_drawn_lines(lines, all_values, points, top, write),
         levels=levels,
-        times=_times(length * step, left) if length > 1 else (),
+        times=_times(points * step, left) if length > 1 else (),
         data=json.dumps(
             {
                 "end": end,
                 "step": step,
+                "points": points,
                 "form": form,
                 "partial": is_partial,
                 "lines": [
@@ -175,12 +181,16 @@ def nice_top(highest: float) -> float:
 
 
 def path(points: Sequence[tuple[float, float | None]]) -> str:
-    """Return the path of a line through the points, with a gap at each missing one."""
-    parts, is_down = [], False
-    for x, y in points:
+    """Return the path of a line through the points, with a gap at each missing one. A point between gaps is a dot."""
+    parts, run = [], 0
+    for x, y in [*points, (0.0, None)]:
         if y is not None:
-            parts.append(f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}")
-        is_down = y is not None
+            parts.append(f"{'L' if run else 'M'}{x:.1f} {y:.1f}")
+            run += 1
+        else:
+            if run == 1:
+                parts.append("h0")
+            run = 0
     return "".join(parts)
 
 
@@ -201,20 +211,44 @@ def _values(series: Series | None, metric: str) -> Values:
     return () if series is None else series.values.get(metric, ())
 
 
-def _drawn(line: Line, values: Values, top: float, left: int, write: Callable[[float | None], str]) -> Drawn:
-    wide = WIDTH - left - RIGHT
-    points = [
-        (left + at * wide / max(1, len(values) - 1), None if value is None else _y(value, top))
-        for at, value in enumerate(values)
-    ]
-    last = values[-1] if values else None
-    return Drawn(
-        line=line,
-        path=path(points),
-        area=area(points, _y(0.0, top)) if line.filled else "",
-        last=write(last),
-        last_exact=numbers.exact(last),
-    )
+def _drawn_lines(
+    lines: Sequence[Line], all_values: Sequence[Values], points: int, top: float, write: Callable[[float | None], str]
+) -> tuple[Drawn, ...]:
+    ends = [_y(values[-1], top) if values and values[-1] is not None else None for values in all_values]
+    labels = label_places(ends) if len(lines) > 1 else [None] * len(lines)
+    drawn = []
+    for line, values, style, label in zip(lines, all_values, _STYLES, labels, strict=False):
+        first = points - len(values)  # what is missing at the beginning leaves room at the left
+        line_points = [
+            ((first + at) * WIDTH / max(1, points - 1), None if value is None else _y(value, top))
+            for at, value in enumerate(values)
+        ]
+        last = values[-1] if values else None
+        drawn.append(
+            Drawn(
+                line=line,
+                style=style,
+                path=path(line_points),
+                area=area(line_points, _y(0.0, top)) if line.filled else "",
+                label_y=label,
+                last=write(last),
+                last_exact=numbers.exact(last),
+            )
+        )
+    return tuple(drawn)
+
+
+def label_places(ends: Sequence[float | None]) -> list[float | None]:
+    """Return where the labels of lines go that end at these heights: above each line, and not above each other."""
+    places: list[float | None] = [None] * len(ends)
+    lowest = math.inf
+    # From the bottom up, so that what is pushed is pushed into the open; nothing goes above the top.
+    for at in sorted((at for at, end in enumerate(ends) if end is not None), key=lambda at: -(ends[at] or 0.0)):
+        lowest = min((ends[at] or 0.0) - 4, lowest - LABEL)
+        places[at] = round(lowest, 1)
+    highest = min((place for place in places if place is not None), default=0.0)
+    down = max(0.0, TOP + 2 - highest)
+    return [None if place is None else place + down for place in places]
 
 
 def _y(value: float, top: float) -> float:
@@ -222,13 +256,21 @@ def _y(value: float, top: float) -> float:
     return TOP + high - min(1.0, max(0.0, value) / top) * high
 
 
-def _times(span: float, left: int) -> tuple[tuple[float, str, str], ...]:
-    wide = WIDTH - left - RIGHT
+def _times(span: float, left: float) -> tuple[tuple[float, str, str], ...]:
+    span = round_span(span)
     return (
-        (left, "start", f"{numbers.duration(span)} ago"),
-        (left + wide / 2, "middle", f"{numbers.duration(span / 2)} ago"),
-        (left + wide, "end", "now"),
+        (left, "start", f"−{numbers.duration(span)}"),
+        ((100 + left) / 2, "middle", f"−{numbers.duration(span / 2)}"),
+        (100, "end", "now"),
     )
+
+
+def round_span(seconds: float) -> float:
+    """Round the time that a chart shows: samples come a little late, and 12 minutes are not to read as 12m 3s."""
+    for unit, least in ((60, 600), (10, 60)):
+        if seconds >= least:
+            return unit * math.floor(seconds / unit + 0.5)
+    return seconds
 
 
 def _short(value: float | None) -> float | None:

@@ -85,7 +85,7 @@ def _term(term: str) -> _Test:
     if colon and name == "ephemeral":
         return _ephemeral_test(value)
     if re.search(r"[<>=:]", term):
-        raise BadFilter(f"“{term}” is not understood. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
+        raise BadFilter(f"“{term}” is no condition. Try depth>1000, consumers=0, state:paused or ephemeral:no.")
     return lambda row: term in row.path.lower()
 
 

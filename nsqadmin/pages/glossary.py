@@ -114,7 +114,7 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "The directory: it tells consumers which nsqd has a topic. Each nsqd registers with every nsqlookupd.",
     ),
     "announced": Entry(
-        "Known to",
+        "Registered with",
         "The nsqlookupds that list the node. Consumers that ask another one do not find the messages on this node.",
     ),
     "sampled": Entry("Sampled", "The consumer has asked for a share of the messages; this channel drops the rest."),

@@ -23,7 +23,7 @@ from nsqadmin.cluster.model import (
     topic_series,
 )
 from nsqadmin.cluster.pipeline_file import PipelineResults
-from nsqadmin.http.app import Route
+from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from nsqadmin.pages.graphite import Pictures
     from nsqadmin.services import Services
 
-_TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "settings")
-_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "settings")
+_TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages")
+_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages")
 
 
 def routes(services: Services) -> list[Route]:
@@ -72,6 +72,22 @@ def routes(services: Services) -> list[Route]:
         *messages.routes(),
         *ActionPages(services, painter).routes(),
     ]
+
+
+def missing(services: Services) -> Handler:
+    """Return the handler for paths that do not exist."""
+    painter = Painter(services)
+
+    async def page(request: Request) -> Response:
+        failure = Failure(
+            title="No such page",
+            text="There is nothing at this address.",
+            advice="The link may be old, or the address mistyped. Ctrl K finds topics, channels, nodes and consumers.",
+            links=(("Overview", painter.links.to("/")), ("All topics", painter.links.to("/topics"))),
+        )
+        return painter.failure(request, await painter.picture(request), failure)
+
+    return page
 
 
 class _Pages:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from nsqadmin.pages.links import Links
 
 MOST: Final = 30
+_KINDS_LAST: Final = {"nsqd": 1, "consumer": 2}
 _PAGES: Final = (
     ("Overview", "/"),
     ("Topics", "/topics"),
@@ -34,11 +35,20 @@ def find(snapshot: Snapshot, links: Links, text: str) -> tuple[Place, ...]:
     words = text.lower().split()
     matching = [place for place in _places(snapshot, links) if all(word in place.name.lower() for word in words)]
     start = words[0] if words else ""
-    # Names that begin with the first word come before names that contain it, and short names before long ones.
-    matching.sort(
-        key=lambda place: (not place.name.lower().startswith(start), len(place.name)) if start else (False, 0)
-    )
+    if start:
+        matching.sort(key=lambda place: _rank(place, start))
     return tuple(matching[:MOST])
+
+
+def _rank(place: Place, start: str) -> tuple[int, int, int]:
+    """Order what was found.
+
+    Topics and channels come before nodes, and these before consumers, of which a channel often has some with its name.
+    Names that begin with the first word come before channels that do, these before all others, and short names first.
+    """
+    name = place.name.lower()
+    begins = 0 if name.startswith(start) else 1 if f"/{start}" in name else 2
+    return _KINDS_LAST.get(place.kind, 0), begins, len(name)
 
 
 def _places(snapshot: Snapshot, links: Links) -> Iterator[Place]:

@@ -59,7 +59,6 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "consumer": lambda row: (row.client.hostname, row.client.client_id, row.client.node, row.client.remote_address),
         "state": of_the("rank"),
         "channel": lambda row: (row.topic, row.channel),
-        "address": of_the("client.remote_address"),
         "software": of_the("client.user_agent"),
         "node": of_the("client.node"),
         "inflight": of_the("client.in_flight_count"),
@@ -68,7 +67,6 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "finished": of_the("client.finish_count"),
         "requeued": of_the("client.requeue_count"),
         "failing": of_the("client.requeue_rate"),
-        "messages": of_the("client.message_count"),
         "connected": _negative("client.connect_time"),
     },
     "groups": {

@@ -39,6 +39,7 @@ class TopicRow:
     path: str
     states: frozenset[str]
     channels: tuple[ChannelRow, ...]
+    worst: ChannelRow | None = None  # of all its channels, also those that a filter leaves out
     left_out: int = 0
 
     @property
@@ -141,7 +142,8 @@ def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
 def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
     state = standing.whole_topic(topic)
-    return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels)
+    worst = max(channels, key=lambda row: (_STATE_ORDER.get(row.state.kind, 0), row.channel.depth), default=None)
+    return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels, worst)
 
 
 def _channel_row(channel: Channel, standing: Standing) -> ChannelRow:

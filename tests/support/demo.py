@@ -194,7 +194,7 @@ def _clients(
             finish_rate=rate if at else rate / 8,
             requeue_rate=0.0,
             timeout_rate=0.0,
-            oldest_in_flight=2.4 if at else 48.0,
+            oldest_in_flight=None if not in_flight else 2.4 if at else 48.0,
             connect_time=NOW - 3721 * (at + 1),
             tls=at == 1,
             tls_version="TLS 1.3",

@@ -126,13 +126,25 @@ const Numbers = (() => {
   const isStill = "still" in body.dataset;
   const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, notBefore: 0, failures: 0, isLost: false, lastEvent: Date.now(), lastAnswer: Date.now() };
 
+  // Numbers change all the time; only one that passes such a limit is tinted for a moment.
+  const LIMITS = { clients: 1, ready: 1, depth: 1001, total_depth: 1001, problems: 1, warnings: 1 };
+  const before = new Map();
+  function passesLimit(key, value) {
+    const limit = LIMITS[key.slice(key.lastIndexOf("/") + 1)], was = before.get(key);
+    if (limit === undefined) return false;
+    before.set(key, value);
+    return typeof was === "number" && typeof value === "number" && (was >= limit) !== (value >= limit);
+  }
+
   function put(key, value) {
+    const isTinted = passesLimit(key, value);
     for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
       const text = (Numbers[cell.dataset.f] ?? String)(value);
       if (cell.textContent === text) continue;
       cell.textContent = text;
       if (cell.title) cell.title = typeof value === "number" ? (cell.dataset.f === "count" ? Numbers.exact(value) : `${value.toFixed(2)}/s`) : "";
       cell.classList.remove("changed");
+      if (!isTinted) continue;
       void cell.offsetWidth; // restarts the animation of the tint
       cell.classList.add("changed");
     }
@@ -487,6 +499,7 @@ const Numbers = (() => {
     close.autofocus = true;
     close.addEventListener("click", () => dialog.close());
     const keys = document.importNode($(".keys", page), true);
+    if (!$("tr[data-row] input[type=checkbox]")) $$("[data-for-rows]", keys).forEach((entry) => entry.remove());
     const line = document.createElement("div");
     line.className = "buttons";
     line.append(close);

@@ -3,6 +3,7 @@
 
 const Charts = (() => {
   const HEIGHT = 128, LEAST_LEFT = 44, RIGHT = 6, TOP = 8, BOTTOM = 18;
+  const STYLES = ["solid", "dashed", "dotted"], LABEL = 12;  // of lines; the pixels that a label at a line needs
   const LETTER = 6, GAP = 5;  // the largest width of a digit beside the axis, and the distance of these numbers from it
   const SVG = "http://www.w3.org/2000/svg";
   const all = [];
@@ -21,14 +22,27 @@ const Charts = (() => {
     return [1, 2, 4, 6, 8, 10].map((digit) => digit * magnitude).find((top) => top >= highest * 0.999);
   };
 
+  // A point between gaps is a dot.
   const path = (points) => {
-    let text = "", isDown = false;
-    for (const [x, y] of points) {
-      if (y !== null) text += `${isDown ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
-      isDown = y !== null;
+    let text = "", run = 0;
+    for (const [x, y] of [...points, [0, null]]) {
+      if (y !== null) { text += `${run ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`; run += 1; }
+      else { if (run === 1) text += "h0"; run = 0; }
     }
     return text;
   };
+
+  // Where the labels of lines go that end at these heights: above each line, and not above each other.
+  const labelPlaces = (ends) => {
+    const places = ends.map(() => null);
+    let lowest = Infinity;
+    for (const at of ends.map((_, at) => at).filter((at) => ends[at] !== null).sort((a, b) => ends[b] - ends[a])) places[at] = lowest = Math.min(ends[at] - 4, lowest - LABEL);
+    const down = Math.max(0, TOP + 2 - Math.min(...places.filter((place) => place !== null)));
+    return places.map((place) => (place === null ? null : place + down));
+  };
+
+  // Samples come a little late, and 12 minutes are not to read as 12m 3s.
+  const roundSpan = (seconds) => (seconds >= 600 ? 60 * Math.floor(seconds / 60 + 0.5) : seconds >= 60 ? 10 * Math.floor(seconds / 10 + 0.5) : seconds);
 
   const area = (points, floor) => {
     let text = "", run = [];
@@ -63,7 +77,9 @@ const Charts = (() => {
     take(json) {
       this.data = JSON.parse(json);
       for (const line of this.data.lines) line.now = line.values.findLast((value) => value !== null);
-      this.length = Math.max(0, ...this.data.lines.map((line) => line.values.length));
+      this.hasTimes = Math.max(0, ...this.data.lines.map((line) => line.values.length)) > 1;
+      this.length = Math.max(this.data.points ?? 0, ...this.data.lines.map((line) => line.values.length));
+      for (const line of this.data.lines) line.values = [...Array(this.length - line.values.length).fill(null), ...line.values];
       this.draw();
     }
 
@@ -105,18 +121,21 @@ const Charts = (() => {
         parts.push(make("line", { class: "grid", x1: this.left, x2: width - RIGHT, y1: y, y2: y }));
         parts.push(make("text", { x: this.left - GAP, y: y + 3.5, "text-anchor": "end" }, write(level)));
       }
-      const span = this.length * this.data.step;
-      if (this.length > 1) {
-        parts.push(make("text", { x: this.left, y: HEIGHT - 3 }, `${Numbers.duration(span)} ago`));
-        parts.push(make("text", { x: (this.left + width - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `${Numbers.duration(span / 2)} ago`));
+      const span = roundSpan(this.length * this.data.step);
+      if (this.hasTimes) {
+        parts.push(make("text", { x: this.left, y: HEIGHT - 3 }, `−${Numbers.duration(span)}`));
+        parts.push(make("text", { x: (this.left + width - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `−${Numbers.duration(span / 2)}`));
         parts.push(make("text", { x: width - RIGHT, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
       }
-      for (const line of this.data.lines) {
+      const isSeveral = this.data.lines.length > 1;
+      const ends = labelPlaces(this.data.lines.map((line) => (line.values.length && line.values.at(-1) !== null ? this.y(line.values.at(-1), top) : null)));
+      for (const [number, line] of this.data.lines.entries()) {
         const points = line.values.map((value, at) => [this.x(at), value === null ? null : this.y(value, top)]);
-        const group = make("g", { class: line.colour });
+        const group = make("g", { class: `${line.colour} ${STYLES[number] ?? ""}` });
         if (line.filled) group.append(make("path", { class: "area", d: area(points, floor) }));
         group.append(make("path", { class: "line", d: path(points) }));
         parts.push(group);
+        if (isSeveral && ends[number] !== null) parts.push(make("text", { class: `at-line ${line.colour}`, x: width - RIGHT - 3, y: ends[number], "text-anchor": "end" }, line.label));
       }
       if (!values.length) parts.push(make("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "no samples yet"));
       this.cursor = make("line", { class: "cursor", y1: TOP, y2: floor, visibility: "hidden" });
@@ -138,7 +157,7 @@ const Charts = (() => {
       this.cursor.setAttribute("x1", x);
       this.cursor.setAttribute("x2", x);
       this.cursor.setAttribute("visibility", "visible");
-      const time = new Date((this.data.end - back) * 1000).toLocaleTimeString();
+      const time = new Date((this.data.end - back) * 1000).toLocaleTimeString([], { hourCycle: "h23" });
       const write = Numbers[this.data.form];
       this.tip.textContent = `${time} · ${this.data.lines.map((line) => `${line.label} ${write(line.values[at] ?? null)}`).join(" · ")}`;
       this.tip.hidden = false;

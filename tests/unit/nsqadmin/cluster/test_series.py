@@ -74,6 +74,22 @@ def test_a_minute_becomes_its_mean_and_ten_of_them_too() -> None:
     assert all(it is not None for it in days.values["depth"])
 
 
+@pytest.mark.parametrize("seconds", [61.0, 90.0, 150.0])
+def test_samples_further_apart_than_a_minute_leave_no_gaps_in_hours(seconds: float) -> None:
+    hours = filled(*[5.0] * 60, step=seconds).series(KEY, Span.HOURS)
+    assert hours is not None
+    assert set(hours.values["depth"][2:]) == {5.0}  # from the second sample on
+
+
+def test_a_pause_of_nsqadmin_is_a_gap_all_the_same() -> None:
+    store = filled(*[5.0] * 13)
+    store.put([(KEY, row_of(depth=5.0))], now=START + 600)
+    store.put([(KEY, row_of(depth=5.0))], now=START + 660)
+    hours = store.series(KEY, Span.HOURS)
+    assert hours is not None
+    assert hours.values["depth"].count(None) == 8
+
+
 @pytest.mark.parametrize("minutes", [2, 5, 30])
 def test_samples_further_apart_than_a_minute_still_make_days(minutes: int) -> None:
     store = filled(*[5.0] * (24 * 60 // minutes), step=60.0 * minutes)

@@ -198,8 +198,20 @@ def test_links_arrive_where_they_are_meant(path: str, href: str) -> None:
 
 def test_the_palette_finds_what_begins_so_before_what_has_it_inside() -> None:
     picture = snapshot(topic(channel(name="log"), name="catalog"), topic(name="log"), topic(name="logins"))
-    assert [it.name for it in find(picture, LINKS, "log")][:3] == ["log", "logins", "catalog"]
+    assert [it.name for it in find(picture, LINKS, "log")][:4] == [
+        "log",
+        "logins",
+        "catalog/log",
+        "catalog",
+    ]
     assert find(picture, LINKS, "nothing like it") == ()
+
+
+def test_the_palette_finds_a_channel_before_a_consumer_and_a_node_of_that_name() -> None:
+    consumer = client(hostname="ship-01")
+    shipping = channel(channel_node(clients=(consumer,)), topic="orders", name="shipping")
+    picture = snapshot(topic(shipping, name="orders"), nodes=(node("ship-node:4151"),))
+    assert [it.kind for it in find(picture, LINKS, "ship")] == ["channel", "nsqd", "consumer"]
 
 
 def test_names_may_be_wrapped_and_are_escaped() -> None:
