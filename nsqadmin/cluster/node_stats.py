@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from nsqadmin.cluster.model import (
@@ -66,8 +66,10 @@ class TooMuch(NotUnderstood):
 class ChannelPart:
     row: ChannelNode
     rates: Rates
-    failures: Pace  # of its requeues and timeouts together
-    clients: Mapping[_ClientKey, Pace]  # of what each client has finished, requeued, and let time out
+    failures: Pace | None = None  # of its requeues and timeouts together
+    clients: Mapping[_ClientKey, Pace] = field(
+        default_factory=dict
+    )  # of what each has finished, requeued, let time out
 
     @property
     def is_at_rest(self) -> bool:
@@ -131,7 +133,10 @@ def silenced(answer: NodeAnswer) -> NodeAnswer:
 
 def _silenced(part: ChannelPart) -> ChannelPart:
     """Return the part with unknown rates. Clients that were not asked for count as none: nobody can ask now."""
-    clients = tuple(replace(client, finish_rate=None, requeue_rate=None) for client in part.row.clients or ())
+    clients = tuple(
+        replace(client, finish_rate=None, requeue_rate=None, timeout_rate=None, oldest_in_flight=None)
+        for client in part.row.clients or ()
+    )
     return replace(part, row=replace(part.row, clients=clients), rates=UNKNOWN_RATES)
 
 
@@ -350,7 +355,7 @@ def _oldest(timestamp: Any, skew: float) -> float | None:
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:
     row, failures, paces = part.row, _failures(part.row), dict(part.clients)
-    failed = part.failures.rates(at, failures) or (0.0,)
+    failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
     clients = row.clients
     if clients:
         clients = tuple(_with_rates(client, paces, at) for client in clients)

@@ -36,6 +36,7 @@ _KINDS: Final = {
     Condition.FAILING: "warning",
     Condition.SLOW: "warning",
     Condition.IDLE: "muted",
+    Condition.UNKNOWN: "muted",
     Condition.NEW: "muted",
     Condition.OK: "ok",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,15 @@ def test_consumers_of_nodes_that_were_not_asked_are_left_out() -> None:
     rows = channel_node(clients=(one(),)), channel_node("n2:4151", clients=None, client_count=3)
     found = judged(channel(*rows, ready_count=None), NOW)
     assert [it.condition for it in found] == [Condition.OK]
+
+
+def test_of_the_consumers_of_a_silent_node_nothing_is_known() -> None:
+    rows = (
+        channel_node(depth=5, clients=(one("a"),)),
+        channel_node("n2:4151", clients=(replace(one("b"), node="n2:4151"),)),
+    )
+    found = judged(channel(*rows, silent=("n2:4151",)), NOW)
+    assert [(it.client.client_id, it.word) for it in found] == [("b", "unknown"), ("a", "OK")]
 
 
 def test_ten_thousand_consumers_are_judged_quickly() -> None:
