@@ -294,7 +294,7 @@ class _TopicReader:
             row.region_local_count,
             row.global_count,
         )
-        failures = _failures(row)
+        failures = failures_of(row)
         pace = before.failures if before is not None else None
         rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
         return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces)
@@ -354,7 +354,7 @@ def _oldest(timestamp: Any, skew: float) -> float | None:
 
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:
-    row, failures, paces = part.row, _failures(part.row), dict(part.clients)
+    row, failures, paces = part.row, failures_of(part.row), dict(part.clients)
     failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
     clients = row.clients
     if clients:
@@ -399,7 +399,8 @@ def _channel_rates(
     )
 
 
-def _failures(row: ChannelNode) -> tuple[int]:
+def failures_of(row: ChannelNode) -> tuple[int]:
+    """Return how many deliveries have failed, as the one counter of a pace."""
     return (row.requeue_count + row.timeout_count,)
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from nsqadmin.cluster.model import UNKNOWN_RATES, ChannelNode, Health, TopicNode
-from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
+from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart, failures_of
+from nsqadmin.cluster.pace import pace_after
 from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.sampling.asked import AskedNode
 from nsqadmin.upstream.discovery import Announced
@@ -114,9 +115,11 @@ def _topic(node: str, dumped: Sequence[Any]) -> TopicPart:
     return TopicPart(
         row=from_json(TopicNode, {**row, "node": node}),
         rates=UNKNOWN_RATES,
-        channels={
-            str(name): ChannelPart(from_json(ChannelNode, {**channel, "node": node, "clients": None}), UNKNOWN_RATES)
-            for name, channel in channels.items()
-        },
+        channels={str(name): _channel(node, channel) for name, channel in channels.items()},
         packed=b"",
     )
+
+
+def _channel(node: str, dumped: Mapping[str, Any]) -> ChannelPart:
+    row = from_json(ChannelNode, {**dumped, "node": node, "clients": None})
+    return ChannelPart(row, UNKNOWN_RATES, pace_after(None, 0.0, failures_of(row)), {})
