@@ -36,8 +36,9 @@ _FLAGS: Final = (
     "--force-color-profile=srgb",
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
-    # Only this machine can be reached: a request of a page to anything else fails, and the test sees it.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    # Only this machine can be reached: a request of a page to anything else fails, and the test sees it. evil.test is a
+    # stranger's name that points here.
+    "--host-resolver-rules=MAP evil.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
 
