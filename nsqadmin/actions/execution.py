@@ -14,7 +14,7 @@ from common.web import run_trio
 from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
 from nsqadmin.cluster.model import Activity
 from nsqadmin.upstream.acting import acting_for
-from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.client import UpstreamError, explain
 from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
 
 if TYPE_CHECKING:
@@ -46,6 +46,18 @@ _IN_LOG: Final = {
 }
 
 
+def _nobody(_: Step) -> None:
+    pass
+
+
+class _Steps(list[Step]):
+    """The steps of one action, and who is told of each one as soon as it is made."""
+
+    def __init__(self, told: Callable[[Step], None]) -> None:
+        super().__init__()
+        self.told = told
+
+
 class Executor:
     def __init__(
         self, queries: Queries, activity: ActivityLog, notifier: Notifier, *, lost_by: Callable[[Action], int]
@@ -56,21 +68,27 @@ class Executor:
         self._activity = activity
         self._notifier = notifier
 
-    async def execute(self, action: Action, caller: Caller) -> Receipt:
+    async def execute(
+        self, action: Action, caller: Caller, also: Sequence[str] = (), told: Callable[[Step], None] = _nobody
+    ) -> Receipt:
         """Carry out an action that has been checked and that the caller has the right to; for callers on asyncio.
 
-        Once begun it is carried out to the end, even if the caller disconnects.
+        `also` are nodes to ask even if discovery does not name them now, such as those that the plan has listed and
+        that are silent. `told` is called with each step when it is made. Once begun, the action is carried out to the
+        end, even if the caller disconnects.
         """
-        return await run_trio(self.perform, action, caller)
+        return await run_trio(self.perform, action, caller, also, told)
 
-    async def perform(self, action: Action, caller: Caller) -> Receipt:
+    async def perform(
+        self, action: Action, caller: Caller, also: Sequence[str] = (), told: Callable[[Step], None] = _nobody
+    ) -> Receipt:
         """Do what `execute` does; for callers on trio."""
         began, at = trio.current_time(), time()
         user = caller.identity.user or caller.basic_user
         with self._activity.under_way(action.topic):
             lost = self._lost_by(action)
             with trio.CancelScope(shield=True), acting_for(user):  # each request has its own deadline
-                steps, failure, errors = await self._carry_out(action)
+                steps, failure, errors = await self._carry_out(action, also, told)
             receipt = Receipt(
                 action=action,
                 at=at,
@@ -88,9 +106,11 @@ class Executor:
             _activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time())
         )
 
-    async def _carry_out(self, action: Action) -> tuple[list[Step], str, list[str]]:
+    async def _carry_out(
+        self, action: Action, also: Sequence[str], told: Callable[[Step], None]
+    ) -> tuple[_Steps, str, list[str]]:
         """Return the steps that were tried, the reason for not finishing ("": finished), and discovery's errors."""
-        steps: list[Step] = []
+        steps = _Steps(told)
         try:
             if action.kind is Kind.REMOVE_FROM_NODE:
                 await self._at_lookupds(action, steps)
@@ -100,13 +120,13 @@ class Executor:
             found = await self._queries.topic_producers(action.topic)
             if not action.nodes:  # a deletion on some nodes only leaves the directory alone
                 await self._at_lookupds(action, steps)
-            meant = nodes_meant(action, [producer.address for producer in found.value])
+            meant = nodes_meant(action, list(dict.fromkeys((*(it.address for it in found.value), *also))))
             await self._at_nodes(node_calls(action, meant), steps)
             return steps, "", list(found.errors)
         except TotalFailure as error:
             return steps, str(error), []
 
-    async def _create(self, action: Action, steps: list[Step]) -> tuple[str, list[str]]:
+    async def _create(self, action: Action, steps: _Steps) -> tuple[str, list[str]]:
         await self._at_lookupds(action, steps)
         producers: list[str] = []
         errors: list[str] = []
@@ -122,7 +142,7 @@ class Executor:
         await self._at_nodes(node_calls(action, nodes_meant(action, producers)), steps)
         return "", errors
 
-    async def _remove(self, action: Action, steps: list[Step]) -> str:
+    async def _remove(self, action: Action, steps: _Steps) -> str:
         """Remove the topic from one node, at the address that the node itself reports. Return why that failed, or "".
 
         As in NSQ, the text of such a failure is the whole answer to the client.
@@ -131,30 +151,32 @@ class Executor:
         try:
             there = (await self._queries.info(address)).address
         except UpstreamError as error:
-            steps.append(Step(address=address, is_lookupd=False, target=node_target(action), error=str(error)))
+            steps.append(_step(Call(address=address, is_lookupd=False, target=node_target(action)), error))
             return f"failed to query any nsqd: {error}"
         await self._at_nodes(node_calls(action, [there]), steps)
         return ""
 
-    async def _at_lookupds(self, action: Action, steps: list[Step]) -> None:
+    async def _at_lookupds(self, action: Action, steps: _Steps) -> None:
         for call in lookupd_calls(action, self._queries.lookupds):
-            steps.append(await self._called(call))  # noqa: PERF401 # a later failure must not lose the steps before
+            steps.append(await self._called(call, steps.told))  # a later failure must not lose the steps before
 
-    async def _at_nodes(self, calls: Sequence[Call], steps: list[Step]) -> None:
+    async def _at_nodes(self, calls: Sequence[Call], steps: _Steps) -> None:
         """Make all calls at the same time, so that a node that hangs does not delay the others."""
         made: dict[int, Step] = {}
 
         async def make(number: int) -> None:
-            made[number] = await self._called(calls[number])
+            made[number] = await self._called(calls[number], steps.told)
 
         async with trio.open_nursery() as nursery:
             for number in range(len(calls)):
                 nursery.start_soon(make, number)
-        steps += [made[number] for number in range(len(calls))]
+        steps.extend(made[number] for number in range(len(calls)))
 
-    async def _called(self, call: Call) -> Step:
+    async def _called(self, call: Call, told: Callable[[Step], None]) -> Step:
         error = await self._queries.post(call.address, call.target, is_lookupd=call.is_lookupd)
-        return Step(address=call.address, is_lookupd=call.is_lookupd, target=call.target, error=error)
+        step = _step(call, error)
+        told(step)
+        return step
 
     # Reports
 
@@ -175,6 +197,16 @@ class Executor:
         )
         if not receipt.failure or action.kind in _ALWAYS_NOTIFIED:
             self._notifier.action(action, caller)
+
+
+def _step(call: Call, error: UpstreamError | None) -> Step:
+    return Step(
+        address=call.address,
+        is_lookupd=call.is_lookupd,
+        target=call.target,
+        error=str(error) if error is not None else "",
+        why=explain(call.address, error) if error is not None else "",
+    )
 
 
 def _words(action: Action) -> str:

@@ -254,6 +254,7 @@ class Step:
     is_lookupd: bool
     target: str
     error: str = ""  # as it came; empty if the step was carried out
+    why: str = ""  # what the error most likely means, in words
 
     @property
     def is_done(self) -> bool:
@@ -323,6 +324,13 @@ def _is_only_registered(topic: Topic | None, action: Action) -> bool:
 def _is_partial_deletion(action: Action) -> bool:
     """Return whether this is a deletion on some nodes only, which leaves the directory alone."""
     return bool(action.nodes) and action.kind in (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
+
+
+def holders(snapshot: Snapshot, action: Action) -> tuple[str, ...]:
+    """Return the nodes to ask that have what the action is about, or had it when they last answered."""
+    topic = snapshot.topic(action.topic)
+    channel = topic.channel(action.channel) if topic is not None and action.channel else None
+    return nodes_meant(action, _producers(topic, channel, action))
 
 
 def _producers(topic: Topic | None, channel: Channel | None, action: Action) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from common.http_api import HttpError
 from nsqadmin.access.policy import Right
-from nsqadmin.actions.plan import Action, BadAction, Kind, checked, plan
+from nsqadmin.actions.plan import Action, BadAction, Kind, checked, holders, plan
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,
@@ -204,7 +204,7 @@ class _Changes:
         executor = self._services.executor
         if executor is None:
             raise HttpError(403, "FORBIDDEN")
-        receipt = await executor.execute(action, caller_of(request))
+        receipt = await executor.execute(action, caller_of(request), holders(self._services.view.snapshot, action))
         return json_answer({**to_json(receipt), "result": receipt.result})
 
     async def _action(self, request: Request) -> Action:

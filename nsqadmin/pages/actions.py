@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from starlette.responses import StreamingResponse
+
 from common.http_api import HttpError
-from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, plan
+from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, holders, plan
+from nsqadmin.actions.taking_back import opposite
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
+from nsqadmin.pages import numbers
 from nsqadmin.pages.details import curl
 from nsqadmin.pages.painter import Failure
 from nsqadmin.pages.rights import ACTION_WORDS
@@ -36,6 +42,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "MISSING_ARG_TOPIC": "Choose a topic first.",
     "NOT_FOUND": "There is no such action.",
 }
+_PROGRESS: Final = "application/x-ndjson"  # what our script accepts, to show progress while nodes are waited for
 _Values = Mapping[str, Sequence[str]]
 
 
@@ -66,11 +73,14 @@ class ActionPages:
 
     async def _do(self, request: Request, values: _Values) -> Response:
         word = request.path_params["kind"]
+        snapshot = await self._painter.picture(request)
+        values = _with_chosen_nodes(snapshot, values)
         actions = [_action(word, values, topic) for topic in _topics_of(word, values)]
         if not actions:
             raise HttpError(400, "MISSING_ARG_TOPIC")
         executor = self._executor_for(request, actions)
-        snapshot = await self._painter.picture(request)
+        if _first(values, "on") == "some" and not actions[0].nodes:
+            return self._form(request, snapshot, word, "Choose at least one node.", actions[0], status=400)
         try:
             plans = [plan(snapshot, action) for action in actions]
         except BadAction as error:
@@ -79,8 +89,18 @@ class ActionPages:
         if must_type and _first(values, "typed") != must_type:
             problem = f"Nothing was done: type “{must_type}” to go on."
             return await self._ask(request, values, problem=problem, status=400)
-        receipts = [await executor.execute(action, caller_of(request)) for action in actions]
-        return self._receipt(request, snapshot, receipts, plans)
+
+        async def carry_out(told: Callable[[Step], None]) -> Response:
+            receipts = [
+                await executor.execute(each.action, caller_of(request), holders(snapshot, each.action), told)
+                for each in plans
+            ]
+            return self._receipt(request, snapshot, receipts, plans)
+
+        if _PROGRESS not in request.headers.get("accept", ""):
+            return await carry_out(lambda _: None)
+        asked = [call.address for each in plans for call in each.calls]
+        return StreamingResponse(_with_progress(asked, carry_out), media_type=_PROGRESS)
 
     def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
         """Return the executor if the user has the right to all actions. Otherwise raise 403 and audit the refusal."""
@@ -127,6 +147,8 @@ class ActionPages:
             raise HttpError(
                 404 if str(error).endswith("NOT_FOUND") else 400, str(error), details={"reason": reason}
             ) from error
+        if word == "create" and not actions[0].nodes:
+            return self._form(request, snapshot, word, problem, actions[0], status=status)
         return self._confirmation(request, snapshot, plans, values, problem=problem, status=status)
 
     def _form(
@@ -198,33 +220,26 @@ class ActionPages:
         self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], plans: Sequence[Plan]
     ) -> Response:
         first = receipts[0]
-        vanished = [step for each, receipt in zip(plans, receipts, strict=True) for step in _vanished(each, receipt)]
         results = {receipt.result for receipt in receipts}
-        result = first.result if len(results) == 1 else "partly"
-        if result == "ok" and vanished:
-            result = "partly"
-        retry = first.retry if len(receipts) == 1 else None
+        is_one = len(receipts) == 1
+        retry = first.retry if is_one else None
+        undo = opposite(snapshot, first) if is_one else None
         return self._painter.page(
             request,
             "receipt.html",
             snapshot,
-            headline=plans[0].title if len(receipts) == 1 else f"Delete {len(receipts)} topics",
-            result=result,
+            headline=plans[0].title if is_one else f"Delete {len(receipts)} topics",
+            result=first.result if len(results) == 1 else "partly",
+            summary=in_words(plans[0], first) if is_one else "",
             failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
             discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
-            steps=[*(step for receipt in receipts for step in receipt.steps), *vanished],
-            done=self._after(plans[0], result, len(receipts) > 1),
-            retry=self._links.action(
-                retry.kind,
-                topic=retry.topic,
-                channel=retry.channel,
-                node=retry.nodes,
-                reader=retry.reader,
-                into=retry.into,
-                **{"from": retry.place},
-            )
-            if retry is not None
-            else "",
+            warnings=[it.text for it in plans[0].consequences if it.severity == "warning"]
+            if first.action.kind in _CREATIONS
+            else [],
+            steps=[step for receipt in receipts for step in receipt.steps],
+            done=self._after(plans[0], first.result, not is_one),
+            undo=undo,
+            retry=retry,
         )
 
     def _after(self, plan: Plan, result: str, is_many: bool) -> str:
@@ -238,19 +253,33 @@ class ActionPages:
         return self._links.about(action.topic, action.channel, "")
 
 
-def _vanished(planned: Plan, receipt: Receipt) -> list[Step]:
-    """Return a failed step for each planned node that discovery no longer named when the action was carried out.
+async def _with_progress(
+    asked: Sequence[str], carry_out: Callable[[Callable[[Step], None]], Awaitable[Response]]
+) -> AsyncIterator[str]:
+    """Yield whom the action asks, each step when it is made, and in the end the receipt; each as a line of JSON.
 
-    Such a node may come back with everything that it has, so the receipt must show it.
+    If the browser leaves, the action goes on.
     """
-    if planned.action.kind in _CREATIONS or receipt.failure:
-        return []
-    asked = {step.address for step in receipt.steps}
-    return [
-        Step(address=call.address, is_lookupd=False, target=call.target, error="not asked: it has gone meanwhile")
-        for call in planned.calls
-        if not call.is_lookupd and call.address not in asked
-    ]
+    told: asyncio.Queue[Step | None] = asyncio.Queue()
+    work = asyncio.ensure_future(carry_out(told.put_nowait))
+    work.add_done_callback(lambda _: told.put_nowait(None))
+    yield json.dumps({"asked": asked}) + "\n"
+    while (step := await told.get()) is not None:
+        yield json.dumps({"step": step.address, "done": step.is_done}) + "\n"
+    yield json.dumps({"page": bytes((await work).body).decode()}) + "\n"
+
+
+def in_words(planned: Plan, receipt: Receipt) -> str:
+    """Return what has become of an action, as one sentence for a toast."""
+    action = receipt.action
+    nodes = [step for step in receipt.steps if not step.is_lookupd]
+    done = sum(step.is_done for step in nodes)
+    failed = dict.fromkeys(step.address for step in receipt.steps if not step.is_done)
+    words = f"{planned.title.partition(' on ')[0] if action.nodes else planned.title}: "
+    words += f"done on {done} of {numbers.several(len(nodes), 'node')}" if nodes else "done"
+    if failed:
+        words += f", failed on {', '.join(failed)}"
+    return f"{words}."
 
 
 _ANY_PLACE: Final = "…"  # stands for the place until the user has chosen one
@@ -290,6 +319,14 @@ def _action(word: str, values: _Values, topic: str) -> Action:
         reader=_first(values, "reader"),
         into=_first(values, "into"),
     )
+
+
+def _with_chosen_nodes(snapshot: Snapshot, values: _Values) -> _Values:
+    """Return the form with its nodes listed, if it says only `on=all` (that answer) or `on=none`."""
+    on = _first(values, "on")
+    if on == "all":
+        return {**values, "node": [node.address for node in snapshot.nodes if node.is_reachable]}
+    return {**values, "node": []} if on == "none" else values
 
 
 def _fields(values: _Values, *, without_place: bool) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from common.version import suite_version
+from nsqadmin.actions.taking_back import is_light
 from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
 from nsqadmin.http.responses import identity_of, text_answer
 from nsqadmin.pages import rendering
@@ -97,6 +98,7 @@ class Painter:
             "who_title": self._who_title(identity),
             "glossary": GLOSSARY,
             "action_words": ACTION_WORDS,
+            "is_light": is_light,
             "may_not": lambda kind, topic="": identity.why_not(right_of(kind), topic),
             "health_of": lambda address: states.get(address, State("Unknown", "muted")),
             "lookupd_state": _lookupd_state,

@@ -45,6 +45,7 @@ _HEADERS: Final = {
     "user-agent": "nsqadmin",
 }
 _FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
 _OK: Final = 200
 _REFUSED: Final = frozenset((401, _FORBIDDEN))
 _TO_GET: Final = frozenset((301, 302, 303))
@@ -492,6 +493,8 @@ def explain(address: str, error: UpstreamError) -> str:
         )
     if error.status in _REFUSED and error.withheld:
         return f"It requires a token, and nsqadmin does not send it the token: {error.withheld}."
+    if error.status == _NOT_FOUND:
+        return "It does not have what the request is about (HTTP 404), or does not know this request."
     if error.status:
         return f"It refused the request (HTTP {error.status}): it may require a token or a certificate."
     return "It could not be reached."

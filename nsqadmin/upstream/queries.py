@@ -185,14 +185,14 @@ class Queries:
         except NotUnderstood as error:
             raise UpstreamError(f"{address}: {error}") from error
 
-    async def post(self, address: str, target: str, *, is_lookupd: bool) -> str:
-        """Send a POST. Return the error, or "" if it succeeded."""
+    async def post(self, address: str, target: str, *, is_lookupd: bool) -> UpstreamError | None:
+        """Send a POST. Return the error, or None if it succeeded."""
         log.info("CI: querying %s http://%s%s", LOOKUPD if is_lookupd else NSQD, address, target)
         try:
             await self._upstream.post(address, target, is_lookupd=is_lookupd)
         except UpstreamError as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
     # Asking many nodes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.conftest import ARTEFACTS, address_of, prepared, until
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster, a_cluster
 from tests.support.process import Nsqadmin, Nsqlookupd
@@ -95,8 +95,36 @@ def test_a_failed_deletion_says_so(chromium: Browser, tmp_path: Path) -> None:
             page.wait("document.querySelector('#dialog [data-receipt=partly]')")
             assert "Done in part" in page.text("#dialog")
             assert page.text("#dialog").count("✗") == 1
-            assert "it has gone meanwhile" in page.text("#dialog")
+            assert "Nothing listens at" in page.text("#dialog")
             page.screenshot(ARTEFACTS / "dialog-partly.png")
+
+
+def test_the_dialog_names_the_node_that_it_waits_for(chromium: Browser, tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as cluster:
+        for node in cluster.nodes:
+            node.post("/topic/create?topic=orders")
+            node.post("/channel/create?topic=orders&channel=c")
+        cluster.wait_for("orders")
+        options = (*cluster.lookupd_options, "http-client-request-timeout=3s", "sample-interval=500ms")
+        with before(chromium, *options) as (page, admin):
+            until(lambda: len(admin.json("GET", "/api/v2/topics/orders").json.get("nodes", ())) == 2, "both are seen")
+            page.open("/topics/orders/c")
+            cluster.nodes[1].send_signal(signal.SIGSTOP)
+            try:
+                page.click_text("Empty", "main .actions a")
+                page.wait("document.querySelectorAll('#dialog [data-asked]').length === 2")
+                page.run("document.querySelector('#dialog form').requestSubmit()")
+                page.wait_for_text(f"Waiting for {address_of(cluster, 1)}…", "#dialog [data-waiting]")
+                assert page.text(f"#dialog [data-asked='{address_of(cluster)}']").endswith("✓ done")
+                page.wait("document.querySelector('#dialog [data-receipt=partly]')")
+                assert "did not answer in time" in page.text("#dialog")
+                assert "net/http" not in page.text("#dialog .cross")
+                page.click_text("Close", "#dialog a")
+                page.click_text("Pause", "main .actions button")
+                page.wait("document.querySelector('.toast')?.textContent.includes('done on 1 of 2 nodes')")
+                assert address_of(cluster, 1) in page.text(".toast")
+            finally:
+                cluster.nodes[1].send_signal(signal.SIGCONT)
 
 
 def test_a_partly_paused_topic_offers_both(page: Browser, cluster: Cluster) -> None:
@@ -151,11 +179,8 @@ def test_an_unreachable_notification_endpoint_harms_nobody(chromium: Browser, cl
         until(lambda: b"clicks" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
         page.open("/topics/clicks")
         for label in ("Pause", "Unpause"):
-            page.click_text(label, "main .actions a")
-            page.wait("document.querySelector('#dialog form')")
-            page.click("#dialog form button.primary")
-            page.wait("document.querySelector('#dialog [data-receipt=ok]')")
-            page.click_text("Continue", "#dialog a")
+            page.click_text(label, "main .actions button")
+            page.wait("document.querySelector('.toast')?.textContent.includes('done on 2 of 2 nodes')")
             page.open("/topics/clicks?fresh=1")
         assert admin.http("GET", "/ping").body == b"OK"
 

@@ -231,6 +231,14 @@ def press_and_confirm(page: Browser, label: str, *, typed: str = "") -> str:
     return page.text("#dialog")
 
 
+def press(page: Browser, label: str, within: str = "main .actions button, main td button") -> str:
+    """Press a button that acts at once, and return what the toast says of it."""
+    page.run("document.querySelector('.toast')?.setAttribute('data-old', '')")
+    page.click_text(label, within)
+    page.wait("document.querySelector('.toast:not([data-old])')?.textContent.includes('done on')")
+    return page.text(".toast")
+
+
 def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster: Cluster, topic: str) -> None:
     def report(number: int, sequence: int) -> None:
         node = cluster.nodes[number]
@@ -261,26 +269,27 @@ def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster
 
 def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}/c")
-    receipt = press_and_confirm(page, "Pause")
-    assert receipt.count("✓ done") == 2
+    assert "done on 2 of 2 nodes" in press(page, "Pause")
     assert all(node.channel(topic)["paused"] for node in cluster.nodes)
-    page.click_text("Continue", "#dialog a")
     page.wait_for_text("Paused", "[data-live='state']")
     page.wait_for_text("Paused ", "[data-live='paused-by'] a")
     page.screenshot(ARTEFACTS / "paused-by.png")
-    press_and_confirm(page, "Unpause")
+    press(page, "Unpause")
+    assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
+    press(page, "Undo", ".toast button")
+    assert all(node.channel(topic)["paused"] for node in cluster.nodes)
+    press(page, "Undo", ".toast button")
     assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
 
 
 def test_a_channel_that_is_partly_paused_can_be_finished_both_ways(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}/c?tab=nodes")
-    receipt = press_and_confirm(page, "Pause here")
-    assert receipt.count("✓ done") == 1
+    assert "done on 1 of 1 node" in press(page, "Pause here")
     assert sum(node.channel(topic)["paused"] for node in cluster.nodes) == 1
     page.open(f"/topics/{topic}/c?fresh=1")
     assert "Partly paused" in page.text("[data-live='state']")
     assert "Pause the rest" in page.text("[data-live='actions']")
-    press_and_confirm(page, "Unpause")
+    press(page, "Unpause")
     assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
 
 
@@ -306,24 +315,24 @@ def test_much_is_only_deleted_when_its_name_is_typed(page: Browser, cluster: Clu
     page.fill("#dialog #typed", "c")
     page.click("#dialog .final")
     page.wait("document.querySelector('#dialog [data-receipt=ok]')")
-    page.click_text("Continue", "#dialog a")
+    page.click_text("Close", "#dialog a")
     page.wait("location.pathname === arguments[0]", f"/topics/{topic}")
     assert all(node.topic(topic)["channels"] == [] for node in cluster.nodes)
 
 
 def test_a_topic_is_paused_emptied_and_deleted(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}")
-    press_and_confirm(page, "Pause")
+    press(page, "Pause")
     assert all(node.topic(topic)["paused"] for node in cluster.nodes)
     page.open(f"/topics/{topic}?fresh=1")
-    press_and_confirm(page, "Unpause")
+    press(page, "Unpause")
     page.open(f"/topics/{topic}?fresh=1")
     press_and_confirm(page, "Empty")
     page.open(f"/topics/{topic}?fresh=1")
     receipt = press_and_confirm(page, "Delete")
     assert receipt.count("✓ done") == 4
     page.requests()
-    page.click_text("Continue", "#dialog a")
+    page.click_text("Close", "#dialog a")
     page.wait("location.pathname === '/topics'")
     assert not [it for it in page.requests() if f"/topics/{topic}" in it], "the page of what is gone is asked for again"
     assert not any(node.http("GET", f"/stats?format=json&topic={topic}").json["topics"] for node in cluster.nodes)
@@ -343,8 +352,6 @@ def test_a_topic_and_a_channel_are_created_on_chosen_nodes(page: Browser, cluste
     page.fill("#create-topic", name)
     page.fill("#create-channel", "first")
     page.click("#create ~ form button.primary, section[aria-labelledby=create] button.primary")
-    page.wait("document.querySelector('#sheet form[data-confirm]')")
-    page.click("#sheet button.primary")
     page.wait("document.querySelector('[data-receipt=ok]')")
     assert all(node.channel(name, "first")["depth"] == 0 for node in cluster.nodes)
     page.open(f"/topics/{name}/first?fresh=1")
@@ -353,9 +360,29 @@ def test_a_topic_and_a_channel_are_created_on_chosen_nodes(page: Browser, cluste
         each.http("POST", f"/topic/delete?topic={name}")
 
 
+def test_creation_is_one_dialog_that_can_be_left(page: Browser, cluster: Cluster) -> None:
+    page.open("/topics")
+    page.click_text("Create", "main .actions a")
+    page.wait("document.querySelector('#dialog #create-topic')")
+    page.click_text("Cancel", "#dialog a")
+    page.wait("!document.querySelector('#dialog').open")
+    page.click_text("Create", "main .actions a")
+    page.wait("document.querySelector('#dialog #create-topic')")
+    page.fill("#dialog #create-topic", "made.once")
+    page.click_text("Choose nodes", "#dialog summary")
+    page.click("#dialog .choices input")
+    assert page.run("return document.querySelector('#dialog input[name=on]:checked').value") == "some"
+    page.click("#dialog button.primary")
+    page.wait("document.querySelector('#dialog [data-receipt=ok]')")
+    having = [bool(node.http("GET", "/stats?format=json&topic=made.once").json["topics"]) for node in cluster.nodes]
+    assert sorted(having) == [False, True]
+    for each in (*cluster.nodes, *cluster.lookupds):
+        each.http("POST", "/topic/delete?topic=made.once")
+
+
 def test_a_bad_name_is_refused_with_the_reason(page: Browser) -> None:
     page.open("/actions/create?topic=" + quote("a b"))
-    assert "letters, digits" in page.text("[role=alert]")
+    assert "letters, digits" in page.text("#sheet [role=alert]")
     assert all("400" in it for it in page.complaints())
 
 
@@ -374,7 +401,7 @@ def test_inactive_names_are_chosen_and_deleted_together(page: Browser, cluster: 
 
 def test_what_was_done_is_in_the_activity(page: Browser, topic: str) -> None:
     page.open(f"/topics/{topic}/c")
-    press_and_confirm(page, "Pause")
+    press(page, "Pause")
     page.open(f"/activity?filter={topic}")
     page.wait_for_text(f"{topic}/c", "main table")
     assert "ok" in page.text("main table")
@@ -383,9 +410,8 @@ def test_what_was_done_is_in_the_activity(page: Browser, topic: str) -> None:
 def test_actions_work_without_scripts(page: Browser, cluster: Cluster, topic: str) -> None:
     page.allow_scripts(False)
     page.open(f"/topics/{topic}/c")
-    page.click("a[href*='pause_channel']")
+    page.click("form[action*='/pause_channel'] button")
     assert "Pause channel" in page.text("h1")
-    page.click("#sheet button.primary")
     assert page.text("#sheet").count("✓ done") == 2
     assert all(node.channel(topic)["paused"] for node in cluster.nodes)
     page.click("a[data-done]")

@@ -60,14 +60,16 @@ const Numbers = (() => {
   };
   const announce = (text) => { $("#announce").textContent = text; };
 
-  function toast(text) {
+  function toast(text, forms = []) {
     $(".toast")?.remove();
     const box = document.createElement("div");
     box.className = "toast";
-    box.textContent = text;
+    box.append(text, ...forms.map((form) => document.importNode(form, true)));
     body.append(box);
     announce(text);
-    setTimeout(() => box.remove(), 4000);
+    // A toast with buttons stays while somebody may be about to press one.
+    const leave = () => (forms.length && (box.matches(":hover") || box.contains(document.activeElement)) ? setTimeout(leave, 1000) : box.remove());
+    setTimeout(leave, forms.length ? 15000 : 4000);
   }
 
   // Prepares a part of a page, at the start and whenever it is replaced: local times, copy buttons, folds, confirmations
@@ -304,13 +306,13 @@ const Numbers = (() => {
   let isDone = false;
   async function openPage(url) {
     try {
-      showSheet(await fetch(url, { headers: { accept: "text/html" } }), url);
+      showSheet(await fetch(url, { headers: { accept: "text/html" } }));
     } catch { location.href = url; }
   }
-  async function showSheet(answer, url) {
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const sheet = $("#sheet", page);
-    if (!sheet) { toast(`That did not work (${answer.status})`); return; }
+  async function showSheet(answer) { showPage(await answer.text(), answer.status); }
+  function showPage(html, status) {
+    const sheet = $("#sheet", new DOMParser().parseFromString(html, "text/html"));
+    if (!sheet) { toast(`That did not work (${status})`); return; }
     dialog.replaceChildren(document.importNode(sheet, true));
     dress(dialog);
     if (!dialog.open) dialog.showModal();
@@ -318,6 +320,27 @@ const Numbers = (() => {
     ($("[autofocus]", dialog) ?? $("[data-done]", dialog) ?? $("input:not([type=hidden])", dialog))?.focus();
     if (sheet.dataset.receipt) announce($(".notice strong", dialog)?.textContent ?? "");
   }
+
+  // Posts a form. While nodes are waited for, `waiting(addresses)` and `step(address, isDone)` are called. Returns the page.
+  async function posted(url, values, waiting, step) {
+    const answer = await fetch(url, { method: "POST", body: values, headers: { accept: "text/html, application/x-ndjson" } });
+    if (!answer.headers.get("content-type")?.includes("ndjson")) return [await answer.text(), answer.status];
+    const left = [];
+    let rest = "", page = "";
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      const lines = (rest + piece.value).split("\n");
+      rest = lines.pop();
+      for (const line of lines.map((text) => JSON.parse(text))) {
+        if (line.asked) left.push(...line.asked);
+        if (line.step) { const at = left.indexOf(line.step); if (at >= 0) left.splice(at, 1); step(line.step, line.done); }
+        page = line.page ?? page;
+      }
+      waiting([...new Set(left)]);
+    }
+    return [page, answer.status];
+  }
+  const waitingFor = (left) => (left.length ? `Waiting for ${left.slice(0, 4).join(", ")}${left.length > 4 ? ` and ${left.length - 4} more` : ""}…` : "");
   document.addEventListener("click", (event) => {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     const link = event.target.closest?.("a");
@@ -341,7 +364,12 @@ const Numbers = (() => {
     const url = new URL(form.action);
     if (!isPost) url.search = values;
     try {
-      await showSheet(await fetch(url, isPost ? { method: "POST", body: values } : {}), url);
+      if (!isPost) return await showSheet(await fetch(url));
+      const status = $("[data-waiting]", form);
+      showPage(...await posted(url, values, (left) => { if (status) status.textContent = waitingFor(left); }, (address, isGood) => {
+        const mark = $(`[data-asked="${CSS.escape(address)}"] .progress`, form);
+        if (mark) { mark.textContent = isGood ? "✓ done" : "✗ failed"; mark.className = `progress ${isGood ? "tick" : "cross"}`; }
+      }));
     } catch {
       toast("nsqadmin does not answer");
     } finally {
@@ -349,9 +377,37 @@ const Numbers = (() => {
     }
   }
 
+  // What is easily taken back happens at once: a toast says how it went, with Undo
+  async function doLight(form, button) {
+    const values = new URLSearchParams(new FormData(form));
+    if (button) button.disabled = true;
+    let left = [];
+    const slow = setTimeout(() => { if (left.length) toast(waitingFor(left)); }, 700);
+    try {
+      const [html, status] = await posted(new URL(form.action), values, (now) => { left = now; }, () => {});
+      const sheet = $("#sheet[data-receipt]", new DOMParser().parseFromString(html, "text/html"));
+      if (!sheet) return showPage(html, status);
+      const why = $$(".reached .cross", sheet).map((cross) => cross.textContent.replace("✗ ", "")).filter((text, at, all) => all.indexOf(text) === at);
+      toast([$("[data-summary]", sheet)?.textContent ?? "", ...why].join(" "), $$("form[data-light]", sheet));
+      refresh({ fresh: true });
+    } catch {
+      toast("nsqadmin does not answer");
+    } finally {
+      clearTimeout(slow);
+      if (button) button.disabled = false;
+    }
+  }
+
   // Forms whose answer a dialog shows, and text areas that keep what the user has typed
   document.addEventListener("submit", (event) => {
     if (event.target.matches("[data-in-dialog]")) { event.preventDefault(); send(event.target, event.submitter); }
+    if (event.target.matches("[data-light]")) { event.preventDefault(); doLight(event.target, event.submitter); }
+  });
+  document.addEventListener("input", (event) => {
+    const within = event.target.closest(".choice");
+    if (event.target.matches("[data-narrows]")) for (const label of $$("label", within)) label.hidden = !label.textContent.toLowerCase().includes(event.target.value.toLowerCase());
+    else if (within) $("input[name=on][value=some]", within.closest("form")).checked = true;
+    else if (event.target.matches("input[name=on]")) { const choice = $(".choice", event.target.form); choice.open = event.target.value === "some"; }
   });
   for (const area of $$("[data-keep-as]")) {
     area.value ||= kept.get(area.dataset.keepAs) ?? "";

@@ -8,6 +8,7 @@ import pytest
 
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
+from nsqadmin.actions.taking_back import is_light, opposite
 from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, Topic, TopicNode
 from tests.support import picture
 
@@ -162,3 +163,25 @@ def test_a_receipt_offers_to_do_again_what_failed() -> None:
     receipt = Receipt(action=action, at=0.0, took=0.1, steps=steps)
     assert receipt.result == "partly"
     assert receipt.retry == Action(kind=Kind.PAUSE_TOPIC, topic="t", nodes=("n2:1",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [(Kind.PAUSE_CHANNEL, Kind.UNPAUSE_CHANNEL), (Kind.UNPAUSE_CHANNEL, Kind.PAUSE_CHANNEL)]
+)
+def test_undo_of_a_pause_leaves_alone_what_was_so_before_or_failed(kind: Kind, other: Kind) -> None:
+    before = kind is Kind.PAUSE_CHANNEL
+    rows = [picture.channel_node(f"n{number}:1", paused=before if number == 1 else not before) for number in (1, 2, 3)]
+    cluster = picture.snapshot(picture.topic(picture.channel(*rows)))
+    steps = tuple(
+        Step(address=row.node, is_lookupd=False, target="/", error="refused" if row.node == "n3:1" else "")
+        for row in rows
+    )
+    receipt = Receipt(action=Action(kind=kind, topic="t", channel="c"), at=0.0, took=0.1, steps=steps)
+    assert opposite(cluster, receipt) == Action(kind=other, topic="t", channel="c", nodes=("n2:1",))
+
+
+def test_only_a_pause_that_drops_nothing_needs_no_confirmation() -> None:
+    assert is_light(Kind.PAUSE_TOPIC, "t")
+    assert is_light(Kind.UNPAUSE_CHANNEL, "t", "c#ephemeral")
+    assert not is_light(Kind.PAUSE_CHANNEL, "t", "c#ephemeral")
+    assert not is_light(Kind.EMPTY_CHANNEL, "t", "c")
