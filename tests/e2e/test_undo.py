@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -143,3 +144,24 @@ def test_what_retention_has_removed_is_gone(start_nsqd: StartNsqd) -> None:
     assert nsqd.channel("t")["depth"] == 10 - first
     answer = nsqd.http("POST", f"/channel/redeliver?{CHANNEL}&from=0&to=10")
     assert answer.json == {"redelivered": 0, "waiting": 10 - first, "gone": first}
+
+
+def test_a_document_that_does_not_fit_is_refused_and_changes_nothing(nsqd: Nsqd) -> None:
+    before = json.loads(state(nsqd))
+    finish(nsqd.connect(), 1)
+    after = json.loads(state(nsqd))
+    for document, status, message in (
+        (b"{}", 400, "INVALID_BODY"),
+        (json.dumps({**before, "requeued": [[7, 1], [7, 1]]}).encode(), 400, "INVALID_BODY"),
+        (json.dumps({**before, "end": 141}).encode(), 400, "BEYOND_END"),
+        (b" " * (1 << 20) + json.dumps(before).encode(), 413, "BODY_TOO_BIG"),
+    ):
+        answer = nsqd.http("POST", f"/channel/restore?{CHANNEL}", document)
+        assert (answer.status, answer.json["message"]) == (status, message)
+    nsqd.restart()
+    assert nsqd.channel("t")["depth"] == after["count"]
+    nsqd.post("/topic/delete?topic=t")
+    nsqd.post("/topic/create?topic=t")
+    answer = nsqd.http("POST", f"/channel/restore?{CHANNEL}", json.dumps(before).encode())
+    assert (answer.status, answer.json["message"]) == (409, "ANOTHER_LOG")
+    assert nsqd.topic("t")["channels"] == []
