@@ -105,7 +105,8 @@ class Changes:
         A request that names a topic gets the changes of that topic only, and a holder limited to topics has to name one.
         """
         arguments = request.query()
-        after, limit = _number(arguments, "after", 0), _number(arguments, "limit", KEPT)
+        after = _number(arguments.get("after", "0"), "INVALID_ARG_AFTER")
+        limit = _number(arguments.get("limit", str(KEPT)), "INVALID_ARG_LIMIT")
         if after > self._last:  # a number from before a restart, after which numbers begin again
             after = 0
         topic = arguments.get("topic")
@@ -116,10 +117,9 @@ class Changes:
         return json({"changes": [asdict(it) for it in shown], "next": reached})
 
 
-def _number(arguments: dict[str, str], name: str, default: int) -> int:
-    text = arguments.get(name, str(default))
+def _number(text: str, refusal: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
-        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+        raise HttpError(400, refusal)
     return int(text)
 
 
