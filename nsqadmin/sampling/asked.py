@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 
 PATIENCE: Final = 1.0  # seconds for which a sweep waits for slow nodes
+_SELDOM: Final = 15.0  # seconds after which a node is asked again that no directory lists and that does not answer
 _FIRST_PAUSE: Final = 15.0  # seconds before a node whose answer was too large is asked again; doubled each time
 _LONGEST_PAUSE: Final = 600.0
 # Reading a malformed answer raises one of these, which fails that one node only.
@@ -91,6 +92,17 @@ class AskedNode(Asked):
     clock_skew: float | None = None
     left_at: float | None = None  # when it was found to be in no directory any more
     restarted: bool = False  # since `Census.take_restarted` was last called
+
+    def failed(self, error: UpstreamError, now: float) -> None:
+        Asked.failed(self, error, now)
+        if self.left_at is not None:  # dead nodes may be many, and each request may have to wait for its timeout
+            self.not_before = max(self.not_before, trio.current_time() + _SELDOM)
+
+    def announce(self, announced: Announced) -> None:
+        """Note that a directory lists the node."""
+        if self.left_at is not None and not self._pause:
+            self.not_before = 0.0
+        self.announced, self.left_at = announced, None
 
     def last_answer(self) -> NodeAnswer | None:
         """Return the node's last answer, which is marked as such if the node does not answer now."""

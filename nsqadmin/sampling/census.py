@@ -133,8 +133,7 @@ class Census:
         present = set()
         for node in _known_first(announced, self.nodes, self._options().max_nodes):
             present.add(node.address)
-            state = self.nodes.setdefault(node.address, AskedNode())
-            state.announced, state.left_at = node, None
+            self.nodes.setdefault(node.address, AskedNode()).announce(node)
         retired = frozenset().union(*(lookupd.retired for _, lookupd in answered))
         for address in self.nodes.keys() - present:
             self._has_left(address, trio.current_time(), is_retired=address in retired)

@@ -9,7 +9,7 @@ import trio.testing
 
 from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.options import Options
-from nsqadmin.sampling.asked import AskedLookupd
+from nsqadmin.sampling.asked import AskedLookupd, AskedNode
 from nsqadmin.sampling.census import Census
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import Announced
@@ -93,6 +93,19 @@ def test_a_dead_node_stays_with_its_last_answer() -> None:
     assert answer is not None
     assert (answer.depth, answer.is_silent) == (50, True)
     assert node.announced.sources == []
+
+
+def test_a_dead_node_is_asked_seldom_until_it_registers_again() -> None:
+    async def run() -> None:
+        node = AskedNode(announced=Announced("h", "n1", 4150, 4151), left_at=0.0)
+        node.failed(UpstreamError("refused"), 0.0)
+        assert node.not_before > trio.current_time() + 10
+        node.announce(node.announced)
+        assert node.not_before == 0.0
+        node.failed(UpstreamError("refused"), 0.0)
+        assert node.not_before == 0.0
+
+    trio.run(run)
 
 
 def test_a_node_that_was_shut_down_may_come_back_with_what_it_had() -> None:
