@@ -2,6 +2,7 @@
 
     orders fraud            both words are in "topic/channel"
     depth>1000  in>=50      numbers: depth, in, inflight, deferred, consumers, nodes, drain, lag, requeues, timeouts
+    silent>0                nodes that do not answer
     state:paused            states: paused, problem, warning, ok, inactive
     ephemeral:no            yes or no
     -test                   not this word; works for conditions, too: -state:ok
@@ -34,7 +35,7 @@ class Row(Protocol):
 
 
 NUMBERS: Final = frozenset(
-    ("depth", "in", "inflight", "deferred", "consumers", "nodes", "drain", "lag", "requeues", "timeouts")
+    ("depth", "in", "inflight", "deferred", "consumers", "nodes", "silent", "drain", "lag", "requeues", "timeouts")
 )
 STATES: Final = frozenset(("paused", "problem", "warning", "ok", "inactive"))
 

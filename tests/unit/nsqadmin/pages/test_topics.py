@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nsqadmin.cluster.model import Finding, Rates, Severity, Snapshot
+from nsqadmin.cluster.model import Finding, Rates, Severity, Snapshot, TopicNode
 from nsqadmin.pages.filters import parse
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.topics import MOST_CHANNELS, PER_PAGE, TopicsPage, topics_page
@@ -67,3 +67,24 @@ def test_a_topic_with_very_many_channels_does_not_fill_the_page() -> None:
     wide = topic(*(channel(topic="t", name=f"c{at}") for at in range(MOST_CHANNELS + 7)))
     (row,) = page_of(snapshot(wide)).rows
     assert (len(row.channels), row.left_out) == (MOST_CHANNELS, 7)
+
+
+def test_what_a_silent_node_has_is_unknown_and_found_by_a_filter() -> None:
+    rows = channel_node("n1:4151"), channel_node("n2:4151")
+    partly = channel(*rows, topic="p", name="x", silent=("n2:4151",))
+    gone = channel(rows[1], topic="g", name="x", silent=("n2:4151",))
+    fine = channel(rows[0], topic="f", name="x")
+    two = TopicNode(node="n1:4151"), TopicNode(node="n2:4151")
+    page = page_of(
+        snapshot(
+            topic(fine, name="f", nodes=two[:1]),
+            topic(gone, name="g", nodes=two[1:], silent=("n2:4151",)),
+            topic(partly, name="p", nodes=two, silent=("n2:4151",)),
+        ),
+        "silent>0",
+    )
+    assert names(page) == ["g", "p"]
+    assert [(row.state.word, row.channels[0].state.word) for row in page.rows] == [
+        ("Unknown", "Unknown"),
+        ("Unknown in part", "Unknown in part"),
+    ]
