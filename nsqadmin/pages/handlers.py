@@ -14,6 +14,7 @@ from nsqadmin.cluster.model import (
     Activity,
     Channel,
     Metric,
+    Node,
     Series,
     Snapshot,
     Span,
@@ -232,7 +233,7 @@ class _Pages:
             node=node,
             told_of=address,
             page=details.node_details(snapshot, node),
-            charts=self._node_charts(request, address),
+            charts=self._node_charts(request, node),
             graphite=self._graphite(request, "node", address),
         )
 
@@ -421,13 +422,14 @@ class _Pages:
             ),
         ]
 
-    def _node_charts(self, request: Request, address: str) -> list[charts.Chart]:
-        series = self._series(request, node_series(address))
-        line = _lines(f"nodes/{address}")
+    def _node_charts(self, request: Request, node: Node) -> list[charts.Chart]:
+        series = self._series(request, node_series(node.address))
+        line = _lines(f"nodes/{node.address}")
+        drawn = partial(charts.chart, is_partial=not node.is_reachable)
         return [
-            charts.chart("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
-            charts.chart("Depth", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
-            charts.chart("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
+            drawn("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
+            drawn("Depth", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
+            drawn("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
         ]
 
 

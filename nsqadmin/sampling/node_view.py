@@ -54,7 +54,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
     if answer is None:
         return node
     if not node.is_reachable:
-        return replace(node, start_time=answer.start_time, **{**_numbers(answer), "rates": UNKNOWN_RATES})
+        return replace(node, **{**_numbers(answer), "rates": UNKNOWN_RATES})
     return replace(
         node,
         own_health=answer.own_health,
