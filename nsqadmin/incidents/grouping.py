@@ -1,0 +1,129 @@
+"""Groups the findings of a picture by cause. Each finding gets into the first group that it fits:
+
+    a node that does not answer     with the findings about it, and those of channels that only lack this node
+    a consumer's program or hosts   whose clients hang or fail (`suspects.py`)
+    one rule over similar names     `tenant_*.events/indexer`; one channel's name over many topics; one topic's channels
+    one verdict about many nodes    "is not registered with l2:4161"
+    one node                        several findings about one that answers
+    the finding alone
+
+Groups of names need a few members, so that two findings stay two. A group that is known already may shrink to one: its
+key would otherwise change, and with it all that people said about the incident.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.incidents.index import Index
+from nsqadmin.incidents.model import Cause, CauseKind, Incident
+from nsqadmin.incidents.names import pattern_of
+from nsqadmin.incidents.suspects import causes_of
+from nsqadmin.incidents.wording import subject_of, verdict_of, without_node
+
+FEW: Final = 3  # findings that make a group of names
+_SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+_NOBODY_THERE: Final = "D4"  # on some nodes
+
+_CauseOf = Callable[[Finding], Cause | None]
+_Groups = dict[Cause, list[Finding]]
+
+
+def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ...]:
+    """Return the incidents, in the order of their worst findings. `known` are the keys of those before."""
+    groups: _Groups = {}
+    index = Index(snapshot, snapshot.findings)
+    rest = _taken(snapshot.findings, _by_dead_node(index), groups)
+    causes = causes_of(rest, index)
+    rest = _taken(rest, lambda finding: causes.get(id(finding)), groups)
+    for cause_of in (_by_pattern, _by_channel, _by_topic, _by_verdict):
+        rest = _taken(rest, cause_of, groups, least=FEW, known=known)
+    rest = _taken(rest, _by_node, groups)
+    _taken(rest, _alone, groups)
+    return tuple(incident_of(cause, findings, index) for cause, findings in groups.items())
+
+
+def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Incident:
+    numbers = index.numbers(cause, findings)
+    return Incident(
+        key=cause.key,
+        cause=cause,
+        severity=min((finding.severity for finding in findings), key=_SEVERITIES.__getitem__),
+        subject=subject_of(cause, findings),
+        verdict=verdict_of(cause, findings, numbers),
+        findings=tuple(findings),
+        numbers=numbers,
+        weight=sum(finding.weight for finding in findings),
+        since=min((finding.since for finding in findings if finding.since), default=index.snapshot.taken_at),
+        is_inferred=cause.kind is CauseKind.CONSUMER or all(finding.is_inferred for finding in findings),
+    )
+
+
+def _taken(
+    findings: Iterable[Finding], cause_of: _CauseOf, groups: _Groups, *, least: int = 1, known: Collection[str] = ()
+) -> list[Finding]:
+    """Move findings into the groups of their causes, and return those that are left."""
+    caused = [(finding, cause_of(finding)) for finding in findings]
+    sizes = Counter(cause for _, cause in caused if cause is not None)
+    taken = {cause for cause, size in sizes.items() if size >= least or (known and cause.key in known)}
+    for finding, cause in caused:
+        if cause in taken:
+            groups.setdefault(cause, []).append(finding)
+    return [finding for finding, cause in caused if cause not in taken]
+
+
+def _by_dead_node(index: Index) -> _CauseOf:
+    snapshot = index.snapshot
+    dead = {node.address for node in snapshot.nodes if not node.is_reachable}
+    dead |= {lookupd.address for lookupd in snapshot.lookupds if not lookupd.is_reachable}
+    causes: Mapping[str, Cause] = {address: Cause(CauseKind.NODE, address) for address in dead}
+
+    def cause_of(finding: Finding) -> Cause | None:
+        blamed = (finding.node,) if finding.node else _blamed(finding, index)
+        return causes.get(min(blamed)) if blamed and dead.issuperset(blamed) else None
+
+    return cause_of if dead else lambda finding: None
+
+
+def _blamed(finding: Finding, index: Index) -> tuple[str, ...]:
+    """Return the nodes without which there would be no such finding about a channel."""
+    channel = index.channel(finding) if finding.rule == _NOBODY_THERE else None
+    return () if channel is None else tuple(row.node for row in channel.nodes if row.depth and not row.client_count)
+
+
+def _by_pattern(finding: Finding) -> Cause | None:
+    if not finding.topic:
+        return None
+    topic = pattern_of(finding.topic)
+    return _of_names(finding, f"{topic}/{pattern_of(finding.channel)}" if finding.channel else topic)
+
+
+def _by_channel(finding: Finding) -> Cause | None:
+    return _of_names(finding, f"*/{finding.channel}") if finding.channel else None
+
+
+def _by_topic(finding: Finding) -> Cause | None:
+    return _of_names(finding, f"{finding.topic}/*") if finding.channel else None
+
+
+def _of_names(finding: Finding, name: str) -> Cause:
+    return Cause(CauseKind.PATTERN, name, finding.rule, finding.severity is Severity.INFO)
+
+
+def _by_verdict(finding: Finding) -> Cause | None:
+    return None if finding.topic else _of_names(finding, without_node(finding.verdict, finding.node, "*"))
+
+
+def _by_node(finding: Finding) -> Cause | None:
+    if not finding.node:
+        return None
+    return Cause(CauseKind.NODE, finding.node, is_remark=finding.severity is Severity.INFO)
+
+
+def _alone(finding: Finding) -> Cause:
+    name = f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic or finding.node
+    return Cause(CauseKind.SINGLE, name, finding.rule, finding.severity is Severity.INFO)

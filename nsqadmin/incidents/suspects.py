@@ -1,0 +1,120 @@
+"""Finds consumers' programs that are the likely cause of findings: a release whose clients hang or fail.
+
+A finding about handlers accuses some clients of its channel. If these share a program (`shop-worker/1.5-rc1`), at least
+half of that program's clients are accused, and clients of other programs are not, the program is the likely cause. The
+same is tried with the hosts' names (`mail-*`). Without clients to compare with, nothing is said about a cause: that all
+of three clients hang tells nothing about their program.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.cluster.model import Channel, Client, Finding, Severity, Snapshot, Topic
+from nsqadmin.incidents.model import Cause, CauseKind
+from nsqadmin.incidents.names import pattern_of
+
+if TYPE_CHECKING:
+    from nsqadmin.incidents.index import Index
+
+RULES: Final = frozenset(("D5", "D7", "D8", "D9"))  # those that accuse handlers
+_FULL: Final = 0.9  # share of the ready count that is in flight
+_FAILING: Final = 0.2  # share of deliveries that is requeued
+
+
+def _program(client: Client) -> str:
+    return client.user_agent
+
+
+def _hosts(client: Client) -> str:
+    return pattern_of(client.hostname)
+
+
+_SIGNATURES: Final[tuple[Callable[[Client], str], ...]] = (_program, _hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Accusation:
+    finding: Finding
+    channel: Channel
+    accused: Sequence[Client]
+
+
+def causes_of(findings: Iterable[Finding], index: Index) -> Mapping[int, Cause]:
+    """Return the cause of each finding that has such a likely one, by the finding's `id()`."""
+    accusations = list(_accusations(findings, index))
+    causes: dict[int, Cause] = {}
+    for signature in _SIGNATURES if accusations else ():
+        left = [it for it in accusations if id(it.finding) not in causes]
+        causes.update(_causes_by(signature, left, index.snapshot))
+    return causes
+
+
+def suspects(finding: Finding, channel: Channel) -> list[Client]:
+    """Return the channel's clients that the finding accuses."""
+    clients = channel.clients or ()
+    match finding.rule:
+        case "D5":
+            return [client for client in clients if not client.ready_count]
+        case "D7":
+            return [client for client in clients if client.in_flight_count and not client.finish_rate]
+        case "D8":
+            return [client for client in clients if _fails(client)]
+        case "D9":
+            full = [client for client in clients if client.ready_count and _is_full(client)]
+            return [min(full, key=lambda client: client.finish_rate or 0.0)] if full else []
+    return []
+
+
+def _accusations(findings: Iterable[Finding], index: Index) -> Iterator[_Accusation]:
+    for finding in findings:
+        if finding.rule not in RULES or finding.severity is Severity.INFO:
+            continue
+        channel = index.channel(finding)
+        if channel is not None and (accused := suspects(finding, channel)):
+            yield _Accusation(finding, channel, accused)
+
+
+def _causes_by(
+    signature: Callable[[Client], str], accusations: Sequence[_Accusation], snapshot: Snapshot
+) -> Iterator[tuple[int, Cause]]:
+    by_name: dict[str, list[_Accusation]] = {}
+    for it in accusations:
+        names = {signature(client) for client in it.accused}
+        if len(names) == 1 and (name := names.pop()):
+            by_name.setdefault(name, []).append(it)
+    if not by_name:
+        return
+    clients = Counter(signature(client) for client in _clients(snapshot.topics))
+    for name, group in by_name.items():
+        accused = len({id(client) for it in group for client in it.accused})
+        is_everybody = clients[name] == clients.total()
+        if is_everybody or 2 * accused < clients[name]:
+            continue
+        if len(group) > 1 or _has_others(group[0].channel, signature, name):
+            cause = Cause(CauseKind.CONSUMER, name)
+            yield from ((id(it.finding), cause) for it in group)
+
+
+def _has_others(channel: Channel, signature: Callable[[Client], str], name: str) -> bool:
+    return any(signature(client) != name for client in channel.clients or ())
+
+
+def _clients(topics: Iterable[Topic]) -> Iterator[Client]:
+    for topic in topics:
+        for channel in topic.channels:
+            if channel.client_count:
+                for row in channel.nodes:
+                    yield from row.clients or ()
+
+
+def _is_full(client: Client) -> bool:
+    return client.in_flight_count >= max(1, _FULL * client.ready_count)
+
+
+def _fails(client: Client) -> bool:
+    requeued = client.requeue_rate or 0.0
+    return requeued > _FAILING * (requeued + (client.finish_rate or 0.0))
