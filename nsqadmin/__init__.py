@@ -3,6 +3,7 @@
     upstream/      asks nsqd and nsqlookupd over HTTP
     sampling/      the one task that asks all of them every few seconds, and makes the picture, a `Snapshot`
     cluster/       the picture and its history; diagnosis/ says what is wrong in it
+    incidents/     its findings grouped by cause, and followed over time: the first page
     pages/         the picture as HTML; web/ has the templates, styles and scripts
     http/          the application; http/live/ updates open pages, api_v2.py is the picture as JSON
     actions/       what users change: planned, carried out on every node, recorded; access/ says who may

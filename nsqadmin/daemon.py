@@ -35,6 +35,7 @@ from nsqadmin.http.app import App
 from nsqadmin.http.live import hub as live
 from nsqadmin.http.live.hub import Hub
 from nsqadmin.http.login import Access, read_policy
+from nsqadmin.incidents.book import Book
 from nsqadmin.messages import endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
@@ -47,6 +48,7 @@ from nsqadmin.upstream.queries import Queries
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Policy
     from nsqadmin.cluster.series_file import Part
+    from nsqadmin.cluster.view import SavedView
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
@@ -70,8 +72,7 @@ async def run(
         log.info("%s", version_line("nsqadmin"))
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             if options.snapshot:
-                view = open_saved(options.snapshot)
-                services = Services(settings=settings, view=view, policy=policy, hub=Hub(view))
+                services = _still_services(settings, policy, activity, open_saved(options.snapshot))
             else:
                 upstream = await stack.enter_async_context(opened(options))
                 services = await _live_services(nursery, settings, policy, activity, upstream)
@@ -93,18 +94,26 @@ def _budget() -> Budget:
     return Budget(int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2), "HTTP")
 
 
+def _still_services(settings: Settings, policy: Policy, activity: ActivityLog, view: SavedView) -> Services:
+    book = Book(view.activity)
+    book.observe(view.snapshot)
+    return Services(settings=settings, view=view, policy=policy, hub=Hub(view), incidents=book, activity=activity)
+
+
 async def _live_services(
     nursery: trio.Nursery, settings: Settings, policy: Policy, activity: ActivityLog, upstream: Upstream
 ) -> Services:
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity)
+    book = Book(activity.newest)
+    sampler.on_snapshot(book.observe)
     hub = Hub(sampler)
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(hub.send_activity)
     nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
-        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes}
+        kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "incidents": book}
         series_file.load(path, **kept)
         nursery.start_soon(series_file.keep, path, kept)
     await nursery.start(sampler.run)
@@ -117,6 +126,8 @@ async def _live_services(
         messages=Messages(upstream, sampler, _masking_of(settings.options), activity),
         sampler=sampler,
         hub=hub,
+        incidents=book,
+        activity=activity,
     )
 
 

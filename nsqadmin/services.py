@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Policy
+    from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.execution import Executor
     from nsqadmin.cluster.view import View
     from nsqadmin.compat.config import Settings
     from nsqadmin.http.live.hub import Hub
+    from nsqadmin.incidents.book import Book
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
     from nsqadmin.sampling.sampler import Sampler
@@ -25,6 +27,8 @@ class Services:
     view: View
     policy: Policy
     hub: Hub
+    incidents: Book
+    activity: ActivityLog
     queries: Queries | None = None
     executor: Executor | None = None
     messages: Messages | None = None

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.access.policy import Identity
+    from nsqadmin.incidents.model import Open
     from nsqadmin.services import Services
 
 _MOST_SERIES: Final = 500  # series in a saved snapshot
 _MOST_ACTIVITY: Final = 2000
+_MOST_INCIDENTS: Final = 1000
 
 
 def routes(services: Services) -> list[Route]:
@@ -52,6 +54,8 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/api/v2/diagnose", questions.diagnose),
         Route("GET", "/api/v2/diagnose/{topic}", questions.diagnose),
         Route("GET", "/api/v2/diagnose/{topic}/{channel}", questions.diagnose),
+        Route("GET", "/api/v2/incidents", questions.incidents),
+        Route("GET", "/api/v2/incidents/{key}", questions.incident),
         Route("GET", "/api/v2/series", questions.series),
         Route("GET", "/api/v2/activity", questions.activity),
         Route("POST", "/api/v2/plan", changes.plan),
@@ -153,6 +157,22 @@ class _Questions:
         ]
         return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
 
+    async def incidents(self, request: Request) -> Response:
+        """Send the incidents, the worst first, without their findings: each has an address of its own for these."""
+        seen = self._services.incidents.seen_by(identity_of(request).sees)
+        return json_answer(
+            {"taken_at": self._view.snapshot.taken_at, "incidents": [_incident(it) for it in seen[:_MOST_INCIDENTS]]}
+        )
+
+    async def incident(self, request: Request) -> Response:
+        """Send one incident with its findings."""
+        key = str(request.path_params["key"])
+        seen = self._services.incidents.seen_by(identity_of(request).sees)
+        it = next((it for it in seen if it.key == key), None)
+        if it is None:
+            raise HttpError(404, "INCIDENT_NOT_FOUND")
+        return json_answer({**_incident(it), "findings": to_json(it.incident.findings)})
+
     async def series(self, request: Request) -> Response:
         key = request.query_params.get("key", CLUSTER_SERIES)
         if not _sees_series(identity_of(request), key):
@@ -219,6 +239,30 @@ class _Changes:
             if self._services.view.snapshot.node(node) is None:
                 raise HttpError(404, "NODE_NOT_FOUND", details={"reason": node})
         return action
+
+
+def _incident(it: Open) -> dict[str, Any]:
+    incident = it.incident
+    return {
+        "key": it.key,
+        "severity": incident.severity.value,
+        "state": it.state,
+        "cause": incident.cause.kind.value,
+        "rule": incident.cause.rule,
+        "subject": incident.subject,
+        "verdict": incident.verdict,
+        "is_inferred": incident.is_inferred,
+        "is_growing": it.is_growing,
+        "began": it.began,
+        "began_before": it.began_before,
+        "returned": it.returned,
+        "now": to_json(incident.numbers),
+        "then": to_json(it.then),
+        "peak": it.peak,
+        "changes": to_json(it.changes),
+        "acknowledged": to_json(it.acknowledged),
+        "muted": to_json(it.muted),
+    }
 
 
 def action_of(body: dict[str, Any]) -> Action:

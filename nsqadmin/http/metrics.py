@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsqadmin.cluster.model import Snapshot, Topic
+    from nsqadmin.incidents.model import Open
     from nsqadmin.services import Services
 
 
@@ -57,6 +59,7 @@ class _Monitoring:
                 "Share of a core that the last sample took.",
                 sampler.busy_share if sampler is not None else 0.0,
             ),
+            incident_metric(self._services.incidents.seen_by(identity.sees)),
         ]
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]
@@ -96,6 +99,19 @@ def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
             ],
         ),
     ]
+
+
+def incident_metric(incidents: Iterable[Open]) -> Metric:
+    counts = Counter((it.incident.severity.value, it.state) for it in incidents)
+    return _many(
+        "nsqadmin_incidents",
+        "Incidents: findings that have one cause.",
+        [
+            (counts[severity, state], {"severity": severity, "state": state})
+            for severity in (Severity.PROBLEM.value, Severity.WARNING.value)
+            for state in ("open", "acknowledged", "muted")
+        ],
+    )
 
 
 def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
+from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
 from nsqadmin.incidents.index import Index
 from nsqadmin.incidents.model import Cause, CauseKind, Incident
 from nsqadmin.incidents.names import pattern_of
@@ -91,8 +92,12 @@ def _by_dead_node(index: Index) -> _CauseOf:
 
 def _blamed(finding: Finding, index: Index) -> tuple[str, ...]:
     """Return the nodes without which there would be no such finding about a channel."""
-    channel = index.channel(finding) if finding.rule == _NOBODY_THERE else None
-    return () if channel is None else tuple(row.node for row in channel.nodes if row.depth and not row.client_count)
+    channel = index.channel(finding) if finding.rule in (_NOBODY_THERE, UNKNOWN_IN_PART) else None
+    if channel is None:
+        return ()
+    if finding.rule == UNKNOWN_IN_PART:
+        return channel.silent
+    return tuple(row.node for row in channel.nodes if row.depth and not row.client_count)
 
 
 def _by_pattern(finding: Finding) -> Cause | None:

@@ -66,8 +66,8 @@ def without_node(verdict: str, node: str, by: str = "") -> str:
 
 def _of_node(address: str, findings: Sequence[Finding], numbers: Numbers) -> str:
     about = [finding for finding in findings if finding.node == address]
-    verdict = without_node(about[0].verdict, address) if about else "does not answer"
-    further = f", and {counted(len(about) - 1, 'thing')} more" if len(about) > 1 else ""
+    verdict = without_node(about[0].verdict, address).rstrip(".") if about else "does not answer"
+    further = f", and {counted(len(about) - 1, 'more finding')}" if len(about) > 1 else ""
     affected = f"; this affects {counted(numbers.channels, 'channel')}" if numbers.channels else ""
     return f"{verdict}{further}{affected}"
 

@@ -31,9 +31,10 @@ from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
+from nsqadmin.pages.incidents import IncidentPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
-from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
+from nsqadmin.pages.painter import Failure, Painter, page_number, span_of, word_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number
@@ -71,6 +72,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
+        *IncidentPages(services, painter).routes(cached),
         *ActionPages(services, painter).routes(),
     ]
 
@@ -102,9 +104,9 @@ class _Pages:
 
     async def overview(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
-        page = overview.overview(snapshot, self._series_of_channel)
+        incidents = self._services.incidents.seen_by(identity_of(request).sees)
+        page = overview.overview(snapshot, incidents, self._series_of_channel, self._links)
         shown = self._cluster_charts(request, snapshot)
-        sparks = overview.sparks(snapshot, page.findings, self._series_of_channel)
         return self._painter.page(
             request,
             "overview.html",
@@ -113,7 +115,6 @@ class _Pages:
             scope="overview",
             page=page,
             charts=shown,
-            sparks=sparks,
         )
 
     async def topics(self, request: Request) -> Response:

@@ -23,6 +23,9 @@ class Links:
     def node(self, address: str, **arguments: object) -> str:
         return self.to(f"/nodes/{quote(address, safe='')}", **arguments)
 
+    def incident(self, key: str, **arguments: object) -> str:
+        return self.to(f"/incidents/{quote(key, safe='')}", **arguments)
+
     def action(self, kind: str, **arguments: object) -> str:
         return self.to(f"/actions/{kind}", **arguments)
 

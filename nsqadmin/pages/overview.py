@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from nsqadmin.cluster.model import Channel, Finding, Health, Metric, Series, Severity, Snapshot
+from nsqadmin.cluster.model import Channel, Metric, Series, Severity, Snapshot
+from nsqadmin.incidents.book import in_view
 from nsqadmin.pages import numbers
 from nsqadmin.pages.charts import spark
+from nsqadmin.pages.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.pages.topics import trouble
 
-MOST_FINDINGS: Final = 50
-TOP: Final = 10
-MOST_REMARKS: Final = 20
+if TYPE_CHECKING:
+    from nsqadmin.incidents.model import Open
+    from nsqadmin.pages.links import Links
+
+TOP: Final = 5
 
 SeriesOf = Callable[[str, str], Series | None]  # of a channel, by topic and name
 
@@ -51,60 +55,33 @@ class Overview:
     verdict: str
     nodes_up: int
     lookupds_up: int
-    findings: tuple[Finding, ...]
-    left_out: int
-    remarks: tuple[Finding, ...]
+    incidents: Listing
     slowest: Channel | None
     tops: tuple[Top, ...]
 
 
-def overview(snapshot: Snapshot, series_of: SeriesOf) -> Overview:
-    wrong = [finding for finding in snapshot.findings if finding.severity is not Severity.INFO]
-    remarks = [finding for finding in snapshot.findings if finding.severity is Severity.INFO]
+def overview(snapshot: Snapshot, incidents: tuple[Open, ...], series_of: SeriesOf, links: Links) -> Overview:
+    attention, _, _ = in_view(incidents)
     channels = [channel for topic in snapshot.topics for channel in topic.channels]
     draining = [channel for channel in channels if channel.drain_time]
     return Overview(
-        kind=_kind(snapshot),
-        verdict=verdict(snapshot),
+        kind=_kind(snapshot, attention),
+        verdict=verdict(attention, is_first=not snapshot.index),
         nodes_up=sum(node.is_reachable for node in snapshot.nodes),
         lookupds_up=sum(lookupd.is_reachable for lookupd in snapshot.lookupds),
-        findings=tuple(wrong[:MOST_FINDINGS]),
-        left_out=max(0, len(wrong) - MOST_FINDINGS),
-        remarks=tuple(remarks[:MOST_REMARKS]),
+        incidents=listing(incidents, links, most=MOST_CARDS),
         slowest=max(draining, key=lambda channel: channel.drain_time or 0.0, default=None),
         tops=_tops(channels, series_of),
     )
 
 
-def verdict(snapshot: Snapshot) -> str:
-    """Put the findings into words: `2 problems, 1 warning`, or `All is well`."""
-    if not snapshot.index:
-        return "Waiting for the first answers"
-    problems = _number(snapshot.findings, Severity.PROBLEM)
-    warnings = _number(snapshot.findings, Severity.WARNING)
-    parts = [numbers.several(number, word) for number, word in ((problems, "problem"), (warnings, "warning")) if number]
-    return ", ".join(parts) or "All is well"
-
-
-def sparks(snapshot: Snapshot, findings: Iterable[Finding], series_of: SeriesOf) -> Mapping[str, tuple[str, str]]:
-    """Return small charts of depth for findings about channels, by the finding's key."""
-    return {
-        finding.key: spark(series_of(finding.topic, finding.channel), Metric.DEPTH)
-        for finding in findings
-        if finding.topic and finding.channel
-    }
-
-
-def _kind(snapshot: Snapshot) -> str:
-    if _number(snapshot.findings, Severity.PROBLEM) or any(node.health is Health.DOWN for node in snapshot.nodes):
+def _kind(snapshot: Snapshot, attention: Iterable[Open]) -> str:
+    severities = {it.incident.severity for it in attention}
+    if Severity.PROBLEM in severities:
         return "problem"
-    if _number(snapshot.findings, Severity.WARNING) or snapshot.unanswered:
+    if Severity.WARNING in severities or snapshot.unanswered:
         return "warning"
     return "ok" if snapshot.index else "info"
-
-
-def _number(findings: Iterable[Finding], severity: Severity) -> int:
-    return sum(finding.severity is severity for finding in findings)
 
 
 def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:

@@ -33,7 +33,8 @@ class PageCache:
             if not self._may_be_kept(request):
                 return await make(request)
             self._begin(self._services.view.snapshot.index)
-            key = request.url.path, request.url.query, identity_of(request), self._services.options
+            version = self._services.incidents.version
+            key = request.url.path, request.url.query, identity_of(request), self._services.options, version
             if (kept := self._pages.get(key)) is not None:
                 return HTMLResponse(kept)
             index = self._index

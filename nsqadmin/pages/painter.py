@@ -14,6 +14,7 @@ from common.version import suite_version
 from nsqadmin.actions.taking_back import is_light
 from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
 from nsqadmin.http.responses import identity_of, text_answer
+from nsqadmin.incidents.book import in_view
 from nsqadmin.pages import rendering
 from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.links import Links
@@ -82,6 +83,7 @@ class Painter:
     ) -> Response:
         identity = identity_of(request)
         now = snapshot.taken_at if self._is_still else time.time()
+        attention, _, _ = in_view(self._services.incidents.seen_by(identity.sees))
         states = {node.address: HEALTH[node.health] for node in snapshot.nodes}
         context = {
             "snapshot": snapshot,
@@ -93,7 +95,8 @@ class Painter:
             "notices": notices,
             "is_still": self._is_still,
             "version": f"nsqadmin {suite_version()}",
-            "trouble_count": sum(finding.severity is Severity.PROBLEM for finding in snapshot.findings),
+            "trouble_count": sum(it.incident.severity is Severity.PROBLEM for it in attention),
+            "said": {it.incident.subject for it in attention} if scope == "overview" else (),
             "who": self._who(identity),
             "who_title": self._who_title(identity),
             "glossary": GLOSSARY,
@@ -138,6 +141,11 @@ class Painter:
 
 def span_of(request: Request) -> str:
     return word_of(request, "span", tuple(Span))
+
+
+def page_number(request: Request) -> int:
+    text = request.query_params.get("page", "1")
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
 
 
 def word_of(request: Request, name: str, known: Sequence[str]) -> str:

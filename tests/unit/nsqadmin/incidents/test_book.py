@@ -217,5 +217,5 @@ def test_begins_and_marks_survive_a_restart() -> None:
 
 @pytest.mark.parametrize("dumped", [None, [], {}, {"format": 2}, {"format": 1, "records": [7]}])
 def test_a_file_of_something_else_is_refused(dumped: object) -> None:
-    with pytest.raises(ValueError, match="expected|missing"):
+    with pytest.raises(ValueError, match=r"expected|missing"):
         Book().load(dumped)

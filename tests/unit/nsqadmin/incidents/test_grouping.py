@@ -109,6 +109,20 @@ def test_everything_about_a_node_that_is_down_is_one_incident() -> None:
     assert (other.subject, len(other.findings)) == ("n2:4151", 1)
 
 
+def test_channels_that_only_lack_a_silent_node_are_part_of_its_incident() -> None:
+    parts = [channel(channel_node(depth=1), topic="t", name=name, silent=("n1:4151",)) for name in ("a", "b", "c", "d")]
+    findings = (
+        finding("D16", node="n1:4151"),
+        *(finding("D17", Severity.WARNING, topic="t", channel=it.name) for it in parts[:3]),
+        finding("D3", topic="t", channel="d", is_frozen=True),
+    )
+    picture = snapshot(topic(*parts), nodes=(node(health=Health.DOWN, depth=900),), findings=findings)
+    down, frozen = group(picture)
+    assert (down.subject, down.numbers.channels, down.numbers.waiting) == ("n1:4151", 3, 900)
+    assert down.verdict.endswith("this affects 3 channels")
+    assert [it.rule for it in frozen.findings] == ["D3"]
+
+
 def test_the_same_verdict_about_many_nodes_is_one_incident() -> None:
     names = [f"n{number}:4151" for number in range(5)]
     findings = tuple(

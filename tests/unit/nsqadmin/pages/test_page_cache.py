@@ -21,7 +21,12 @@ class Site:
         self.made = 0
         self.status = status
         snapshot = SimpleNamespace(index=1)
-        self.services = cast("Any", SimpleNamespace(view=SimpleNamespace(snapshot=snapshot), options="options"))
+        self.services = cast(
+            "Any",
+            SimpleNamespace(
+                view=SimpleNamespace(snapshot=snapshot), options="options", incidents=SimpleNamespace(version=0)
+            ),
+        )
         self.page = PageCache(self.services)(self._make)
 
     async def _make(self, request: Request) -> Response:
@@ -42,6 +47,13 @@ def test_a_page_is_made_once_for_each_sample() -> None:
     site = Site()
     assert [site.get(), site.get()] == [b"1", b"1"]
     site.services.view.snapshot.index = 2
+    assert site.get() == b"2"
+
+
+def test_a_page_is_made_again_when_somebody_has_marked_an_incident() -> None:
+    site = Site()
+    site.get()
+    site.services.incidents.version += 1
     assert site.get() == b"2"
 
 

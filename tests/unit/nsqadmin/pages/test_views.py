@@ -16,7 +16,9 @@ from nsqadmin.cluster.model import (
     Producer,
     Rates,
     Severity,
+    Snapshot,
 )
+from nsqadmin.incidents.book import Book
 from nsqadmin.pages.details import (
     channel_details,
     client_groups,
@@ -28,7 +30,7 @@ from nsqadmin.pages.details import (
 )
 from nsqadmin.pages.jump import find
 from nsqadmin.pages.links import Links
-from nsqadmin.pages.overview import overview, verdict
+from nsqadmin.pages.overview import Overview, overview
 from nsqadmin.pages.rendering import Static, breakable, drain, latency
 from nsqadmin.pages.status import Standing, seen_by
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
@@ -43,16 +45,22 @@ def a_finding(severity: Severity, **about: str) -> Finding:
 # The overview
 
 
+def shown(picture: Snapshot) -> Overview:
+    book = Book()
+    book.observe(picture)
+    return overview(picture, book.open(), lambda *_: None, LINKS)
+
+
 def test_the_verdict_counts_what_is_wrong() -> None:
-    findings = (a_finding(Severity.PROBLEM), a_finding(Severity.WARNING), a_finding(Severity.INFO))
-    assert verdict(snapshot(findings=findings)) == "1 problem, 1 warning"
-    assert verdict(snapshot()) == "All is well"
-    assert verdict(snapshot(index=0)) == "Waiting for the first answers"
+    findings = tuple(a_finding(severity, topic=severity.value) for severity in Severity)
+    assert shown(snapshot(findings=findings)).verdict == "1 problem, 1 warning"
+    assert shown(snapshot()).verdict == "All is well"
+    assert shown(snapshot(index=0)).verdict == "Waiting for the first answers"
 
 
 def test_remarks_need_no_attention() -> None:
-    page = overview(snapshot(findings=(a_finding(Severity.INFO, topic="t"),)), lambda *_: None)
-    assert (page.kind, page.findings, len(page.remarks)) == ("ok", (), 1)
+    page = shown(snapshot(findings=(a_finding(Severity.INFO, topic="t"),)))
+    assert (page.kind, page.incidents.cards, len(page.incidents.remarks)) == ("ok", (), 1)
 
 
 def test_the_tops_rank_channels() -> None:
@@ -64,7 +72,7 @@ def test_the_tops_rank_channels() -> None:
             channel(channel_node(depth=0), name="c"),
         )
     )
-    tops = overview(picture, lambda *_: None).tops
+    tops = shown(picture).tops
     assert [[row.name for row in top.rows] for top in tops] == [["b", "a"], ["b"], ["b"], ["b"]]
     assert tops[3].rows[0].value == "20 %"
 
