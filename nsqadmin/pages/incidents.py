@@ -31,10 +31,10 @@ _MOST: Final = 100  # incidents or findings on a page
 _MOST_CHARTS: Final = 3
 _TEXT: Final = ".txt"
 _DONE: Final = {
-    "acknowledge": ("acknowledge_incident", "acknowledged"),
-    "unacknowledge": ("unacknowledge_incident", "took back the acknowledgement of"),
-    "mute": ("mute_incident", "muted"),
-    "unmute": ("unmute_incident", "unmuted"),
+    "acknowledge": ("acknowledge_incident", "acknowledge", "You acknowledged it"),
+    "unacknowledge": ("unacknowledge_incident", "take back the acknowledgement of", "It is no longer acknowledged"),
+    "mute": ("mute_incident", "mute", "You muted it"),
+    "unmute": ("unmute_incident", "unmute", "It is no longer muted"),
 }
 
 
@@ -143,7 +143,7 @@ class IncidentPages:
             snapshot,
             it=it,
             done=done,
-            what=_DONE[do][1],
+            said=_DONE[do][2],
             until=until,
         )
 
@@ -162,12 +162,12 @@ class IncidentPages:
     def _note(self, request: Request, it: Open, do: str, note: str, *, result: str) -> None:
         """Write what a user did into the activity. A topic's name in it decides who may read the entry."""
         caller = caller_of(request)
-        what, said = _DONE[do]
+        what, verb, _ = _DONE[do]
         findings = it.incident.findings
         entry = Activity(
             at=time.time(),
             what=what,
-            text=f"{said} “{it.incident.title}”{f': {note}' if note else ''}",
+            text=f"{verb} “{it.incident.title}”{f': {note}' if note else ''}",
             user=caller.identity.user,
             remote=caller.remote,
             topic=findings[0].topic,
