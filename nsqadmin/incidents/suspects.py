@@ -14,15 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.cluster.model import Channel, Client, Finding, Severity, Snapshot, Topic
+from nsqadmin.diagnosis.clients import NEEDS_ATTENTION, Condition, judged
 from nsqadmin.incidents.model import Cause, CauseKind
 from nsqadmin.incidents.names import pattern_of
 
 if TYPE_CHECKING:
     from nsqadmin.incidents.index import Index
 
-RULES: Final = frozenset(("D5", "D7", "D8", "D9"))  # those that accuse handlers
-_FULL: Final = 0.9  # share of the ready count that is in flight
-_FAILING: Final = 0.2  # share of deliveries that is requeued
+_ACCUSED: Final[Mapping[str, frozenset[Condition]]] = {
+    "D5": frozenset((Condition.NOT_READY,)),
+    "D7": frozenset((Condition.STUCK,)),
+    "D8": frozenset((Condition.FAILING,)),
+    "D9": NEEDS_ATTENTION,
+    "D18": frozenset((Condition.FAILING,)),
+}
+RULES: Final = _ACCUSED.keys()  # those that accuse handlers
 
 
 def _program(client: Client) -> str:
@@ -53,20 +59,9 @@ def causes_of(findings: Iterable[Finding], index: Index) -> Mapping[int, Cause]:
     return causes
 
 
-def suspects(finding: Finding, channel: Channel) -> list[Client]:
+def suspects(finding: Finding, channel: Channel, now: float) -> list[Client]:
     """Return the channel's clients that the finding accuses."""
-    clients = channel.clients or ()
-    match finding.rule:
-        case "D5":
-            return [client for client in clients if not client.ready_count]
-        case "D7":
-            return [client for client in clients if client.in_flight_count and not client.finish_rate]
-        case "D8":
-            return [client for client in clients if _fails(client)]
-        case "D9":
-            full = [client for client in clients if client.ready_count and _is_full(client)]
-            return [min(full, key=lambda client: client.finish_rate or 0.0)] if full else []
-    return []
+    return [it.client for it in judged(channel, now) if it.condition in _ACCUSED[finding.rule]]
 
 
 def _accusations(findings: Iterable[Finding], index: Index) -> Iterator[_Accusation]:
@@ -74,7 +69,7 @@ def _accusations(findings: Iterable[Finding], index: Index) -> Iterator[_Accusat
         if finding.rule not in RULES or finding.severity is Severity.INFO:
             continue
         channel = index.channel(finding)
-        if channel is not None and (accused := suspects(finding, channel)):
+        if channel is not None and (accused := suspects(finding, channel, index.snapshot.taken_at)):
             yield _Accusation(finding, channel, accused)
 
 
@@ -109,12 +104,3 @@ def _clients(topics: Iterable[Topic]) -> Iterator[Client]:
             if channel.client_count:
                 for row in channel.nodes:
                     yield from row.clients or ()
-
-
-def _is_full(client: Client) -> bool:
-    return client.in_flight_count >= max(1, _FULL * client.ready_count)
-
-
-def _fails(client: Client) -> bool:
-    requeued = client.requeue_rate or 0.0
-    return requeued > _FAILING * (requeued + (client.finish_rate or 0.0))

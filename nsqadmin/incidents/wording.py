@@ -28,6 +28,7 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D13": ("has messages but no channel", "have messages but no channel"),
     "D14": ("has messages that nsqd does not hand over", "have messages that nsqd does not hand over"),
     "D15": ("holds more messages than memory", "hold more messages than memory"),
+    "D18": ("has a consumer that fails", "have consumers that fail"),
     "D17": ("is unknown in part", "are unknown in part"),
 }
 
@@ -43,6 +44,7 @@ _HANDLERS: Final[Mapping[str, str]] = {
     "D7": "hang",
     "D8": "requeue",
     "D9": "are slow",
+    "D18": "requeue",
 }
 
 

@@ -34,7 +34,7 @@ from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.incidents import IncidentPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
-from nsqadmin.pages.painter import Failure, Painter, page_number, span_of, word_of
+from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number

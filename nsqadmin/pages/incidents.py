@@ -15,7 +15,8 @@ from nsqadmin.incidents.model import Mark, Open
 from nsqadmin.pages import charts
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.incident_cards import Filter, as_text, card_of, listing, time_line
-from nsqadmin.pages.painter import Failure, page_number, span_of, word_of
+from nsqadmin.pages.painter import Failure, span_of, word_of
+from nsqadmin.pages.tables import page_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,7 @@ class IncidentPages:
         text = as_text(it, now=time.time(), url=_url(request, self._links.incident(it.key)))
         if key.endswith(_TEXT):
             return text_answer(text, v1=False)
-        number = page_number(request)
+        number = max(1, page_number(request))
         findings = it.incident.findings
         return self._painter.page(
             request,

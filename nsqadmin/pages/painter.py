@@ -143,11 +143,6 @@ def span_of(request: Request) -> str:
     return word_of(request, "span", tuple(Span))
 
 
-def page_number(request: Request) -> int:
-    text = request.query_params.get("page", "1")
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) else 1
-
-
 def word_of(request: Request, name: str, known: Sequence[str]) -> str:
     """Return the argument if it is one of the known words, otherwise the first of them."""
     word = request.query_params.get(name, "")
