@@ -30,17 +30,6 @@ class Primary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    open: Open
-    href: str
-    now_and_then: str  # "12,031 waiting, 1,200 when it began"
-    names: tuple[tuple[str, str], ...]  # the first of its members, with their links
-    others: int  # further members
-    reason: Activity | None  # the last change before it began
-    primary: Primary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """A line of an incident's time line."""
 
@@ -48,6 +37,17 @@ class Moment:
     text: str
     who: str = ""
     is_begin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    open: Open
+    href: str
+    now_and_then: str  # "12,031 waiting, 1,200 when it began"
+    names: tuple[tuple[str, str], ...]  # the first of its members, with their links
+    others: int  # further members
+    reason: Moment | None  # the last change before it began
+    primary: Primary
 
 
 def cards_of(incidents: Iterable[Open], links: Links) -> tuple[Card, ...]:
@@ -64,7 +64,7 @@ def card_of(it: Open, links: Links) -> Card:
         now_and_then=now_and_then(it),
         names=shown,
         others=len(members) - len(shown) if is_many else 0,
-        reason=it.changes[-1] if it.changes else None,
+        reason=_change(it.changes[-1]) if it.changes else None,
         primary=primary(it, links),
     )
 
@@ -110,8 +110,7 @@ def time_line(it: Open) -> tuple[Moment, ...]:
 
 
 def _moments(it: Open) -> Iterator[Moment]:
-    for entry in it.changes:
-        yield Moment(at=entry.at, text=entry.text, who=_who(entry))
+    yield from map(_change, it.changes)
     before = "It was there when nsqadmin started" if it.began_before else "It began"
     yield Moment(at=it.began, text=f"{before}{_with_numbers(it.then)}", is_begin=True)
     if it.peak is not None and it.then is not None and it.peak > max(it.then.waiting, it.incident.numbers.waiting):
@@ -122,7 +121,13 @@ def _moments(it: Open) -> Iterator[Moment]:
         yield Moment(at=mark.at, text=f"Muted until {numbers.moment(mark.until)}{_with_note(mark.note)}", who=mark.by)
 
 
+def _change(entry: Activity) -> Moment:
+    return Moment(at=entry.at, text=entry.text, who=_who(entry))
+
+
 def _who(entry: Activity) -> str:
+    if entry.is_outside:
+        return f"{entry.user or 'somebody'}, outside nsqadmin"
     return (entry.user or "anybody") if entry.is_action else ""
 
 

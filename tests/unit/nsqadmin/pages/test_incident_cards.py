@@ -60,7 +60,8 @@ def test_a_card_has_the_numbers_then_and_now() -> None:
 
 def test_a_card_has_the_last_change_and_where_to_go_on() -> None:
     card = card_of(opened(), LINKS)
-    assert card.reason == PAUSED
+    assert card.reason is not None
+    assert (card.reason.text, card.reason.who, card.reason.at) == (PAUSED.text, "ana", PAUSED.at)
     assert (card.primary.label, card.primary.href) == ("Show the channel", "/nsq/topics/orders/c")
     assert card.href == f"/nsq/incidents/{card.open.key}"
 
