@@ -31,6 +31,7 @@ from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
+from nsqadmin.pages.happenings import folded
 from nsqadmin.pages.incidents import IncidentPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
@@ -264,7 +265,7 @@ class _Pages:
             snapshot,
             current="Activity",
             scope="overview",
-            page=rows[:500],
+            page=folded(rows)[:500],
             wanted=wanted,
             kind=kind,
         )

@@ -138,7 +138,7 @@ def test_with_forced_colours_states_and_charts_are_still_there(still_page: Brows
     canvas_text = "const it = document.createElement('i'); it.style.color = 'CanvasText'; document.body.append(it);"
     expected = still_page.run(f"{canvas_text} return getComputedStyle(it).color")
     assert still_page.run("return getComputedStyle(document.querySelector('.chart .line')).stroke") == expected
-    assert still_page.run("return getComputedStyle(document.querySelector('.finding')).borderLeftWidth") != "0px"
+    assert still_page.run("return getComputedStyle(document.querySelector('.incident')).borderLeftWidth") != "0px"
     shot(still_page, "overview-forced-colours")
 
 

@@ -17,6 +17,7 @@ from nsqadmin.cluster.model import (
     Rates,
     Severity,
     Snapshot,
+    TopicNode,
 )
 from nsqadmin.incidents.book import Book
 from nsqadmin.pages.details import (
@@ -153,6 +154,17 @@ def test_the_directory_shows_what_not_all_know() -> None:
     assert [(it.name, it.known) for it in page.disagreements] == [("u", (True, False))]
     assert [it.name for it in page.inactive] == ["u"]
     assert page.tombstones == (("t", "n1:4151"),)
+
+
+def test_names_that_are_missing_for_one_reason_are_one_row() -> None:
+    names = tuple(f"t{number}" for number in range(100))
+    lookupds = (
+        Lookupd(address="l1:4161", health=Health.OK, topics=(*names, "shared"), nodes=("n1:4151", "n2:4151")),
+        Lookupd(address="l2:4161", health=Health.OK, topics=("shared",), nodes=("n2:4151",)),
+    )
+    topics = [topic(name=name, nodes=(TopicNode(node="n1:4151"),)) for name in names]
+    (row,) = lookup_page(snapshot(*topics, topic(name="shared"), lookupds=lookupds), LINKS).disagreements
+    assert (row.name, row.kind, row.known, len(row.members)) == ("n1:4151", "node", (True, False), 100)
 
 
 @pytest.mark.parametrize("shares", [(0.99, 0.5), (0.5, 0.99)])

@@ -1,0 +1,128 @@
+"""The first page in an outage: what is seen without scrolling, on a phone, with the keyboard, and while it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.conftest import ARTEFACTS, prepared
+from tests.browser.test_pages import LOOKS, axe_core, serious_violations
+from tests.support.browser import Browser
+from tests.support.outage import outage
+from tests.support.process import Nsqadmin, eventually
+
+pytestmark = pytest.mark.e2e
+
+PATTERN = "tenant_*.events/indexer"
+BOTTOMS = "return [...document.querySelectorAll(arguments[0])].map((it) => it.getBoundingClientRect().bottom)"
+
+
+@pytest.fixture(scope="module")
+def outage_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
+    from nsqadmin.cluster.model import Recording
+    from nsqadmin.cluster.recording import encode
+
+    file = tmp_path_factory.mktemp("snapshot") / "outage.json"
+    file.write_bytes(encode(Recording(snapshot=outage())))
+    with Nsqadmin(f"snapshot={file}") as it:
+        yield it
+        assert "Traceback" not in it.log
+
+
+@pytest.fixture
+def outage_page(chromium: Browser, outage_admin: Nsqadmin) -> Iterator[Browser]:
+    yield from prepared(chromium, outage_admin)
+
+
+def key_of(admin: Nsqadmin, subject: str) -> str:
+    def found() -> str | None:
+        incidents = admin.json("GET", "/api/v2/incidents").json["incidents"]
+        return next((it["key"] for it in incidents if it["subject"] == subject), None)
+
+    return str(eventually(found))
+
+
+def test_causes_and_the_highest_are_seen_without_scrolling(outage_page: Browser) -> None:
+    outage_page.look(width=1400, height=900)
+    outage_page.open("/")
+    outage_page.screenshot(ARTEFACTS / "outage.png")
+    cards = outage_page.run(BOTTOMS, ".home-incidents > .incidents > .incident")
+    assert 3 <= len(cards) <= 8
+    assert max(cards) <= 900
+    headings = outage_page.run(BOTTOMS, ".tops h2")
+    assert len(headings) == 4
+    assert max(headings) <= 900
+    assert outage_page.text("main").count("does not answer") == 1
+
+
+def test_a_phone_does_not_scroll_for_ever(outage_page: Browser) -> None:
+    outage_page.look(width=400, height=900)
+    outage_page.open("/")
+    assert outage_page.run("return document.documentElement.scrollWidth") <= 400
+    assert outage_page.run("return document.documentElement.scrollHeight") < 4000  # it was 13,414
+
+
+@pytest.mark.parametrize("path", ["/incidents", "/incidents?severity=info", "/incidents/KEY", "/incidents/KEY/mark"])
+def test_the_pages_fit_and_are_accessible_in_both_themes(
+    outage_page: Browser, outage_admin: Nsqadmin, path: str
+) -> None:
+    axe = axe_core()
+    path = path.replace("KEY", key_of(outage_admin, PATTERN))
+    for width, scheme in LOOKS:
+        outage_page.look(width=width, height=900, scheme=scheme)
+        outage_page.open(path)
+        assert outage_page.run("return document.documentElement.scrollWidth") <= width
+        assert outage_page.count("h1") == 1
+        assert serious_violations(outage_page, axe) == []
+
+
+def test_an_incident_is_complete_without_a_script(outage_page: Browser, outage_admin: Nsqadmin) -> None:
+    outage_page.allow_scripts(False)
+    outage_page.open("/")
+    outage_page.click_text(PATTERN, ".incident .says a")
+    assert "38 channels have no consumer" in outage_page.text("h1")
+    assert "Time line" in outage_page.text("main")
+    outage_page.click_text("plain text", "a")
+    assert outage_page.text("body").startswith(f"PROBLEM: {PATTERN}: 38 channels have no consumer")
+    assert all("favicon" in it for it in outage_page.complaints())  # browsers ask for one where a page names none
+
+
+def test_an_incident_is_acknowledged_with_the_keyboard(page: Browser, admin: Nsqadmin) -> None:
+    key = key_of(admin, "orders/fraud")
+    page.open(f"/incidents/{key}")
+    page.run("document.querySelector('.actions a[href*=acknowledge]').focus()")
+    page.press("enter")
+    page.wait("document.querySelector('#dialog').open")
+    page.run("document.querySelector('#note').focus()")
+    page.press("looking at it", "enter")
+    page.wait_for_text("You acknowledged it", "#dialog")
+    page.press("enter")  # Close has the focus
+    page.wait_for_text("looking at it", "[data-live='marks']")
+    page.open("/")
+    page.wait_for_text("looking at it", ".incident")
+
+
+def test_the_text_is_copied(page: Browser, admin: Nsqadmin) -> None:
+    page.open(f"/incidents/{key_of(admin, 'orders/fraud')}")
+    assert page.text("pre[data-copy]").startswith("PROBLEM: orders/fraud: ")
+    assert page.count("pre[data-copy] + .copy") == 1
+
+
+def test_cards_stay_where_they_are_under_the_pointer_and_the_page_does_not_jump(page: Browser) -> None:
+    page.look(width=1400, height=900)
+    page.open("/")
+    page.run(
+        "window.shift = 0; new PerformanceObserver((list) => { for (const it of list.getEntries()) window.shift += it.value; })"
+        ".observe({type: 'layout-shift', buffered: false})"
+    )
+    page.run("document.querySelector('.incident a').focus(); window.held = document.activeElement")
+    taken = page.run("return document.querySelector('#asof').title || document.body.dataset.taken")
+    page.press("r")
+    page.wait("document.querySelector('#announce').textContent === 'All nodes were asked'")
+    assert taken
+    assert page.run("return window.held.isConnected && document.activeElement === window.held")
+    page.run("document.activeElement.blur(); document.querySelector('#announce').textContent = ''")
+    page.press("r")
+    page.wait("document.querySelector('#announce').textContent === 'All nodes were asked'")
+    assert page.run("return window.shift") < 0.05
