@@ -38,7 +38,7 @@ from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.status import Standing
-from nsqadmin.pages.tables import page_number
+from nsqadmin.pages.tables import page_number, part_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -265,7 +265,7 @@ class _Pages:
             snapshot,
             current="Activity",
             scope="overview",
-            page=folded(rows)[:500],
+            page=part_of(folded(rows), page_number(request)),
             wanted=wanted,
             kind=kind,
         )

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Value = float | int | str | tuple[Any, ...] | None
 Key = Callable[[Any], Value]
 
-PER_PAGE: Final = 100  # rows
+PER_PAGE: Final = 50  # rows; on a phone each of them is a card
 _WORST_FIRST: Final = {"problem": 0, "warning": 1, "info": 2, "muted": 3, "ok": 4}
 _PASSING: Final = frozenset(("fresh", "page"))  # arguments that a link to the same page sorted otherwise leaves out
 
@@ -104,6 +104,17 @@ KEYS: Final[Mapping[str, Mapping[str, Key]]] = {
         "consumers": of_the("client_count"),
     },
     "topic-nodes": {**_OF_NODES, "data": of_the("message_bytes")},
+    "node-topics": {
+        "name": of_the("topic.name"),
+        "depth": lambda row: row.on.depth + sum(on.depth for _, on in row.channels),
+        "disk": lambda row: row.on.backend_depth + sum(on.backend_depth for _, on in row.channels),
+        "inflight": lambda row: sum(on.in_flight_count for _, on in row.channels),
+        "deferred": lambda row: sum(on.deferred_count for _, on in row.channels),
+        "requeued": lambda row: sum(on.requeue_count for _, on in row.channels),
+        "timed-out": lambda row: sum(on.timeout_count for _, on in row.channels),
+        "messages": of_the("on.message_count"),
+        "consumers": lambda row: sum(on.client_count for _, on in row.channels),
+    },
     "producers": {
         "producer": of_the("producer.hostname"),
         "address": of_the("producer.remote_address"),

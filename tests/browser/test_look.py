@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
 
+from nsqadmin.cluster.model import Activity
+from nsqadmin.cluster.recording import encode
+from tests.browser.conftest import prepared
 from tests.support.browser import Browser
+from tests.support.demo import demo
+from tests.support.picture import NOW
+from tests.support.process import Nsqadmin
 
 pytestmark = pytest.mark.e2e
 
@@ -233,12 +242,41 @@ def test_on_a_phone_a_bar_and_its_number_are_on_one_line(still_page: Browser) ->
     assert max(apart) < 0
 
 
-def test_on_a_phone_a_page_of_topics_ends(still_page: Browser) -> None:
-    """50 topics with two channels each; without pages it was 31,000 pixels for a hundred topics."""
-    still_page.look(width=400)
-    still_page.open("/topics")
-    heights = still_page.run(
-        "const height = (it) => document.querySelector(it).getBoundingClientRect().height + 8;"
-        "return [height('tr.topic'), height('tr.channel')]"
+@pytest.fixture(scope="module")
+def big_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
+    """Run nsqadmin on a recording of 300 topics with two channels each, and of 400 actions."""
+    it = demo()
+    (billing, *_), (_, *rest) = it.snapshot.topics[3].channels, it.snapshot.topics
+    topics = tuple(
+        replace(
+            rest[2],
+            name=f"tenant_{at:03}.events",
+            channels=tuple(replace(billing, topic=f"tenant_{at:03}.events", name=name) for name in ("index", "mail")),
+        )
+        for at in range(300)
     )
-    assert 50 * (heights[0] + 2 * heights[1]) < 16_000
+    deeds = tuple(
+        Activity(at=NOW - at, what="pause_channel", text=f"paused {at}", user="ana", topic="t", result="ok")
+        for at in range(400)
+    )
+    file = tmp_path_factory.mktemp("big") / "big.json"
+    file.write_bytes(encode(replace(it, snapshot=replace(it.snapshot, topics=topics, _by_name={}), activity=deeds)))
+    with Nsqadmin(f"snapshot={file}") as admin:
+        yield admin
+
+
+@pytest.mark.parametrize(("path", "rows"), [("/topics", 150), ("/activity", 50), ("/consumers?group=none", 50)])
+def test_on_a_phone_a_page_of_a_large_cluster_ends(
+    chromium: Browser, big_admin: Nsqadmin, path: str, rows: int
+) -> None:
+    """Topics had 31,000 pixels and Activity 50,000."""
+    for page in prepared(chromium, big_admin):
+        page.look(width=400)
+        page.open(path)
+        assert page.count("main tbody tr[data-row]") == rows
+        assert page.run("return document.documentElement.scrollHeight") < 16_000
+        first = page.text("main tbody tr th")
+        page.click_text("Next", "main .pager a")
+        page.wait("document.querySelector('.pager')?.innerText.includes('Page 2 of')")
+        assert page.text("main tbody tr th") != first or path.startswith("/consumers")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
