@@ -160,6 +160,21 @@ def test_d9_one_slow_consumer(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None
         assert wait_for(admin, "D9", f"{a_topic}/c") == "One slow consumer: slow"
 
 
+def test_how_long_a_consumer_has_had_its_oldest_message_is_told(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
+    consumer_of(node, a_topic, 1, client_id="holder", hostname="holder", msg_timeout=600_000)
+    consumer_of(node, a_topic, 0, client_id="idler", hostname="idler")
+    publish(node, a_topic)
+
+    def ages() -> dict[str, float | None]:
+        rows = admin.json("GET", f"/api/v2/topics/{a_topic}/c").json.get("nodes", ())
+        return {it["client_id"]: it["oldest_in_flight"] for row in rows for it in row["clients"] or ()}
+
+    eventually(lambda: (ages().get("holder") or 0.0) > 1.0, LIMIT)
+    assert ages()["idler"] is None
+    page = admin.http("GET", f"/topics/{a_topic}/c?tab=consumers").body.decode()
+    assert page.index("idler") < page.index("holder")  # RDY 0 is worse than to be busy
+
+
 def test_d10_deferred(admin: Nsqadmin, node: Nsqd, a_topic: str) -> None:
     for _ in range(12):
         node.post(f"/pub?topic={a_topic}&defer=600000", b"later")
