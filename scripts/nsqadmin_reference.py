@@ -55,6 +55,7 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         messages.Published,
         messages.ReplayPlan,
         messages.ReplayReceipt,
+        messages.Redelivered,
     ),
 }
 _WORDS: Final[Mapping[Any, str]] = {

@@ -24,6 +24,7 @@ from nsqadmin.messages.model import Found, Page, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
 from nsqadmin.messages.reading import MOST
 from nsqadmin.messages.searching import NEWEST, Search
+from nsqadmin.messages.selection import BadSelection, Selection, parse_selection
 from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
 from nsqadmin.messages.walk import BadCursor, parse_cursor
 
@@ -47,6 +48,7 @@ def routes(messages: Messages, view: View) -> list[Route]:
         Route("GET", "/api/v2/logs/{topic}", endpoints.logs),
         Route("GET", "/api/v2/tail/{topic}", endpoints.tail),
         Route("POST", "/api/v2/publish", endpoints.publish),
+        Route("POST", "/api/v2/redeliver", endpoints.redeliver),
         Route("POST", "/api/v2/replay/plan", endpoints.plan_replay),
         Route("POST", "/api/v2/replay", endpoints.replay),
     ]
@@ -167,6 +169,16 @@ class _Endpoints:
         plan = await self._plan(request, await self._object(request))
         return json_answer(to_json(await self._messages.replay(plan, caller_of(request))))
 
+    async def redeliver(self, request: Request) -> Response:
+        """Deliver `{"topic":"t","channel":"c","messages":"12@n1:4151 30-40@n1:4151"}` to this channel once more."""
+        require(request, Right.OPERATE)
+        body = await self._object(request)
+        topic = _word(body, "topic")
+        require(request, Right.OPERATE, topic)
+        selection = selection_of(_word(body, "messages"))
+        results = await self._messages.redeliver(topic, _word(body, "channel"), selection, caller_of(request))
+        return json_answer({"nodes": to_json(results)})
+
     async def _plan(self, request: Request, body: Mapping[str, Any]) -> Any:
         topic, target = _word(body, "topic"), _word(body, "target")
         identity = require(request, Right.PAYLOAD, topic)
@@ -215,6 +227,13 @@ def filter_of(text: str) -> Filter:
         return parse_filter(text)
     except BadFilter as error:
         raise HttpError(400, "INVALID_ARG_FILTER", details={"reason": str(error)}) from error
+
+
+def selection_of(text: str) -> Selection:
+    try:
+        return parse_selection(text)
+    except BadSelection as error:
+        raise HttpError(400, "INVALID_MESSAGES", details={"reason": str(error)}) from error
 
 
 def bodies_of(body: Mapping[str, Any]) -> list[bytes]:

@@ -25,7 +25,7 @@ _CONDITION: Final = re.compile(
 )
 _AND: Final = re.compile(r"and\s+", re.IGNORECASE)
 _OF_MESSAGE: Final = ("size", "sequence", "delay")
-_MISSING: Final = object()
+MISSING: Final = object()
 
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
@@ -62,11 +62,11 @@ class Condition:
     of_message: bool = False  # the field is a property of the message and not part of its body
 
     def holds(self, document: Any, message: Matched) -> bool:
-        found = getattr(message, self.path[0]) if self.of_message else _at(document, self.path)
-        if found is _MISSING:
+        found = getattr(message, self.path[0]) if self.of_message else field_at(document, self.path)
+        if found is MISSING:
             return self.operator == "!="
         if self.operator == "~":
-            return self.value.lower() in _text(found).lower()
+            return self.value.lower() in text_of(found).lower()
         if self.operator in ("=", "!="):
             return _equals(found, self.value) is (self.operator == "=")
         return _compares(_ORDERS[self.operator], found, self.value)
@@ -78,6 +78,13 @@ class Filter:
 
     text: bytes = b""  # in lower case
     conditions: tuple[Condition, ...] = ()
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The texts that a matching body contains, to be marked there."""
+        if self.text:
+            return (self.text.decode(),)
+        return tuple(it.value for it in self.conditions if it.operator in ("=", "~") and it.value and not it.of_message)
 
     def matches(self, body: bytes, message: Matched) -> bool:
         """Return whether a message matches. `body` must be masked for the user who searches.
@@ -133,18 +140,20 @@ def _condition(found: re.Match[str]) -> Condition:
     return Condition(tuple(path.split(".")), found["operator"], value)
 
 
-def _at(document: Any, path: tuple[str, ...]) -> Any:
+def field_at(document: Any, path: tuple[str, ...]) -> Any:
+    """Return what a JSON document has at this path, or MISSING."""
     for step in path:
         if isinstance(document, dict) and step in document:
             document = document[step]
         elif isinstance(document, list) and step.isdecimal() and len(step) < 7 and int(step) < len(document):
             document = document[int(step)]
         else:
-            return _MISSING
+            return MISSING
     return document
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value of JSON as a user types it."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -154,7 +163,7 @@ def _equals(found: Any, value: str) -> bool:
     if isinstance(found, int | float) and not isinstance(found, bool):
         number = _number(value)
         return number is not None and found == number
-    return _text(found) == value
+    return text_of(found) == value
 
 
 def _compares(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool:

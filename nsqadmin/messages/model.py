@@ -113,6 +113,18 @@ class ReplayReceipt:
     took: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redelivered:
+    """What has become of delivering selected messages of one node once more."""
+
+    node: str
+    asked: int  # messages that were selected
+    redelivered: int = 0  # messages that are delivered once more
+    waiting: int = 0  # messages that the channel is still to deliver anyway, or has in flight
+    gone: int = 0  # messages that the node no longer has
+    error: str = ""  # why the node did not do it, or not completely; empty if it did
+
+
 def message_json(message: Message, *, most: int) -> dict[str, Any]:
     """Return the message as nsqd's `/topic/read` does: text as `body`, other bytes as `body_base64`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +15,7 @@ import trio
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import Gap, Message, NodeLog, Page
+from nsqadmin.messages.selection import runs_of
 from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.client import UpstreamError
 
@@ -142,7 +143,7 @@ class Reader:
                 last_time=_seconds(raw.get("last_time")),
             )
         except UpstreamError as error:
-            return NodeLog(node=node, reason=_why(error))
+            return NodeLog(node=node, reason=why(error))
         except _NONSENSE as error:
             return NodeLog(node=node, reason=str(_unreadable(error)))
 
@@ -188,7 +189,7 @@ class Reader:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
             attempts = _waiting(raw)
             size = 0
-            for first, end in _runs(attempts):
+            for first, end in runs_of(attempts):
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
                     async for line in lines:
                         if "gap" in line:
@@ -201,7 +202,7 @@ class Reader:
                             if len(read.messages) >= limit or size >= _MOST_BYTES:
                                 return read
         except UpstreamError as error:
-            read.log = replace(log, reason=_why(error))
+            read.log = replace(log, reason=why(error))
         except Unreadable as error:
             read.log = replace(log, reason=str(error))
         return read
@@ -218,14 +219,14 @@ class Reader:
                         body += piece
                         if len(body) > _MOST_OF_A_REFUSAL:
                             break
-                    raise Unreadable(_why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
+                    raise Unreadable(why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
                 async with aclosing(_lines(answer.pieces)) as lines:
                     async for line in lines:
                         document = await self._object(line)
                         is_whole |= "next" in document
                         yield document
         except UpstreamError as error:
-            raise Unreadable(_why(error)) from error
+            raise Unreadable(why(error)) from error
         if not is_whole:
             raise Unreadable("the answer broke off")
 
@@ -292,17 +293,6 @@ def _first_dropped(messages: Iterable[Message]) -> dict[str, int]:
         if (sequence := message.sequence) is not None:
             first[message.node] = min(first.get(message.node, sequence), sequence)
     return first
-
-
-def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
-    """Join neighbouring sequences into ranges [first, end)."""
-    runs: list[tuple[int, int]] = []
-    for sequence in sorted(sequences):
-        if runs and runs[-1][1] == sequence:
-            runs[-1] = runs[-1][0], sequence + 1
-        else:
-            runs.append((sequence, sequence + 1))
-    return runs
 
 
 # A node's answer. A value that is missing or of the wrong type fails this one node only.
@@ -380,6 +370,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         yield bytes(rest)
 
 
+_NO_WORDS: Final[Mapping[str, str]] = {}
 _WORDS: Final = {
     "TOPIC_NOT_FOUND": "it does not have the topic",
     "CHANNEL_NOT_FOUND": "it does not have the channel",
@@ -393,9 +384,10 @@ _WORDS: Final = {
 }
 
 
-def _why(error: UpstreamError) -> str:
+def why(error: UpstreamError, words: Mapping[str, str] = _NO_WORDS) -> str:
+    """Return in words why a node has refused; `words` has those for one request, by nsqd's code."""
     try:
         message = json.loads(error.body)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return str(error)
-    return _WORDS.get(str(message), str(message))
+    return words.get(str(message)) or _WORDS.get(str(message), str(message))

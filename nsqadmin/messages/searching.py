@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -27,6 +27,7 @@ NEWEST: Final = "latest"
 _OLDEST: Final = "earliest"
 _FIRST_STEP: Final = 500  # messages
 _MOST_BYTES: Final = 8 << 20  # of the hits of one read
+_MOST_BYTES_OF_STEP: Final = 32 << 20  # of the hits of one step
 _MOST_GAPS: Final = 1000  # of one read
 _MOST_PATIENCE: Final = 5.0  # seconds for which a node may send nothing
 
@@ -43,6 +44,7 @@ class Search:
     cursor: str = ""  # where an earlier step ended
     limit: int = 50  # hits
     seconds: float = 2.0
+    with_bodies: bool = True  # the hits have their bodies
 
     @property
     def newest_first(self) -> bool:
@@ -82,13 +84,16 @@ class Searcher:
         deadline = trio.current_time() + search.seconds
         walk = await self._open(snapshot, search)
         messages: list[Message] = []
+        size = 0
         while True:
             new = walk.take(search.limit - len(messages))
             messages += new
+            size += sum(message.size for message in new if message.body is not None)
             if report is not None:
                 report(walk.found(new))
             lanes = walk.next_lanes()
-            if not lanes or len(messages) >= search.limit or trio.current_time() >= deadline:
+            is_full = len(messages) >= search.limit or size >= _MOST_BYTES_OF_STEP
+            if not lanes or is_full or trio.current_time() >= deadline:
                 return walk.found(messages)
             async with trio.open_nursery() as nursery:
                 for lane in lanes:
@@ -197,8 +202,8 @@ class Searcher:
         piece.see(message)
         message = self._reader.masked_for(search.identity, message, search.topic)
         if search.wanted.matches(message.body or b"", message):
-            piece.hits.append(message)
-            piece.size += message.size
+            piece.hits.append(message if search.with_bodies else replace(message, body=None))
+            piece.size += message.size if search.with_bodies else 0
         return piece.size >= _MOST_BYTES and piece.at < end
 
     async def _after_failure(self, walk: Walk, lane: Lane, search: Search, reason: str) -> None:

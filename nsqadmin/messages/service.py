@@ -12,6 +12,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Activity
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
+from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.messages.model import Found, NodeLog, Page, Published, ReplayPlan, ReplayReceipt
+    from nsqadmin.messages.model import Found, NodeLog, Page, Published, Redelivered, ReplayPlan, ReplayReceipt
+    from nsqadmin.messages.selection import Selection
     from nsqadmin.upstream.client import Upstream
 
 
@@ -35,6 +37,7 @@ class Messages:
         self.reader = Reader(upstream, masking)
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
+        self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
         self._view = view
         self._activity = activity
 
@@ -119,12 +122,63 @@ class Messages:
         self._note(caller, "replay", text, plan.target, (plan.node,), result, began)
         return receipt
 
+    async def redeliver(
+        self, topic: str, channel: str, selection: Selection, caller: Caller
+    ) -> tuple[Redelivered, ...]:
+        """Deliver the messages to one channel once more; the others get nothing."""
+        _need(caller.identity, Right.OPERATE, topic)
+        self._check_nodes(selection)
+        found = self._view.snapshot.channel(topic, channel)
+        if found is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": f"{topic} has no channel {channel}"})
+        began = time()
+        results = await run_trio(self._redeliverer.redeliver, topic, channel, selection)
+        self._note_redelivery(caller, results, f"{topic} to the channel {channel} alone", topic, channel, began)
+        return results
+
+    async def publish_again(self, topic: str, selection: Selection, caller: Caller) -> tuple[Redelivered, ...]:
+        """Publish the messages to their topic again, so that all channels get them."""
+        _need(caller.identity, Right.PAYLOAD, topic)
+        _need(caller.identity, Right.PUBLISH, topic)
+        self._check_nodes(selection)
+        began = time()
+        try:
+            results = await run_trio(self._redeliverer.publish_again, topic, selection)
+        except CannotPublish as error:
+            raise _refused(error) from error
+        self._note_redelivery(caller, results, f"{topic} to all its channels", topic, "", began)
+        return results
+
+    def _check_nodes(self, selection: Selection) -> None:
+        """Refuse addresses that are no nodes of ours: a form must not make us send requests anywhere."""
+        for node in selection.runs:
+            if self._view.snapshot.node(node) is None:
+                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node is known as {node}"})
+
+    def _note_redelivery(
+        self, caller: Caller, results: Sequence[Redelivered], what: str, topic: str, channel: str, began: float
+    ) -> None:
+        done, asked = sum(row.redelivered for row in results), sum(row.asked for row in results)
+        failed = [row for row in results if row.error]
+        result = "ok" if not failed else "partly" if done or len(failed) < len(results) else "failed"
+        nodes = tuple(row.node for row in results)
+        text = f"replayed {done:,} of {asked:,} messages of {what}"
+        self._note(caller, "replay", text, topic, nodes, result, began, channel=channel)
+
     def note_tail(self, topic: str, caller: Caller) -> None:
         """Record in the audit log that the user tails a topic."""
         self._note(caller, "tail", f"tailed {topic}", topic, (), "ok", time())
 
     def _note(
-        self, caller: Caller, what: str, text: str, topic: str, nodes: tuple[str, ...], result: str, began: float
+        self,
+        caller: Caller,
+        what: str,
+        text: str,
+        topic: str,
+        nodes: tuple[str, ...],
+        result: str,
+        began: float,
+        channel: str = "",
     ) -> None:
         self._activity.add_action(
             Activity(
@@ -134,6 +188,7 @@ class Messages:
                 user=caller.identity.user or caller.basic_user,
                 remote=caller.remote,
                 topic=topic,
+                channel=channel,
                 nodes=nodes,
                 result=result,
                 took=time() - began,

@@ -1,4 +1,7 @@
-"""Shows bodies of messages as indented JSON, text, or bytes. Everything in them is escaped and never becomes HTML."""
+"""Shows bodies of messages as indented JSON, text, or bytes, with the hits of a search marked.
+
+Everything in them is escaped and never becomes HTML.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup, escape
 
+from nsqadmin.messages.filters import MISSING, field_at, text_of
+from nsqadmin.pages import numbers
 from nsqadmin.upstream import strict_json
 
 if TYPE_CHECKING:
+    from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.model import Message
 
 MOST: Final = 32 * 1024  # bytes of a body that a page shows; the whole body can be downloaded
 FORMS: Final = ("auto", "json", "text", "hex", "base64")
 _PREVIEW: Final = 160  # characters
+_PREVIEW_BYTES: Final = 12  # of a body that is not text
 _ROW: Final = 16  # bytes of a line of hexadecimal
+_tag: Final = re.compile(r"(<[^>]*>)")
 _token: Final = re.compile(
     r'(?P<string>"(?:\\.|[^"\\])*")(?P<colon>\s*:)?|(?P<word>\b(?:true|false|null)\b)|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
 )
@@ -29,18 +37,64 @@ class ShownMessage:
     message: Message
     form: str  # one of FORMS but "auto"; empty if the user may not see the body
     text: Markup
-    preview: str
+    preview: Markup
     is_cut: bool
+    columns: tuple[str, ...] = ()  # the values of the chosen fields
 
 
-def shown(message: Message, form: str = "auto") -> ShownMessage:
+def shown(
+    message: Message, form: str = "auto", *, marks: Marks | None = None, columns: tuple[str, ...] = ()
+) -> ShownMessage:
+    """Show a message. `marks` finds the hits of a search; `columns` are fields of JSON, such as `customer.country`."""
     if message.body is None:
-        return ShownMessage(message=message, form="", text=Markup(""), preview="", is_cut=False)
+        empty = ("",) * len(columns)
+        return ShownMessage(message=message, form="", text=Markup(""), preview=Markup(""), is_cut=False, columns=empty)
     body = message.body[:MOST]
     is_cut = len(message.body) > MOST
-    chosen = form_of(message.body) if form == "auto" else form
-    text = _WRITERS[chosen](body, is_cut)
-    return ShownMessage(message=message, form=chosen, text=text, preview=preview(body), is_cut=is_cut)
+    guessed = form_of(message.body)
+    chosen = guessed if form == "auto" else form
+    return ShownMessage(
+        message=message,
+        form=chosen,
+        text=marked(_WRITERS[chosen](body, is_cut), marks),
+        preview=marked(escape(preview(message.body, guessed)), marks),
+        is_cut=is_cut,
+        columns=_values(body, columns) if columns else (),
+    )
+
+
+Marks = re.Pattern[str]
+
+
+def marks_of(wanted: Filter) -> Marks | None:
+    """Return what finds the texts that a search looks for, in any case; None if there are none."""
+    terms = "|".join(re.escape(str(escape(term))) for term in wanted.terms)
+    if not terms:
+        return None
+    hit = f"({terms})" if wanted.text else rf"(?<!\w)({terms})(?!\w)"
+    return re.compile(rf"{hit}|&#?\w+;", re.IGNORECASE)  # no hit begins within an escaped character
+
+
+def marked(html: Markup, marks: Marks | None) -> Markup:
+    """Mark the hits in the text between tags. `html` has no tags but ours."""
+    if marks is None:
+        return html
+    parts = _tag.split(str(html))
+    parts[::2] = [marks.sub(_mark, part) for part in parts[::2]]
+    return Markup("".join(parts))
+
+
+def _mark(found: re.Match[str]) -> str:
+    return found[0] if found[1] is None else f"<mark>{found[1]}</mark>"
+
+
+def _values(body: bytes, columns: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        document = strict_json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return ("",) * len(columns)
+    found = (field_at(document, tuple(column.split("."))) for column in columns)
+    return tuple("" if value is MISSING else _line(text_of(value)) for value in found)
 
 
 def form_of(body: bytes) -> str:
@@ -56,10 +110,21 @@ def form_of(body: bytes) -> str:
     return "text"
 
 
-def preview(body: bytes) -> str:
-    """Return the beginning of the body on one line."""
-    text = body[: _PREVIEW * 4].decode("utf-8", "replace")
-    line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
+def preview(body: bytes, form: str = "") -> str:
+    """Return the beginning of the body on one line: JSON with its escapes decoded, and bytes as bytes."""
+    form = form or form_of(body)
+    if form == "hex":
+        return (
+            f"binary {numbers.size(len(body))} · {body[:_PREVIEW_BYTES].hex(' ')}{'…' * (len(body) > _PREVIEW_BYTES)}"
+        )
+    if form == "json" and len(body) <= MOST and b"\\u" in body:
+        text = json.dumps(strict_json.loads(body.decode()), ensure_ascii=False)
+        body = text.encode("utf-8", "backslashreplace")
+    return _line(body[: _PREVIEW * 4].decode("utf-8", "replace"))
+
+
+def _line(text: str) -> str:
+    line = "".join(letter if letter.isprintable() else " " for letter in " ".join(text[: _PREVIEW * 4].split()))
     return line[:_PREVIEW]
 
 

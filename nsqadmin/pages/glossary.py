@@ -139,7 +139,10 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Retention",
         "Whether messages will be removed before the reader has committed them at the present rates, and when at the earliest. This follows from how far it is behind, how fast it commits, and how long nsqd keeps messages that its channels have finished. “Lost” messages have already been removed.",
     ),
-    "replay": Entry("Replay", "Publishing a range of a topic's history again, to the same topic or to another one."),
+    "replay": Entry(
+        "Replay",
+        "Delivering messages of the history once more: selected ones to one channel alone, or a range of the history by publishing it again, to the same topic or to another one.",
+    ),
     "seek": Entry(
         "Move a channel",
         "Moves a channel's cursor to another place in the history: back to deliver messages again, forward to skip some.",

@@ -37,6 +37,7 @@ from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
+from nsqadmin.pages.replays import ReplayPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
 
@@ -74,6 +75,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
         *IncidentPages(services, painter).routes(cached),
+        *ReplayPages(services, painter).routes(),
         *ActionPages(services, painter).routes(),
     ]
 

@@ -25,6 +25,7 @@ ACTION_WORDS: Final = {
 _OTHERS: Final = {
     "publish": Right.PUBLISH,
     "replay": Right.PUBLISH,
+    "redeliver": Right.OPERATE,
     "peek": Right.PAYLOAD,
     "tail": Right.PAYLOAD,
     "create": Right.OPERATE,

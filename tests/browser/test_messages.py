@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser.conftest import ARTEFACTS, HTML, address_of, until
+from tests.browser.test_pages import axe_core, serious_violations
+from tests.e2e.test_admin_search import publish_orders
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin, Nsqd
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def topic(cluster: Cluster, admin: Nsqadmin, request: pytest.FixtureRequest) -> Iterator[str]:
+def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.FixtureRequest) -> Iterator[str]:
     """Make a topic on the first node, with a channel c and five messages: JSON, JSON with HTML, text, bytes."""
     name: str = request.node.name.partition("[")[0][-60:]
     node = cluster.nodes[0]
@@ -33,6 +35,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, request: pytest.FixtureRequest) -> 
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     until(lambda: node.http("GET", f"/topic/log?topic={name}").json["next"] == 5, "they are synced")
     yield name
+    page.open("/help")  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 
@@ -45,70 +48,111 @@ def depth(node: Nsqd, topic: str) -> int:
 def test_looking_at_messages_takes_nothing(page: Browser, cluster: Cluster, topic: str) -> None:
     for path in (f"/topics/{topic}?tab=messages&from=earliest", f"/topics/{topic}/c?tab=messages"):
         page.open(path)
-        assert page.count("details.message") == 5
+        assert page.count("#messages tbody tr") == 5
     page.screenshot(ARTEFACTS / "messages-peek.png")
     channel = cluster.nodes[0].channel(topic)
     assert (channel["depth"], channel["in_flight_count"], channel["requeue_count"]) == (5, 0, 0)
 
 
 def test_html_in_a_message_is_text(page: Browser, topic: str) -> None:
-    for form in ("auto", "json", "text"):
-        page.open(f"/topics/{topic}?tab=messages&from=earliest&as={form}")
-        page.run("document.querySelectorAll('details.message').forEach((it) => { it.open = true; })")
-        assert "<img src=x onerror=alert(1)>" in page.text("main")
+    page.open(f"/topics/{topic}?tab=messages")
+    for form in ("automatic", "JSON", "text"):
+        if form == "automatic":
+            open_row(page, 3)
+        else:
+            page.click_text(form, "#detail .filters a")
+        page.wait("document.querySelector('#detail [aria-current]')?.textContent === arguments[0]", form)
+        assert "<img src=x onerror=alert(1)>" in page.text("#detail pre")
         assert page.count("main img, main pre script") == 0
         assert page.title != "1"
     page.screenshot(ARTEFACTS / "messages.png")
 
 
-def test_bodies_are_shown_as_what_they_are(page: Browser, topic: str) -> None:
-    page.open(f"/topics/{topic}?tab=messages&from=earliest")
-    page.run("document.querySelectorAll('details.message').forEach((it) => { it.open = true; })")
-    shown = page.text("main")
-    assert '"country": "DE"' in shown
-    assert "grün und ☃" in shown
-    assert "00000000  00 ff 10" in shown
+def open_row(page: Browser, number: int) -> None:
+    """Open the details of a row, counted from 0 at the top."""
+    page.run("document.querySelectorAll('#messages tbody a[data-detail]')[arguments[0]].click()", number)
+
+
+def test_the_newest_is_first_and_bodies_are_shown_as_what_they_are(page: Browser, topic: str) -> None:
+    page.open(f"/topics/{topic}?tab=messages&columns=country")
+    rows = page.run("return [...document.querySelectorAll('#messages tbody tr')].map((it) => it.innerText)")
+    assert "FR" in rows[0]
+    assert "binary 3 B · 00 ff 10" in rows[1]
+    assert "grün und ☃" in rows[2]
+    open_row(page, 1)
+    page.wait_for_text("00000000  00 ff 10", "#detail pre")
+    open_row(page, 0)
+    page.wait_for_text('"country": "FR"', "#detail pre")
+    page.press("escape")
+    assert page.run("return document.querySelector('#detail').hidden")
+
+
+def test_rows_are_opened_and_selected_with_the_keyboard(page: Browser, topic: str) -> None:
+    page.open(f"/topics/{topic}?tab=messages")
+    page.press("j", "j", "x")
+    page.wait_for_text("Replay 1 to channel", "#selected")
+    page.press("enter")
+    page.wait_for_text("00 ff 10", "#detail pre")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_a_phone_nothing_is_cut_and_details_are_a_dialog(page: Browser, topic: str, theme: str) -> None:
+    page.look(width=390, height=844, scheme=theme)
+    page.open(f"/topics/{topic}?tab=messages")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    open_row(page, 0)
+    page.wait_for_text('"country": "FR"', "#dialog pre")
+    page.screenshot(ARTEFACTS / f"messages-phone-{theme}.png")
 
 
 def test_messages_are_searched(page: Browser, topic: str) -> None:
-    page.open(f"/topics/{topic}?tab=messages&from=earliest")
+    page.open(f"/topics/{topic}?tab=messages")
     page.fill("#filter", "country = FR and amount >= 100")
-    page.click_text("Show", "button")
-    page.wait_for_text("1 message that match", "#found")
-    page.open(f"/topics/{topic}?tab=messages&from=earliest&filter=a+%3D+b+or")
-    assert "not understood" in page.text("[role=alert]")
+    page.press("enter")
+    page.wait_for_text("1 hit. Looked at all 5 messages", "#found")
+    assert page.text("#messages mark") == "FR"
+    page.click_text("Oldest", ".filters a")
+    page.wait_for_text("1 hit.", "#found")
+    assert page.run("return document.querySelector('#filter').value") == "country = FR and amount >= 100"
+    page.open(f"/topics/{topic}?tab=messages&filter=a+%3D+b+or")
+    assert "not understood" in page.text("#search-wrong")
 
 
 def test_messages_are_read_from_a_sequence(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=messages&from=3&node={address_of(cluster)}")
-    assert page.count("details.message") == 2
+    assert page.count("#messages tbody tr") == 2
 
 
-def test_new_messages_are_tailed(page: Browser, cluster: Cluster, topic: str) -> None:
+def test_new_messages_are_tailed_into_the_same_table(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=messages")
-    page.click("#tail-start")
+    page.click("#tail")
     until(lambda: len(cluster.nodes[0].topic(topic)["channels"]) == 2, "the tail has subscribed")
     cluster.nodes[0].post(f"/pub?topic={topic}", b'{"fresh":"<b>yes</b>"}')
-    page.wait_for_text('{"fresh":"<b>yes</b>"}', "#tail-list")
-    assert page.count("#tail-list b") == 0
-    page.click("#tail-start")
-    page.wait_for_text("Stopped", "#tail-state")
+    page.wait_for_text('{"fresh":"<b>yes</b>"}', "#messages tbody tr:first-child")
+    assert page.count("#messages b") == 0
+    assert page.count("#messages tbody tr") == 6
+    page.click("#messages tbody tr.new button")
+    page.wait_for_text("<b>yes</b>", "#detail pre")
+    page.click("#tail")
+    page.wait_for_text("Tail stopped", "#tail-state")
     until(lambda: len(cluster.nodes[0].topic(topic)["channels"]) == 1, "the temporary channel is gone")
     assert depth(cluster.nodes[0], topic) == 6
 
 
 def test_a_topic_without_a_channel_is_not_tailed(page: Browser) -> None:
     page.open("/topics/archive?tab=messages")
-    assert page.count("#tail-start") == 0
-    assert "Not possible" in page.text("section[aria-labelledby=tail]")
+    assert page.count("#tail") == 0
+    page.wait_for_text("Tail", "button[disabled]")
 
 
 def test_messages_are_published_by_hand(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=messages")
+    page.click_text("Publish", "main a")
+    page.wait("document.querySelector('#dialog #body')")
     page.run("document.querySelector('#body').value = arguments[0]", "one\ntwo\n\nthree")
     page.run("document.querySelector('[name=lines]').click()")
     page.run("document.querySelector('#publish-node').value = arguments[0]", address_of(cluster))
-    page.click_text("Publish", "section[aria-labelledby=publish] button")
+    page.click("#dialog button.primary")
     page.wait_for_text("3 messages", "#dialog [data-receipt=ok]")
     assert depth(cluster.nodes[0], topic) == 8
 
@@ -116,17 +160,38 @@ def test_messages_are_published_by_hand(page: Browser, cluster: Cluster, topic: 
 def test_a_range_is_published_again_to_another_topic(page: Browser, cluster: Cluster, topic: str) -> None:
     target = f"{topic[:50]}.again"
     page.open(f"/topics/{topic}?tab=messages")
-    page.fill("#first", "1")
-    page.fill("#end", "4")
-    page.fill("#target", target)
-    page.click_text("Replay", "section[aria-labelledby=replay] button")
-    page.wait_for_text("3 messages", "#dialog h1")
+    page.click_text("Replay a range", "main a")
+    page.fill("#dialog #first", "1")
+    page.fill("#dialog #end", "4")
+    page.fill("#dialog #target", target)
+    page.click("#dialog button.primary")
+    page.wait_for_text("Replay 3 messages", "#dialog h1")
     page.screenshot(ARTEFACTS / "dialog-replay.png")
     page.click("#dialog button.primary")
     page.wait_for_text("3 messages", "#dialog [data-receipt=ok]")
     assert cluster.nodes[0].topic(target)["message_count"] == 3
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={target}")
+
+
+def test_selected_messages_are_replayed_to_one_channel(page: Browser, cluster: Cluster, topic: str) -> None:
+    cluster.nodes[0].post(f"/channel/create?topic={topic}&channel=other")
+    for channel in ("c", "other"):
+        cluster.nodes[0].post(f"/channel/empty?topic={topic}&channel={channel}")
+    page.open(f"/topics/{topic}/c?tab=messages")
+    page.click_text("Search its history", "main a")
+    page.wait("document.querySelectorAll('[name=pick]').length === 5")
+    page.run("[...document.querySelectorAll('[name=pick]')].slice(0, 2).forEach((it) => it.click())")
+    page.click_text("Replay 2 to channel", "#replay-selected")
+    page.wait_for_text("Replay 2 messages", "#dialog h1")
+    assert page.run("return document.querySelector('#dialog [name=to]:checked').value") == "channel:c"
+    page.screenshot(ARTEFACTS / "dialog-redeliver.png")
+    page.click("#dialog button.primary")
+    page.wait_for_text("2 messages are delivered once more to the channel c alone", "#dialog [data-receipt=ok]")
+    assert depth(cluster.nodes[0], topic) == 2
+    assert cluster.nodes[0].channel(topic, "other")["depth"] == 0
+    page.click_text("Messages of c", "#dialog a")
+    page.wait_for_text("2 messages, the next one first", "#found")
 
 
 def test_a_channel_is_moved_back(page: Browser, cluster: Cluster, topic: str) -> None:
@@ -143,8 +208,76 @@ def test_a_channel_is_moved_back(page: Browser, cluster: Cluster, topic: str) ->
 def test_publishing_works_without_scripts(page: Browser, cluster: Cluster, topic: str) -> None:
     page.allow_scripts(False)
     page.open(f"/topics/{topic}?tab=messages")
+    page.click_text("Publish", "main a")
     page.fill("#body", "by hand")
     page.run("document.querySelector('#publish-node').value = arguments[0]", address_of(cluster))
-    page.click("section[aria-labelledby=publish] button.primary")
+    page.click("#sheet button.primary")
     page.wait_for_text("Done.", "#sheet")
     assert cluster.nodes[0].topic(topic)["message_count"] == 6
+
+
+def test_replaying_works_without_scripts(page: Browser, cluster: Cluster, topic: str) -> None:
+    cluster.nodes[0].post(f"/channel/empty?topic={topic}&channel=c")
+    page.allow_scripts(False)
+    page.open(f"/topics/{topic}?tab=messages&filter=country")
+    page.click("[name=pick]")
+    page.click("#replay-selected")
+    page.wait_for_text("Replay 1 message", "#sheet h1")
+    page.click("#sheet button.primary")
+    page.wait_for_text("1 message is delivered once more to the channel c alone", "#sheet")
+    assert depth(cluster.nodes[0], topic) == 1
+
+
+def test_order_123_among_40000_is_found_and_replayed_to_one_channel_in_five_clicks(
+    page: Browser, cluster: Cluster, admin: Nsqadmin
+) -> None:
+    topic, channels = "many-orders", ("billing", "shipping", "audit")
+    for number, node in enumerate(cluster.nodes):
+        node.post(f"/topic/create?topic={topic}")
+        for channel in channels:
+            node.post(f"/channel/create?topic={topic}&channel={channel}")
+        publish_orders(node, topic, number * 20_000, 20_000)
+        for channel in channels:
+            node.post(f"/channel/empty?topic={topic}&channel={channel}")
+    cluster.wait_for(topic)
+    until(lambda: b"audit" in admin.http("GET", f"/topics/{topic}?fresh=1").body, "nsqadmin knows the topic")
+    clicks = 0
+
+    def click(text: str, selector: str) -> None:
+        nonlocal clicks
+        clicks += 1
+        page.click_text(text, selector)
+
+    page.open(f"/topics/{topic}")
+    click("Messages", ".tabs a")
+    page.fill("#filter", "order_id = 123")
+    clicks += 1  # Enter
+    page.press("enter")
+    page.wait_for_text('"order_id":123,', "#messages tbody")
+    assert page.count("#messages tbody tr") == 1
+    click("Replay…", "#messages tbody button")
+    click("billing", "#dialog label")
+    click("Replay", "#dialog button.primary")
+    page.wait_for_text("1 message is delivered once more to the channel billing alone", "#dialog [data-receipt=ok]")
+    assert clicks <= 5
+    waiting = {name: sum(node.channel(topic, name)["depth"] for node in cluster.nodes) for name in channels}
+    assert waiting == {"billing": 1, "shipping": 0, "audit": 0}
+    for daemon in (*cluster.nodes, *cluster.lookupds):
+        daemon.http("POST", f"/topic/delete?topic={topic}")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
+def test_the_table_and_its_dialogs_are_accessible(page: Browser, topic: str, width: int, scheme: str) -> None:
+    axe = axe_core()
+    page.look(width=width, height=900, scheme=scheme)
+    page.open(f"/topics/{topic}?tab=messages&filter=country&columns=country")
+    page.wait_for_text("FR", "#messages mark, #messages td")
+    assert page.run("return document.documentElement.scrollWidth") <= width
+    open_row(page, 0)
+    page.wait("document.querySelector('#detail pre, #dialog pre')")
+    page.screenshot(ARTEFACTS / f"messages-{scheme}-{width}.png")
+    assert serious_violations(page, axe) == []
+    if width > 900:
+        page.click_text("Replay…", "#messages tbody button")
+        page.wait_for_text("Replay 1 message", "#dialog h1")
+        assert serious_violations(page, axe) == []

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from struct import pack
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -102,3 +102,95 @@ def test_a_node_that_hangs_is_named_and_the_other_is_searched(admin: Nsqadmin, c
     assert [json.loads(hit["body"])["order_id"] for hit in hits] == [123]
     assert [it["node"] for it in progress[-1]["silent"]] == [name_of(hanging)]
     assert not progress[-1]["is_whole"]
+
+
+# Pages, without a script
+
+
+def page(admin: Nsqadmin, query: str) -> str:
+    return admin.http("GET", f"/topics/orders?tab=messages&{query}").body.decode()
+
+
+def test_the_page_searches_the_whole_history(admin: Nsqadmin) -> None:
+    found = page(admin, f"filter={quote('order_id = 123')}&columns=order_id+customer.country")
+    assert "<mark>123</mark>" in found
+    assert '<td data-label="customer.country" class="mono">DE</td>' in found
+    assert f"all {2 * COUNT:,} messages" in found or "Go on" in found
+
+
+def test_the_chips_keep_the_search(admin: Nsqadmin) -> None:
+    chips = (
+        page(admin, f"filter={quote('order_id = 123')}").partition('aria-label="Start from"')[2].partition("</nav>")[0]
+    )
+    assert chips.count("<a ") == 5
+    assert chips.count("filter=order_id+%3D+123") == 5
+
+
+def post(admin: Nsqadmin, *fields: tuple[str, object]) -> str:
+    answer = admin.http("POST", "/actions/redeliver", urlencode(fields).encode())
+    return answer.body.decode()
+
+
+def finish_everything(cluster: Cluster, channel: str) -> None:
+    for node in cluster.nodes:
+        node.post(f"/channel/empty?topic=orders&channel={channel}")
+
+
+def depths(cluster: Cluster, channel: str) -> list[int]:
+    return [node.channel("orders", channel)["depth"] for node in cluster.nodes]
+
+
+def test_selected_messages_go_to_one_channel_alone(admin: Nsqadmin, cluster: Cluster) -> None:
+    for channel in ("billing", "shipping"):
+        finish_everything(cluster, channel)
+    first, second = map(name_of, cluster.nodes)
+    plan = post(admin, ("topic", "orders"), ("pick", f"123@{first}"), ("pick", f"7@{second}"), ("channel", "billing"))
+    assert "Replay 2 messages of orders" in plan
+    assert 'value="channel:billing" required checked' in plan
+    assert depths(cluster, "billing") == [0, 0]
+    receipt = post(admin, ("topic", "orders"), ("messages", f"123@{first} 7@{second}"), ("to", "channel:billing"))
+    assert "2 messages are delivered once more to the channel billing alone" in receipt
+    assert (depths(cluster, "billing"), depths(cluster, "shipping")) == ([1, 1], [0, 0])
+    newest = admin.json("GET", "/api/v2/activity?what=replay").json["activity"][0]
+    assert newest["text"] == "replayed 2 of 2 messages of orders to the channel billing alone"
+    assert (newest["channel"], newest["result"]) == ("billing", "ok")
+
+
+def test_all_hits_of_a_search_go_to_one_channel(admin: Nsqadmin, cluster: Cluster) -> None:
+    for channel in ("billing", "shipping"):
+        finish_everything(cluster, channel)
+    wanted = (("topic", "orders"), ("all", "yes"), ("filter", "order_id < 500"), ("from", "latest"))
+    plan = post(admin, *wanted)
+    assert "Replay 500 messages of orders" in plan
+    chosen = plan.partition('name="messages" value="')[2].partition('"')[0]
+    assert chosen == f"0-499@{name_of(cluster.nodes[0])}"
+    assert "500 messages are delivered once more" in post(
+        admin, ("topic", "orders"), ("messages", chosen), ("to", "channel:billing")
+    )
+    assert (depths(cluster, "billing"), depths(cluster, "shipping")) == ([500, 0], [0, 0])
+    assert "first 10,000 hits; there may be more" in post(admin, *wanted[:2], ("filter", "country"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ([("topic", "orders")], "no message is selected"),
+        ([("topic", "nosuch"), ("pick", "1@n")], "there is no topic nosuch"),
+        ([("topic", "orders"), ("pick", "1@evil:80"), ("to", "channel:billing")], "no node is known as evil:80"),
+        ([("topic", "orders"), ("pick", "nonsense")], "expected sequence@node"),
+        ([("topic", "orders"), ("pick", "0-99999@n")], "at most 10,000 at once"),
+        ([("topic", "orders"), ("pick", "1@{node}"), ("to", "channel:nosuch")], "has no channel nosuch"),
+        ([("topic", "orders"), ("pick", "1@{node}"), ("to", "all")], "publishing is not enabled"),
+        ([("topic", "orders"), ("pick", "1@{node}"), ("to", "nobody")], "choose a channel"),
+    ],
+)
+def test_what_cannot_be_replayed(admin: Nsqadmin, cluster: Cluster, fields: list[tuple[str, str]], text: str) -> None:
+    node = name_of(cluster.nodes[0])
+    assert text in post(admin, *((name, value.replace("{node}", node)) for name, value in fields))
+
+
+def test_one_message_has_a_page(admin: Nsqadmin, cluster: Cluster) -> None:
+    path = f"/message?topic=orders&node={name_of(cluster.nodes[0])}"
+    assert "order_id" in admin.http("GET", f"{path}&sequence=123").body.decode()
+    assert admin.http("GET", f"{path}&sequence=99999").status == 404
+    assert admin.http("GET", f"{path}&sequence=x").status == 404

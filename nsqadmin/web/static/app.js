@@ -93,6 +93,10 @@ const Numbers = (() => {
       if (buttons) buttons.prepend(button); else block.after(button);
     }
     for (const row of $$("tbody", part)) if (folded.has(nameOf(row))) fold(row, true);
+    for (const area of $$("[data-keep-as]", part)) { // keeps what the user has typed
+      area.value ||= kept.get(area.dataset.keepAs) ?? "";
+      area.addEventListener("change", () => kept.set(area.dataset.keepAs, area.value));
+    }
     for (const input of $$("[data-must]", part)) {
       const button = $("button:not([type=button])", input.form);
       if (button.title) continue; // disabled anyway: the user lacks the right
@@ -286,7 +290,7 @@ const Numbers = (() => {
     connect();
   });
   document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (!live.isPaused && !isStill) refresh(); } });
-  window.addEventListener("pagehide", () => { disconnect(); tail.source?.close(); });
+  window.addEventListener("pagehide", disconnect);
 
   // Colours
 
@@ -398,7 +402,7 @@ const Numbers = (() => {
     }
   }
 
-  // Forms whose answer a dialog shows, and text areas that keep what the user has typed
+  // Forms whose answer a dialog shows
   document.addEventListener("submit", (event) => {
     if (event.target.matches("[data-in-dialog]")) { event.preventDefault(); send(event.target, event.submitter); }
     if (event.target.matches("[data-light]")) { event.preventDefault(); doLight(event.target, event.submitter); }
@@ -409,50 +413,6 @@ const Numbers = (() => {
     else if (within) $("input[name=on][value=some]", within.closest("form")).checked = true;
     else if (event.target.matches("input[name=on]")) { const choice = $(".choice", event.target.form); choice.open = event.target.value === "some"; }
   });
-  for (const area of $$("[data-keep-as]")) {
-    area.value ||= kept.get(area.dataset.keepAs) ?? "";
-    area.addEventListener("change", () => kept.set(area.dataset.keepAs, area.value));
-  }
-
-  // New messages as they come
-
-  const tail = { source: null, count: 0 };
-  const MOST_TAILED = 200; // messages on the page; older ones are removed
-  $("#tail-start")?.addEventListener("click", (event) => {
-    const button = event.currentTarget, state = $("#tail-state"), list = $("#tail-list");
-    const stop = (text) => { tail.source?.close(); tail.source = null; button.textContent = "Start"; state.textContent = text; };
-    if (tail.source) return stop(`Stopped after ${tail.count}`);
-    tail.count = 0;
-    list.replaceChildren();
-    button.textContent = "Stop";
-    state.textContent = "Waiting for messages…";
-    tail.source = new EventSource(button.dataset.tail);
-    tail.source.addEventListener("message", (event) => {
-      if (!event.data) return;
-      tail.count += 1;
-      state.textContent = `${Numbers.count(tail.count)} so far`;
-      list.prepend(tailed(JSON.parse(event.data)));
-      if (list.childElementCount > MOST_TAILED) list.lastElementChild.remove();
-    });
-    tail.source.addEventListener("skipped", (event) => { state.textContent = `${Numbers.count(tail.count)} so far, ${Numbers.count(JSON.parse(event.data).count)} skipped, as they come too fast`; });
-    tail.source.addEventListener("trouble", (event) => { const { node, reason } = JSON.parse(event.data); toast(`${node}: ${reason}`); });
-    tail.source.addEventListener("end", () => stop(`Time is up, after ${tail.count}`));
-    tail.source.addEventListener("error", () => stop("Tailing is not possible now"));
-  });
-  function tailed(message) {
-    const item = document.createElement("details"), summary = document.createElement("summary"), inside = document.createElement("div"), body = document.createElement("pre");
-    const part = (text, name) => { const span = document.createElement("span"); span.textContent = text; if (name) span.className = name; return span; };
-    const text = message.body ?? message.body_base64 ?? "";
-    item.className = "message";
-    inside.className = "inside";
-    summary.append(part(new Date(message.timestamp * 1000).toLocaleTimeString([], { hourCycle: "h23" })), part(Numbers.size(message.size), "muted"), part(message.node, "muted"), part(text.slice(0, 160), "preview mono"));
-    let shown = text;
-    try { if (/^\s*[[{]/.test(text)) shown = JSON.stringify(JSON.parse(text), null, 2); } catch {}
-    body.textContent = shown;
-    inside.append(part(`Id ${message.id}${message.body === undefined ? ", shown as Base64" : ""}`, "muted"), body);
-    item.append(summary, inside);
-    return item;
-  }
 
   // Jump to anything
 
@@ -540,7 +500,7 @@ const Numbers = (() => {
     else if (key === "/") { const filter = $("#filter"); if (filter) { event.preventDefault(); filter.focus(); filter.select(); } else openPalette(); }
     else if (key === "j") move(1);
     else if (key === "k") move(-1);
-    else if (key === "x" && here) { const box = $("input[type=checkbox]", here); if (box) box.checked = !box.checked; }
+    else if (key === "x" && here) { $("input[type=checkbox]", here)?.click(); }
     else if (key === "r") refresh({ fresh: true }).then(() => announce("All nodes were asked"));
     else if (key === "p") $("#live").click();
   });
@@ -564,6 +524,7 @@ const Numbers = (() => {
     close.focus();
   }
 
+  window.Page = { dress, toast, announce, open: openPage }; // for messages.js
   Charts.start();
   for (const part of $$("[data-live]")) part.dataset.was = part.innerHTML;
   dress(document);

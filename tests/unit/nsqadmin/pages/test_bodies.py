@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.model import Message
-from nsqadmin.pages.bodies import MOST, coloured, form_of, preview, shown
+from nsqadmin.pages.bodies import MOST, coloured, form_of, marks_of, preview, shown
 
 EVIL = b'{"a":"<script>alert(1)</script>","b":[1,-2.5e3,true,null],"<img src=x onerror=x>":"&amp;"}'
 
@@ -83,5 +84,47 @@ def test_a_body_that_may_not_be_seen_is_not_shown() -> None:
     assert (it.form, str(it.text), it.preview) == ("", "", "")
 
 
-def test_a_preview_is_one_line_without_control_characters() -> None:
-    assert preview(b"a\n  b\x1b[31m") == "a b [31m"
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("a\n  b\u200b[31m".encode(), "a b [31m"),
+        (b'{"name":"M\\u00fcller"}', '{"name": "Müller"}'),
+        (b'{"name":"Mueller"}', '{"name":"Mueller"}'),
+        (bytes.fromhex("04b7") + bytes(1398), "binary 1.40 kB · 04 b7" + " 00" * 10 + "…"),
+        (b"\x00\xff", "binary 2 B · 00 ff"),
+    ],
+)
+def test_a_preview_is_one_readable_line(body: bytes, text: str) -> None:
+    assert preview(body) == text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "body", "marked"),
+    [
+        ("grün", "Grün".encode(), ["Grün"]),
+        ("amp", b"a & amp", ["amp"]),
+        ("<b>", b"a <b> c", ["&lt;b&gt;"]),
+        ("order_id = 12", b'{"order_id":12,"n":312}', ["12"]),
+        ("n > 3", b'{"n":312}', []),
+    ],
+)
+def test_hits_are_marked(wanted: str, body: bytes, marked: list[str]) -> None:
+    it = shown(message(body), marks=marks_of(parse_filter(wanted)))
+    for html in (it.preview, it.text):
+        assert re.findall("<mark>(.*?)</mark>", str(html)) == marked
+
+
+def test_html_stays_text_where_hits_are_marked() -> None:
+    it = shown(message(EVIL), marks=marks_of(parse_filter("script")))
+    assert "<mark>script</mark>" in it.text
+    assert "<script" not in it.text + it.preview
+
+
+def test_chosen_fields_become_columns() -> None:
+    it = shown(
+        message(b'{"order_id":7,"customer":{"country":"DE"},"items":[1]}'),
+        columns=("order_id", "customer.country", "items", "x"),
+    )
+    assert it.columns == ("7", "DE", "[1]", "")
+    assert shown(message(b"text"), columns=("x",)).columns == ("",)
+    assert shown(message(None), columns=("x",)).columns == ("",)

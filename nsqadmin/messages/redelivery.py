@@ -1,0 +1,107 @@
+"""Delivers selected messages once more: to one channel alone, or to all of them by publishing them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+import trio
+
+from nsqadmin.messages.model import Redelivered
+from nsqadmin.messages.publishing import CannotPublish
+from nsqadmin.messages.reading import why
+from nsqadmin.upstream.client import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.messages.publishing import Publisher
+    from nsqadmin.messages.reading import Reader
+    from nsqadmin.messages.selection import Selection
+    from nsqadmin.upstream.client import Upstream
+
+MOST_PIECES: Final = 1000  # ranges that are published again at once: each is read by a request of its own
+_IN_ONE_REQUEST: Final = 200  # single messages, so that the URL stays below 8 kB
+_LONG: Final = 20  # messages; a range of more is asked for as a range
+_WORDS: Final = {
+    "NOT_FOUND": "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours",
+    "BEYOND_END": "the channel has not got some of these messages yet",
+}
+
+
+class Redeliverer:
+    """Redelivers, on trio."""
+
+    def __init__(self, upstream: Upstream, reader: Reader, publisher: Publisher) -> None:
+        self._upstream = upstream
+        self._reader = reader
+        self._publisher = publisher
+
+    async def redeliver(self, topic: str, channel: str, selection: Selection) -> tuple[Redelivered, ...]:
+        """Ask each node that has some of the messages to deliver them to this channel once more."""
+        results: dict[str, Redelivered] = {}
+
+        async def ask(node: str) -> None:
+            results[node] = await self._at(node, topic, channel, selection.runs[node])
+
+        async with trio.open_nursery() as nursery:
+            for node in selection.runs:
+                nursery.start_soon(ask, node)
+        return tuple(results[node] for node in selection.runs)
+
+    async def _at(self, node: str, topic: str, channel: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
+        counts = {"redelivered": 0, "waiting": 0, "gone": 0}
+        error = ""
+        try:
+            for arguments in _requests(runs):
+                target = urlencode([("topic", topic), ("channel", channel), *arguments])
+                answer = json.loads(await self._upstream.post(node, f"/channel/redeliver?{target}"))
+                counts = {name: counts[name] + int(answer[name]) for name in counts}
+        except UpstreamError as failure:
+            error = why(failure, _WORDS)
+        except (ValueError, KeyError, TypeError, RecursionError) as failure:
+            error = f"its answer cannot be read: {failure!r}"
+        return Redelivered(node=node, asked=sum(end - first for first, end in runs), error=error, **counts)
+
+    async def publish_again(self, topic: str, selection: Selection) -> tuple[Redelivered, ...]:
+        """Publish the messages to their topic again, each on the node that has it. Raise CannotPublish."""
+        pieces = sum(len(runs) for runs in selection.runs.values())
+        if pieces > MOST_PIECES:
+            raise CannotPublish(
+                "TOO_SCATTERED", f"the messages lie in {pieces:,} places; at most {MOST_PIECES:,} at once"
+            )
+        return tuple([await self._publish_at(node, topic, runs) for node, runs in selection.runs.items()])
+
+    async def _publish_at(self, node: str, topic: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
+        asked = sum(end - first for first, end in runs)
+        published, error = 0, ""
+        log = await self._reader.log_at(node, topic)
+        for first, end in runs:
+            try:
+                receipt = await self._publisher.replay(self._publisher.plan_replay(log, topic, first, end, topic))
+            except CannotPublish as refusal:
+                if refusal.code == "EMPTY_RANGE":
+                    continue
+                error = refusal.reason
+                break
+            published += receipt.published
+            if receipt.error:
+                error = receipt.error
+                break
+        gone = 0 if error else asked - published
+        return Redelivered(node=node, asked=asked, redelivered=published, gone=gone, error=error)
+
+
+def _requests(runs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[str, int]]]:
+    """Yield the arguments of each request: a long range, or many single messages."""
+    single: list[tuple[str, int]] = []
+    for first, end in runs:
+        if end - first > _LONG:
+            yield [("from", first), ("to", end)]
+            continue
+        single += [("sequence", sequence) for sequence in range(first, end)]
+        if len(single) > _IN_ONE_REQUEST - _LONG:
+            yield single
+            single = []
+    if single:
+        yield single
