@@ -156,6 +156,7 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         lookupds.leave(for_good=for_good)
         reading.logs_closed()
 
+    settings = LiveSettings(options, lookupds)
     return _Node(
         options=options,
         trust=trust,
@@ -165,12 +166,13 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         poller=poller,
         authorities=_authorities(trust, turn),
         lookupds=lookupds,
-        settings=LiveSettings(options, lookupds),
+        settings=settings,
         drain=Drain(
             broker,
             deadline=seconds(options.drain_deadline),
             stay=seconds(options.drain_stay),
             say_goodbye=say_goodbye,
+            come_back=lambda: lookupds.configure(settings.options.lookupd_tcp_address),
         ),
         reading=reading,
         readers=readers,
@@ -318,6 +320,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
             http_port=listening.http_port,
         ),
         start_drain=node.drain.start,
+        take_drain_back=node.drain.take_back,
         run_trio=web.run_trio,
         reading=node.reading,
         readers=node.readers,

@@ -11,6 +11,10 @@ This is what SIGUSR1 and POST /drain ask for. SIGTERM stops at once, without del
 From its first moment, nothing can be appended to a log, and those who follow one are told that it is closed. nsqd does
 not know who reads history, nor how far they are, so `stay` gives them time to read to the end.
 
+A drain can be taken back as long as the process lives (POST /undrain): publishing is accepted again, the node registers
+again, and its logs are no longer closed. To those who follow them this is what a restart after a drain looks like. Only
+a drain for good cannot be taken back, as nsqlookupds have forgotten the node then.
+
 Messages that no consumer takes (of a channel without consumers, of a paused channel, or deferred) stay in the log for
 the next start. So nothing is lost, whether the drain finishes or meets its deadline, unless the node is retired: then
 there is no next start.
@@ -25,6 +29,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsqd.broker.broker import Broker
 
 log = logging.getLogger(__name__)
@@ -38,10 +44,20 @@ class SayGoodbye(Protocol):
 
 
 class Drain:
-    def __init__(self, broker: Broker, *, deadline: float, say_goodbye: SayGoodbye, stay: float = 0.0) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        deadline: float,
+        say_goodbye: SayGoodbye,
+        come_back: Callable[[], None] = lambda: None,
+        stay: float = 0.0,
+    ) -> None:
         self._broker = broker
         self._deadline = deadline
-        self._stay = stay
+        self._stay = self._usual_stay = stay
+        self._come_back = come_back
+        self._has_ended = False
         self._say_goodbye = say_goodbye
         self._is_for_good = False
         self._asked = trio.Event()
@@ -66,23 +82,43 @@ class Drain:
             self._asked.set()
         return self._is_for_good or not retire
 
+    def take_back(self) -> bool:
+        """Accept messages again, and register again. Idempotent. Returns False if it is too late, or was for good."""
+        if self._has_ended or self._is_for_good:
+            return False
+        if self.going_on:
+            log.info("NSQ: the drain was taken back, publishing is accepted again")
+            self._asked = trio.Event()
+            self._stay = self._usual_stay
+            self._broker.refusal = None
+            self._come_back()
+        return True
+
     async def wait(self) -> None:
         """Wait until a drain was requested and has ended."""
-        await self._asked.wait()
-        with trio.move_on_after(self._deadline) as limit:
-            while left := undelivered(self._broker):  # noqa: ASYNC110  # polling will do for one end in a process' life
-                await trio.sleep(_LOOK_INTERVAL)
-        if limit.cancelled_caught:
-            log.warning("NSQ: the drain's deadline has come, %d messages stay for the next start", left)
-        else:
-            log.info("NSQ: drained")
-        await self._wait_for_readers()
+        while not self._has_ended:
+            asked = self._asked
+            await asked.wait()
+            await self._deliver(asked)
+            await self._wait_for_readers(asked)
+            self._has_ended = asked is self._asked  # otherwise it was taken back meanwhile
 
-    async def _wait_for_readers(self) -> None:
+    async def _deliver(self, asked: trio.Event) -> None:
+        until = trio.current_time() + self._deadline
+        while asked is self._asked and (left := undelivered(self._broker)):
+            if trio.current_time() >= until:
+                log.warning("NSQ: the drain's deadline has come, %d messages stay for the next start", left)
+                return
+            await trio.sleep(_LOOK_INTERVAL)
+        if asked is self._asked:
+            log.info("NSQ: drained")
+
+    async def _wait_for_readers(self, asked: trio.Event) -> None:
         since = trio.current_time()
-        if self._stay > 0:
+        if asked is self._asked and self._stay > 0:
             log.info("NSQ: history can be read for another %g s", self._stay)
-        while trio.current_time() < since + self._stay:  # noqa: ASYNC110  # another request may change `stay`
+        # Another request may change `stay` or take the drain back: polling will do for one end in a process' life.
+        while asked is self._asked and trio.current_time() < since + self._stay:  # noqa: ASYNC110
             await trio.sleep(_LOOK_INTERVAL)
 
 

@@ -106,6 +106,25 @@ class Executor:
             _activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time())
         )
 
+    async def change_node(self, address: str, target: str, caller: Caller, what: str, words: str) -> Step:
+        """Send a node a POST that is about the node itself, and record it; for callers on asyncio."""
+
+        async def post() -> Step:
+            call = Call(address=address, is_lookupd=False, target=target)
+            with acting_for(caller.identity.user or caller.basic_user):
+                return await self._called(call, _nobody)
+
+        step = await run_trio(post)
+        self.note_node(address, caller, what, words, "ok" if step.is_done else "failed")
+        return step
+
+    def note_node(self, address: str, caller: Caller, what: str, words: str, result: str) -> None:
+        """Record in the audit log what became of a change of a whole node."""
+        user = caller.identity.user or caller.basic_user
+        self._activity.add_action(
+            Activity(at=time(), what=what, text=words, user=user, remote=caller.remote, nodes=(address,), result=result)
+        )
+
     async def _carry_out(
         self, action: Action, also: Sequence[str], told: Callable[[Step], None]
     ) -> tuple[_Steps, str, list[str]]:

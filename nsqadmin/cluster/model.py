@@ -122,6 +122,7 @@ class Node:
     not_read: str = ""  # why its answer could not be used, although it answers
     token_withheld: str = ""  # why the token is not sent to it; empty if the token is sent, or there is none
     own_health: str = ""  # what it reports about itself: "OK", or what is wrong
+    draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
     start_time: float | None = None
     memory: Memory | None = None
     has_history: bool = False  # its history can be read: peek, browse, seek, replay

@@ -99,6 +99,7 @@ class NodeAnswer:
     has_clients: bool  # clients and producers were asked for
     version: str = ""
     own_health: str = ""
+    draining: bool = False
     start_time: float | None = None
     memory: Memory | None = None
     restarted: bool = False  # since its answer before
@@ -199,6 +200,7 @@ def stats_in_slices(
         has_clients=has_clients,
         version=_text(document.get("version")),
         own_health=_text(document.get("health")),
+        draining=document.get("draining") is True,
         start_time=start_time,
         memory=memory,
         restarted=restarted,

@@ -96,13 +96,24 @@ def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         for lookupd in snapshot.lookupds
         if lookupd.is_reachable and lookupd.address not in node.lookupds
     ]
-    if snapshot.has_lookupds and missing:
+    if snapshot.has_lookupds and missing and not node.draining:  # which deregisters a node
         yield _finding(
             node,
             Severity.WARNING,
             f"{node.address} is not registered with {', '.join(missing)}",
             "Consumers that ask there do not find it: check that its --lookupd-tcp-address names that nsqlookupd, and that it can reach it.",
             say("registered with", ", ".join(node.lookupds) or "none"),
+        )
+
+
+def _draining(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.draining:
+        yield _finding(
+            node,
+            Severity.INFO,
+            f"{node.address} is draining: it accepts no messages, and delivers what waits",
+            "Its page shows what is left, and when it is safe to stop it.",
+            number("messages there", node.depth),
         )
 
 
@@ -153,6 +164,7 @@ def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
 
 _OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ...]] = (
     _sick,
+    _draining,
     _not_everywhere,
     _old,
     _twice,

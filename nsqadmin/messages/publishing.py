@@ -46,7 +46,11 @@ def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
         if known is None:
             raise CannotPublish("NODE_NOT_FOUND", node)
         return node
-    healthy = [each.address for each in snapshot.nodes if each.is_reachable and each.own_health in ("", "OK")]
+    healthy = [
+        each.address
+        for each in snapshot.nodes
+        if each.is_reachable and not each.draining and each.own_health in ("", "OK")
+    ]
     if not healthy:
         raise CannotPublish("NO_NODE", "no node answers")
     found = snapshot.topic(topic)

@@ -29,6 +29,7 @@ from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
+from nsqadmin.pages.draining import DrainingPages, why_not_drained
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.happenings import folded
@@ -37,6 +38,7 @@ from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
+from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
@@ -65,6 +67,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/consumers", cached(pages.consumers)),
         Route("GET", "/nodes", cached(pages.nodes)),
         *ForgettingPages(services, painter).routes(),
+        *DrainingPages(services, painter).routes(),
         Route("GET", "/nodes/{node}", cached(pages.node)),
         Route("GET", "/lookup", cached(pages.lookup)),
         Route("GET", "/activity", pages.activity),
@@ -236,6 +239,8 @@ class _Pages:
             scope=f"node:{address}",
             node=node,
             told_of=address,
+            remains=remains_on(self._services.view.snapshot, node, identity_of(request).sees),
+            drain_refusal=why_not_drained(self._services, request, node),
             page=details.node_details(snapshot, node),
             charts=self._node_charts(request, node),
             graphite=self._graphite(request, "node", address),

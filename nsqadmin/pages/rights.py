@@ -31,6 +31,7 @@ _OTHERS: Final = {
     "create": Right.OPERATE,
     "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
+    "drain_node": Right.ADMIN,
 }
 
 

@@ -58,6 +58,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
     return replace(
         node,
         own_health=answer.own_health,
+        draining=answer.draining,
         start_time=answer.start_time,
         memory=answer.memory,
         **_numbers(answer),

@@ -55,6 +55,7 @@ def make_app(
     node: NodeInfo,
     *,
     start_drain: StartDrain,
+    take_drain_back: Callable[[], bool],
     run_trio: Bridge,
     reading: Reading,
     readers: Readers | None = None,
@@ -73,7 +74,7 @@ def make_app(
     history = HistoryEndpoints(broker, reading, readers, monotonic)
     figures = LogFigures(reading.waiting, lambda: lags(readers, reading.history))
     handlers = _Handlers(
-        node=NodeEndpoints(calls, settings, node, start_drain, figures),
+        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, figures),
         pub=PubEndpoints(calls, publishing),
         history=history,
         readers=ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns),
@@ -145,6 +146,7 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("GET", "/readyz", it.node.ready, access=OPEN, logged=False),
         Endpoint("GET", "/changes", it.changes.show, access=READ_TOPIC, logged=False),
         Endpoint("POST", "/drain", it.node.drain, access=OPERATE_NODE, change="drain"),
+        Endpoint("POST", "/undrain", it.node.undrain, access=OPERATE_NODE, change="undrain"),
     ]
 
 

@@ -53,13 +53,20 @@ class LogFigures(NamedTuple):
 
 class NodeEndpoints:
     def __init__(
-        self, calls: Calls, settings: Settings, node: NodeInfo, start_drain: StartDrain, logs: LogFigures
+        self,
+        calls: Calls,
+        settings: Settings,
+        node: NodeInfo,
+        start_drain: StartDrain,
+        take_drain_back: Callable[[], bool],
+        logs: LogFigures,
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
         self._settings = settings
         self._node = node
         self._start_drain = start_drain
+        self._take_drain_back = take_drain_back
         self._logs = logs
 
     async def ping(self, request: Request) -> Response:
@@ -76,6 +83,11 @@ class NodeEndpoints:
         stay = _stay(arguments["stay"]) if "stay" in arguments else None
         if not self._start_drain(stay=stay, retire=arguments.get("retire") == "true"):
             raise HttpError(409, "DRAINING")
+        return EMPTY
+
+    async def undrain(self, request: Request) -> Response:
+        if not self._take_drain_back():
+            raise HttpError(409, "DRAINED")
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:
@@ -117,7 +129,8 @@ class NodeEndpoints:
             snapshot = only_about(topic, snapshot)
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
-            return json(stats_json(snapshot, memory, version=NSQ_VERSION))
+            stats = stats_json(snapshot, memory, version=NSQ_VERSION)
+            return json({**stats, "draining": True} if self._broker.refusal is not None else stats)
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
 
 

@@ -340,6 +340,9 @@ def test_a_topic_is_paused_emptied_and_deleted(page: Browser, cluster: Cluster, 
 
 def test_a_topic_is_removed_from_one_node(page: Browser, cluster: Cluster, topic: str) -> None:
     page.open(f"/topics/{topic}?tab=nodes")
+    assert not page.run("return document.querySelector('details.menu a').checkVisibility()")
+    page.run("document.querySelector('details.menu summary').focus()")
+    page.press("enter")
     receipt = press_and_confirm(page, "Remove topic from node")
     assert "✓ done" in receipt
     left = [len(node.http("GET", f"/stats?format=json&topic={topic}").json["topics"] or ()) for node in cluster.nodes]

@@ -31,6 +31,8 @@ class Cluster:
     nodes: list[Nsqd]
     admin: Nsqadmin
 
+    lookupd: Nsqlookupd
+
     @property
     def names(self) -> list[str]:
         return [name_of(node) for node in self.nodes]
@@ -68,7 +70,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=700ms")
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["depth"] == 300)
-        yield Cluster(nodes, admin)
+        yield Cluster(nodes, admin, lookupd)
         assert "Traceback" not in admin.log
 
 
@@ -141,3 +143,41 @@ def test_creation_is_one_form_with_cancel_and_no_second_confirmation(cluster: Cl
     bad = cluster.admin.http("POST", "/actions/create", urlencode({"topic": "a b", "on": "all"}).encode(), headers=FORM)
     assert bad.status == 400
     assert b"letters, digits" in bad.body
+
+
+def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster: Cluster) -> None:
+    node, name = cluster.nodes[2], cluster.names[2]
+    node.post("/channel/create?topic=orders&channel=audit")
+    node.post("/mpub?topic=orders", b"1\n2\n3\n4\n5")
+    consumer = node.connect()
+    consumer.subscribe("orders", "audit", ready=1)
+    held = consumer.message()
+
+    def page() -> str:
+        return cluster.page(f"/nodes/{name}?fresh=1")
+
+    eventually(lambda: "Drain…" in page())
+    plan = cluster.page(f"/nodes/drain?node={name}")
+    assert "5 messages will be delivered to 1 consumer" in plan
+    assert "105 messages in 1 channel will not drain" in plan
+    done = cluster.admin.http("POST", "/nodes/drain", f"node={name}".encode(), headers=FORM)
+    assert b"Done." in done.body
+    assert node.http("POST", "/pub?topic=orders", b"late").status == 503
+    eventually(lambda: "Not yet safe to stop: 5 messages to deliver" in page())
+    eventually(lambda: len(cluster.lookupd.producers("orders")) == 2)
+    consumer.finish(held)
+    for _ in range(4):
+        consumer.finish(consumer.message())
+    eventually(lambda: "Safe to stop now" in page())
+    assert "105 messages in 1 channel that nobody takes will stay on its disk" in page()
+    findings = cluster.admin.json("GET", "/api/v2/diagnose").json["findings"]
+    assert [it["severity"] for it in findings if it["node"] == name] == ["info"]
+
+    undone = cluster.admin.http("POST", "/nodes/undrain", f"node={name}".encode(), headers=FORM)
+    assert b"Done." in undone.body
+    assert node.http("POST", "/pub?topic=orders", b"again").status == 200
+    eventually(lambda: len(cluster.lookupd.producers("orders")) == 3)
+    eventually(lambda: "Drain…" in page())
+    activity = cluster.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
+    assert [it["what"] for it in activity][:2] == ["undrain_node", "drain_node"]
+    assert cluster.admin.http("GET", "/nodes/drain?node=127.0.0.1:1").status == 404

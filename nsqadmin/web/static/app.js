@@ -167,7 +167,7 @@ const Numbers = (() => {
     const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health|readers)$/.test(key));
     live.isOther ||= isOther;
     live.since += 1;
-    if (((live.isOther && live.since > 1) || live.since >= 6) && performance.now() > live.notBefore) { live.isOther = false; live.since = 0; refresh(); }
+    if (((live.isOther && live.since > 1) || live.since >= ($("[data-hurries]") ? 1 : 6)) && performance.now() > live.notBefore) { live.isOther = false; live.since = 0; refresh(); }
   }
 
   // Fetches the page again and replaces the parts that have changed. A part is not replaced while the user is in it:

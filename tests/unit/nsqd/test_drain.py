@@ -106,6 +106,42 @@ def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node:
     trio.run(main, clock=clock)
 
 
+def test_a_drain_that_is_taken_back_ends_nothing_and_can_begin_again(node: Node) -> None:
+    told: list[str] = []
+    drain = Drain(
+        node.broker,
+        deadline=5.0,
+        say_goodbye=lambda for_good: told.append("leaves"),
+        come_back=lambda: told.append("returns"),
+    )
+
+    async def main() -> None:
+        assert drain.take_back(), "there is nothing to take back"
+        drain.start(stay=3600.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain.wait)
+            await trio.sleep(100.0)
+            assert drain.take_back()
+            assert node.broker.refusal is None
+            await trio.sleep(7200.0)
+            assert nursery.child_tasks, "it has not ended"
+            drain.start(stay=10.0)
+        assert 7310.0 <= trio.current_time() - started < 7310.5
+        assert not drain.take_back(), "it is too late"
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    started = clock.current_time()
+    trio.run(main, clock=clock)
+    assert told == ["leaves", "returns", "leaves"]
+
+
+def test_a_drain_for_good_cannot_be_taken_back(node: Node) -> None:
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: None)
+    drain.start(retire=True)
+    assert not drain.take_back()
+    assert drain.going_on
+
+
 def test_a_drain_for_good_says_so_once(node: Node) -> None:
     told = []
     drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: told.append(for_good))

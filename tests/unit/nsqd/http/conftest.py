@@ -47,9 +47,14 @@ class Nsqd:
             self.publishing,
             NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
             start_drain=self._start_drain,
+            take_drain_back=self._take_drain_back,
             run_trio=run_directly,
             reading=reading or no_history(),
         )
+
+    def _take_drain_back(self) -> bool:
+        self.broker.refusal = None
+        return True
 
     def _start_drain(self, *, stay: float | None, retire: bool) -> bool:
         self.broker.refusal = "draining"

@@ -1,0 +1,107 @@
+"""What a node still has: what a drain of it would deliver, and what would stay behind. A core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Node, Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """The messages of one channel on the node; without a channel, those that wait in the topic for its first one."""
+
+    topic: str
+    channel: str = ""
+    waiting: int  # in the queue or in flight
+    deferred: int = 0
+    consumers: int = 0
+    paused: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.waiting + self.deferred
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether these messages are only in memory."""
+        return is_ephemeral(self.topic) or is_ephemeral(self.channel)
+
+    @property
+    def why_it_stays(self) -> str:
+        """Why no drain delivers the waiting messages; empty if it does."""
+        if not self.channel:
+            return "no channel"
+        if not self.consumers:
+            return "no consumer"
+        return "paused" if self.paused else ""
+
+    @property
+    def to_deliver(self) -> int:
+        return 0 if self.why_it_stays else self.waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    node: Node
+    rows: tuple[Remainder, ...]  # those with messages whose topic the viewer may see, the most first
+    to_deliver: int  # messages that connected consumers still get
+    staying: int  # messages on its disk that nobody takes now: without a consumer, paused or deferred
+    staying_in: int  # channels and topics that have these
+    lost: int  # messages that nobody takes now and that are in memory only
+    consumers: int
+    publishers: tuple[str, ...]
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the node can be stopped: it accepts nothing, and its consumers have everything."""
+        return self.node.is_reachable and self.node.draining and not self.to_deliver
+
+
+def remains_on(snapshot: Snapshot, node: Node, sees: Callable[[str], bool]) -> Remains:
+    """Return what the node has. The sums are of the whole node; topics that the viewer may not see are not named."""
+    every = [
+        Remainder(topic=topic.name, waiting=row.depth)
+        for topic in snapshot.topics
+        for row in topic.nodes
+        if row.node == node.address
+    ]
+    every += [
+        Remainder(
+            topic=topic.name,
+            channel=channel.name,
+            waiting=row.depth + row.in_flight_count,
+            deferred=row.deferred_count,
+            consumers=row.client_count,
+            paused=row.paused,
+        )
+        for topic in snapshot.topics
+        for channel in topic.channels
+        for row in channel.nodes
+        if row.node == node.address
+    ]
+    left = [row for row in every if row.total]
+    stays = [row for row in left if row.total - row.to_deliver and not row.is_lost]
+    return Remains(
+        node=node,
+        rows=tuple(sorted((row for row in left if sees(row.topic)), key=lambda row: -row.total)),
+        to_deliver=sum(row.to_deliver for row in left),
+        staying=sum(row.total - row.to_deliver for row in stays),
+        staying_in=len(stays),
+        lost=sum(row.total - row.to_deliver for row in left if row.is_lost),
+        consumers=sum(row.consumers for row in every),
+        publishers=tuple(
+            sorted(
+                {
+                    it.hostname or it.remote_address
+                    for it in snapshot.producers or ()
+                    if it.node == node.address and any(sees(topic) for topic, _, _ in it.counts)
+                }
+            )
+        ),
+    )
