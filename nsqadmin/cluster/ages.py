@@ -11,17 +11,16 @@ What a silent node had is as old as when the node last answered: nobody knows wh
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import ChannelNode
 
-_MOST: Final = 600  # points of one channel on one node; with more, every second one is dropped
+_MOST: Final = 64  # points of one channel on one node; with more, every second one is dropped
 
 _Key = tuple[str, str, str]  # topic, channel and node
-_Points = deque[tuple[float, int]]
+_Points = list[tuple[float, int]]  # most channels have one point, and an empty deque takes 600 bytes
 
 
 class Age(NamedTuple):
@@ -69,7 +68,7 @@ class Ages:
 
     def _estimated(self, key: _Key, *, depth: int, message_count: int) -> Age:
         now = self._now
-        points = self._points.setdefault(key, deque())
+        points = self._points.setdefault(key, [])
         # While the node was silent nobody saw its count.
         if points and points[-1][0] < self._before and key not in self._silent:
             points.append((self._before, points[-1][1]))
@@ -80,12 +79,10 @@ class Ages:
             points.append((now, message_count))
             return NOTHING_WAITS
         if not points or points[-1][0] < now:
-            points.append((now, message_count))
+            _add(points, (now, message_count))
         taken = message_count - depth  # how many messages have been taken out
         while len(points) > 1 and points[1][1] <= taken:
-            points.popleft()
-        if len(points) > _MOST:
-            self._points[key] = points = _thinned(points)
+            del points[0]
         # The next message came after the last point whose count was not above `taken`.
         return Age(now - points[0][0], is_older=points[0][1] > taken)
 
@@ -98,6 +95,15 @@ class Ages:
         self._silent = {key for key in self._silent if key[0] in topics}
 
 
-def _thinned(points: _Points) -> _Points:
-    kept = list(points)
-    return deque([*kept[:-1:2], kept[-1]])
+def _add(points: _Points, point: tuple[float, int]) -> None:
+    """Add a point in place of the last one if that tells nothing new, or is too close to the one before it.
+
+    So the points lie about evenly over the time that the next message has waited, and tell it to a thirtieth.
+    """
+    if len(points) > 1:
+        (before, count), apart = points[-2], 2 * (point[0] - points[0][0]) / _MOST
+        if count == points[-1][1] == point[1] or point[0] - before < apart:
+            points.pop()
+    points.append(point)
+    if len(points) > _MOST:
+        del points[1:-1:2]

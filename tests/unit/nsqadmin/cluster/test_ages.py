@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from nsqadmin.cluster.ages import Age, Ages
 from nsqadmin.cluster.merge import Directory, Merger
 from nsqadmin.cluster.node_stats import read_stats, silenced
@@ -102,3 +104,22 @@ def test_the_age_on_a_silent_node_is_that_of_its_last_answer() -> None:
     merger.merge([answer], Directory(), now=0.0, wall=NOW + 60.0)
     (topic,) = merger.merge([silenced(answer)], Directory(), now=900.0, wall=NOW + 960.0)
     assert topic.channels[0].oldest_age == 60.0
+
+
+def test_an_estimate_over_hours_is_about_right_and_takes_little_memory() -> None:
+    channel = Watched()
+    for sample in range(3000):
+        published = 10 * sample
+        age, is_older = channel.sample(waiting(min(published, 6000), published))
+    assert not is_older
+    assert age == pytest.approx(600 * 5.0, rel=0.05)
+    assert max(map(len, channel._ages._points.values())) <= 64
+
+
+def test_a_channel_in_which_nothing_happens_is_remembered_by_two_samples() -> None:
+    channel = Watched()
+    channel.sample(waiting(0, 100))
+    for _ in range(500):
+        found = channel.sample(waiting(5, 105))
+    assert found == (2500.0, False)
+    assert max(map(len, channel._ages._points.values())) <= 3
