@@ -62,6 +62,9 @@ class TooMuch(NotUnderstood):
     """The answer has more topics, channels, clients or producers than we take from one node."""
 
 
+_NO_CLIENTS: Final[Mapping[_ClientKey, Pace]] = {}  # one for all, as most channels of a big cluster have none
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelPart:
     row: ChannelNode
@@ -299,7 +302,7 @@ class _TopicReader:
         failures = failures_of(row)
         pace = before.failures if before is not None else None
         rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
-        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces)
+        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS)
 
 
 def _name(raw: Json, key: str) -> str:
@@ -356,13 +359,13 @@ def _oldest(timestamp: Any, skew: float) -> float | None:
 
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:
-    row, failures, paces = part.row, failures_of(part.row), dict(part.clients)
+    row, paces, failures = part.row, part.clients, failures_of(part.row)
     failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
-    clients = row.clients
-    if clients:
-        clients = tuple(_with_rates(client, paces, at) for client in clients)
+    if row.clients:
+        paces = newer = dict(paces)
+        row = replace(row, clients=tuple(_with_rates(client, newer, at) for client in row.clients))
     return ChannelPart(
-        row if clients is None else replace(row, clients=clients),
+        row,
         replace(_STILL, failed=failed[0]) if failed[0] else _STILL,
         pace_after(part.failures, at, failures),
         paces,
