@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ import trio
 
 from common.web import run_trio
 from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
+from nsqadmin.actions.undoing import Undoer
 from nsqadmin.cluster.model import Activity
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError, explain
@@ -20,6 +22,8 @@ from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
 if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.actions.notify import Notifier
+    from nsqadmin.actions.undo import State
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.http.responses import Caller
     from nsqadmin.upstream.queries import Queries
 
@@ -56,6 +60,8 @@ class _Steps(list[Step]):
     def __init__(self, told: Callable[[Step], None]) -> None:
         super().__init__()
         self.told = told
+        self.look: Callable[[str], Awaitable[State | None]] | None = None  # asks a node what can be undone there
+        self.states: list[State] = []  # of the nodes that have carried out the action
 
 
 class Executor:
@@ -67,20 +73,34 @@ class Executor:
         self._queries = queries
         self._activity = activity
         self._notifier = notifier
+        self.undoer = Undoer(queries, activity)
 
     async def execute(
-        self, action: Action, caller: Caller, also: Sequence[str] = (), told: Callable[[Step], None] = _nobody
+        self,
+        action: Action,
+        caller: Caller,
+        also: Sequence[str] = (),
+        told: Callable[[Step], None] = _nobody,
+        *,
+        before: Snapshot | None = None,
     ) -> Receipt:
         """Carry out an action that has been checked and that the caller has the right to; for callers on asyncio.
 
         `also` are nodes to ask even if discovery does not name them now, such as those that the plan has listed and
-        that are silent. `told` is called with each step when it is made. Once begun, the action is carried out to the
-        end, even if the caller disconnects.
+        that are silent. `told` is called with each step when it is made. With `before`, the picture from before the
+        action, nodes are first asked for what an undo needs. Once begun, the action is carried out to the end, even if
+        the caller disconnects.
         """
-        return await run_trio(self.perform, action, caller, also, told)
+        return await run_trio(partial(self.perform, before=before), action, caller, also, told)
 
     async def perform(
-        self, action: Action, caller: Caller, also: Sequence[str] = (), told: Callable[[Step], None] = _nobody
+        self,
+        action: Action,
+        caller: Caller,
+        also: Sequence[str] = (),
+        told: Callable[[Step], None] = _nobody,
+        *,
+        before: Snapshot | None = None,
     ) -> Receipt:
         """Do what `execute` does; for callers on trio."""
         began, at = trio.current_time(), time()
@@ -88,7 +108,10 @@ class Executor:
         with self._activity.under_way(action.topic):
             lost = self._lost_by(action)
             with trio.CancelScope(shield=True), acting_for(user):  # each request has its own deadline
-                steps, failure, errors = await self._carry_out(action, also, told)
+                steps = _Steps(told)
+                if before is not None:
+                    steps.look = partial(self.undoer.look, action, before)
+                failure, errors = await self._carry_out(action, also, steps)
             receipt = Receipt(
                 action=action,
                 at=at,
@@ -96,6 +119,8 @@ class Executor:
                 steps=tuple(steps),
                 failure=failure,
                 discovery_errors=tuple(errors),
+                undo=self.undoer.records.add(action, steps.states),
+                no_undo=tuple(f"Cannot be undone on {it.node}: {it.why_not}." for it in steps.states if it.why_not),
             )
             self._report(receipt, caller, lost)
         return receipt
@@ -125,25 +150,22 @@ class Executor:
             Activity(at=time(), what=what, text=words, user=user, remote=caller.remote, nodes=(address,), result=result)
         )
 
-    async def _carry_out(
-        self, action: Action, also: Sequence[str], told: Callable[[Step], None]
-    ) -> tuple[_Steps, str, list[str]]:
-        """Return the steps that were tried, the reason for not finishing ("": finished), and discovery's errors."""
-        steps = _Steps(told)
+    async def _carry_out(self, action: Action, also: Sequence[str], steps: _Steps) -> tuple[str, list[str]]:
+        """Return the reason for not finishing ("": finished), and discovery's errors. `steps` get what was tried."""
         try:
             if action.kind is Kind.REMOVE_FROM_NODE:
                 await self._at_lookupds(action, steps)
-                return steps, await self._remove(action, steps), []
+                return await self._remove(action, steps), []
             if action.kind in _CREATIONS:
-                return steps, *await self._create(action, steps)
+                return await self._create(action, steps)
             found = await self._queries.topic_producers(action.topic)
             if not action.nodes:  # a deletion on some nodes only leaves the directory alone
                 await self._at_lookupds(action, steps)
             meant = nodes_meant(action, list(dict.fromkeys((*(it.address for it in found.value), *also))))
             await self._at_nodes(node_calls(action, meant), steps)
-            return steps, "", list(found.errors)
+            return "", list(found.errors)
         except TotalFailure as error:
-            return steps, str(error), []
+            return str(error), []
 
     async def _create(self, action: Action, steps: _Steps) -> tuple[str, list[str]]:
         await self._at_lookupds(action, steps)
@@ -184,7 +206,11 @@ class Executor:
         made: dict[int, Step] = {}
 
         async def make(number: int) -> None:
-            made[number] = await self._called(calls[number], steps.told)
+            call = calls[number]
+            state = await steps.look(call.address) if steps.look is not None else None
+            made[number] = await self._called(call, steps.told)
+            if state is not None and made[number].is_done:  # what was not carried out needs no undo
+                steps.states.append(state)
 
         async with trio.open_nursery() as nursery:
             for number in range(len(calls)):
@@ -212,7 +238,10 @@ class Executor:
         text += f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else ""
         nodes = tuple(dict.fromkeys(step.address for step in receipt.steps))
         self._activity.add_action(
-            _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes)
+            replace(
+                _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes),
+                undo=receipt.undo,
+            )
         )
         if not receipt.failure or action.kind in _ALWAYS_NOTIFIED:
             self._notifier.action(action, caller)

@@ -78,6 +78,8 @@ _FOR_ADMINS: Final = frozenset(
         Kind.SEEK_CHANNEL,
     )
 )
+# What nodes that keep history can take back.
+UNDOABLE: Final = frozenset((Kind.EMPTY_CHANNEL, Kind.SEEK_CHANNEL, Kind.DELETE_CHANNEL))
 _OF_CHANNELS: Final = frozenset(
     (
         Kind.CREATE_CHANNEL,
@@ -271,6 +273,8 @@ class Receipt:
     steps: tuple[Step, ...]
     failure: str = ""  # why the action was not begun or not finished, such as no answer to where the topic is
     discovery_errors: tuple[str, ...] = ()  # of the nodes that did not tell where the topic is, while others did
+    undo: str = ""  # the id with which it can be undone; empty if it cannot
+    no_undo: tuple[str, ...] = ()  # sentences: on which nodes it cannot be undone, and why
 
     @property
     def result(self) -> str:
@@ -393,6 +397,7 @@ def _consequences(
 ) -> Iterable[Consequence]:
     if action.kind in _DANGER:
         yield from _what_is_lost(action, topic, lost)
+        yield from _what_can_be_undone(snapshot, action, topic, meant, lost)
     if action.kind in (Kind.DELETE_CHANNEL, Kind.DELETE_TOPIC, Kind.REMOVE_FROM_NODE):
         yield from _who_is_disconnected(action, topic, channel, meant)
     if action.kind in (Kind.DELETE_TOPIC, Kind.REMOVE_FROM_NODE):
@@ -438,11 +443,37 @@ def _what_is_lost(action: Action, topic: Topic | None, lost: int) -> Iterable[Co
             severity=Severity.WARNING,
         )
     else:
-        text = f"{_counted(lost, 'message')} will be gone. This cannot be undone."
-        yield Consequence(text=text, severity=Severity.PROBLEM)
+        yield Consequence(text=f"{_counted(lost, 'message')} will be gone.", severity=Severity.PROBLEM)
     if action.kind is Kind.DELETE_TOPIC and topic is not None and topic.channels:
         names = ", ".join(channel.name for channel in topic.channels)
         yield Consequence(text=f"Its channels go with it: {names}.", severity=Severity.PROBLEM)
+
+
+def _what_can_be_undone(
+    snapshot: Snapshot, action: Action, topic: Topic | None, meant: Sequence[str], lost: int
+) -> Iterable[Consequence]:
+    """Say on which nodes an undo is possible. For how long, the nodes say when the action is carried out."""
+    having = {row.node for row in topic.nodes if row.has_log} if topic is not None else set()
+    lasting = action.kind in UNDOABLE and not is_ephemeral(action.topic) and not is_ephemeral(action.channel)
+    keeping = [address for address in meant if lasting and address in having and _has_history(snapshot, address)]
+    if keeping:
+        yield Consequence(text="Can be undone for as long as the nodes keep the messages.")
+    if not lost or action.kind is Kind.SEEK_CHANNEL:  # without history, a channel does not move
+        return
+    # Where a node cannot be reached, nothing changes that one would want to undo.
+    without = [address for address in meant if address not in keeping and not _is_unreachable(snapshot, address)]
+    if not keeping:
+        yield Consequence(text="This cannot be undone.", severity=Severity.PROBLEM)
+    elif without:
+        text = (
+            f"It cannot be undone on {', '.join(without)}, which {'keeps' if len(without) == 1 else 'keep'} no history."
+        )
+        yield Consequence(text=text, severity=Severity.PROBLEM)
+
+
+def _has_history(snapshot: Snapshot, address: str) -> bool:
+    node = snapshot.node(address)
+    return node is not None and node.has_history
 
 
 def _who_is_disconnected(

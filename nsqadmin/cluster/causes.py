@@ -17,7 +17,7 @@ _CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "paused": frozenset(("pause_topic", "pause_channel")),
     "unpaused": frozenset(("unpause_topic", "unpause_channel")),
     "topic_appeared": frozenset(("create_topic", "create_channel")),
-    "channel_appeared": frozenset(("create_channel",)),
+    "channel_appeared": frozenset(("create_channel", "restore_channel")),
     "topic_vanished": frozenset(("delete_topic", "tombstone_topic_producer")),
     "channel_vanished": frozenset(("delete_channel", "delete_topic", "tombstone_topic_producer")),
 }

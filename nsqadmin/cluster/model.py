@@ -644,6 +644,7 @@ class Activity:
     result: str = ""  # "ok", "partly", "failed", "refused"; empty for events
     took: float | None = None
     is_outside: bool = False  # somebody did it without this nsqadmin; `user` is whom the node has recorded
+    undo: str = ""  # the id with which the action can be undone; empty if it cannot
 
     @property
     def is_action(self) -> bool:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, BadAction, Kind, checked, holders, plan
+from nsqadmin.actions.undo import result_of
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,
@@ -28,6 +29,7 @@ from nsqadmin.cluster.view import recorded
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.hub import health_of
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
+from nsqadmin.http.undoing import undo
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -60,6 +62,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/api/v2/activity", questions.activity),
         Route("POST", "/api/v2/plan", changes.plan),
         Route("POST", "/api/v2/actions", changes.execute),
+        Route("POST", "/api/v2/undo", changes.undo),
     ]
 
 
@@ -224,8 +227,17 @@ class _Changes:
         executor = self._services.executor
         if executor is None:
             raise HttpError(403, "FORBIDDEN")
-        receipt = await executor.execute(action, caller_of(request), holders(self._services.view.snapshot, action))
+        before = self._services.view.snapshot
+        receipt = await executor.execute(action, caller_of(request), holders(before, action), before=before)
         return json_answer({**to_json(receipt), "result": receipt.result})
+
+    async def undo(self, request: Request) -> Response:
+        """Undo an action, and send what each node gave back. The status is 200 even if some or all nodes failed."""
+        record_id = (await object_of(request)).get("undo")
+        if not isinstance(record_id, str):
+            raise HttpError(400, "INVALID_BODY", details={"reason": "undo: expected the id in a receipt"})
+        _, rows = await undo(self._services, request, record_id)
+        return json_answer({"result": result_of(rows), "nodes": to_json(rows)})
 
     async def _action(self, request: Request) -> Action:
         """Read the action from the body. Refuse it if the user lacks the right, or a node is unknown."""

@@ -18,6 +18,7 @@ from nsqadmin.pages import numbers
 from nsqadmin.pages.details import curl
 from nsqadmin.pages.painter import Failure
 from nsqadmin.pages.rights import ACTION_WORDS
+from nsqadmin.pages.undoing import undoable
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -92,7 +93,9 @@ class ActionPages:
 
         async def carry_out(told: Callable[[Step], None]) -> Response:
             receipts = [
-                await executor.execute(each.action, caller_of(request), holders(snapshot, each.action), told)
+                await executor.execute(
+                    each.action, caller_of(request), holders(snapshot, each.action), told, before=snapshot
+                )
                 for each in plans
             ]
             return self._receipt(request, snapshot, receipts, plans)
@@ -239,6 +242,8 @@ class ActionPages:
             steps=[step for receipt in receipts for step in receipt.steps],
             done=self._after(plans[0], first.result, not is_one),
             undo=undo,
+            undoable=undoable(self._services, request, first.undo),
+            no_undo=first.no_undo,
             retry=retry,
         )
 

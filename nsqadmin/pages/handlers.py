@@ -42,6 +42,7 @@ from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
+from nsqadmin.pages.undoing import UndoPages, undoable
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -79,6 +80,7 @@ def routes(services: Services) -> list[Route]:
         *messages.routes(),
         *IncidentPages(services, painter).routes(cached),
         *ReplayPages(services, painter).routes(),
+        *UndoPages(services, painter).routes(),
         *ActionPages(services, painter).routes(),
     ]
 
@@ -275,6 +277,7 @@ class _Pages:
             page=part_of(folded(rows), page_number(request)),
             wanted=wanted,
             kind=kind,
+            undoable=partial(undoable, self._services, request),
         )
 
     async def counter(self, request: Request) -> Response:

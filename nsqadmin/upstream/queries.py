@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, urlencode
 
 import trio
 
@@ -194,6 +194,14 @@ class Queries:
             return error
         return None
 
+    async def channel_state(self, address: str, topic: str, channel: str) -> bytes:
+        """Return what one of our nsqds says that a channel still has to deliver. Raise UpstreamError."""
+        return await self._upstream.get(address, f"/channel/state?{_of_channel(topic, channel)}")
+
+    async def restore_channel(self, address: str, topic: str, channel: str, state: bytes) -> bytes:
+        """Give a channel back what it had by `channel_state`. Raise UpstreamError."""
+        return await self._upstream.post(address, f"/channel/restore?{_of_channel(topic, channel)}", state)
+
     # Asking many nodes
 
     def _producers_in(self, document: Any) -> Slices[Listed]:
@@ -275,6 +283,10 @@ def _left_out(answers: Answers[Listed]) -> tuple[str, ...]:
     return tuple(
         f"{at} lists {listed.left_out:,} more nodes than --max-nodes" for at, listed in answers.good if listed.left_out
     )
+
+
+def _of_channel(topic: str, channel: str) -> str:
+    return urlencode({"topic": topic, "channel": channel}, errors="surrogateescape")
 
 
 def _bytewise(name: str) -> bytes:

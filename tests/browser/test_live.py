@@ -307,6 +307,31 @@ def test_emptying_says_first_what_is_lost(page: Browser, cluster: Cluster, topic
     assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 0
 
 
+def test_an_empty_is_undone_from_its_receipt_and_from_activity(page: Browser, cluster: Cluster, topic: str) -> None:
+    def depth() -> int:
+        return sum(node.channel(topic)["depth"] for node in cluster.nodes)
+
+    page.open(f"/topics/{topic}/c?fresh=1")
+    receipt = press_and_confirm(page, "Empty")
+    assert "Undo is possible for as long as the nodes keep the messages." in receipt
+    assert depth() == 0
+    page.click_text("Undo", "#dialog button")
+    page.wait_for_text("4 messages are back.", "#dialog [data-receipt=ok]")
+    page.screenshot(ARTEFACTS / "dialog-undone.png")
+    assert depth() == 4
+    page.open(f"/topics/{topic}/c?fresh=1")
+    press_and_confirm(page, "Empty")
+    assert depth() == 0
+    page.open(f"/activity?filter={topic}")
+    page.screenshot(ARTEFACTS / "activity-undo.png")
+    assert page.count("main form[action$='/actions/undo']") == 1
+    page.click_text("Undo", "main td button")
+    page.wait_for_text("4 messages are back.", "#dialog [data-receipt=ok]")
+    assert depth() == 4
+    page.open(f"/activity?filter={topic}")
+    assert page.count("main form[action$='/actions/undo']") == 0
+
+
 def test_much_is_only_deleted_when_its_name_is_typed(page: Browser, cluster: Cluster, topic: str) -> None:
     cluster.nodes[0].post(f"/mpub?topic={topic}", b"\n".join(b"%d" % it for it in range(1200)))
     page.open(f"/topics/{topic}/c?fresh=1")

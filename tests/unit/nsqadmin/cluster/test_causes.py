@@ -31,6 +31,7 @@ def action(what: str, *, topic: str = "t", channel: str = "c", at: float = 95.0,
         (event("topic_appeared", channel=""), action("create_topic", channel="")),
         (event("topic_appeared", channel=""), action("create_channel")),
         (event("channel_appeared"), action("create_channel")),
+        (event("channel_appeared"), action("restore_channel")),
     ],
 )
 def test_an_action_here_is_the_cause(seen: Activity, done: Activity) -> None:

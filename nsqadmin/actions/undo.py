@@ -1,0 +1,164 @@
+"""What an undo needs: what each node's channel had before an action that loses messages, and the words for the result.
+
+    action ──► state of the channel on each node ──► action ──► record in Undos ──► undo, node by node
+
+A record has only the nodes that have carried out the action: a node that was silent has lost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from secrets import token_hex
+from typing import Final
+
+from nsqadmin.actions.plan import Action, Kind
+
+_MOST: Final = 64 << 20  # bytes of all records
+_LONGEST: Final = 1 << 20  # bytes of a state; nsqd does not accept a longer one
+_VERBS: Final = {Kind.EMPTY_CHANNEL: "emptied", Kind.DELETE_CHANNEL: "deleted", Kind.SEEK_CHANNEL: "moved"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the channel had on one node before the action."""
+
+    node: str
+    document: bytes = b""  # as the node has told it; empty if it could not be had
+    count: int = 0  # messages that were not finished
+    complete_until: float | None = None  # the node keeps all of these messages at least until then; None: not known
+    kept_until: float | None = None  # after that, retention promises none of these messages; None: not known
+    why_not: str = ""  # why nothing can be undone on this node
+
+
+@dataclass(slots=True)
+class Record:
+    """One action that can be undone."""
+
+    id: str
+    action: Action
+    states: tuple[State, ...]
+    done: set[str] = field(default_factory=set)  # nodes where it is undone, or is being undone
+
+    @property
+    def left(self) -> tuple[State, ...]:
+        """The nodes where it can still be undone."""
+        return tuple(state for state in self.states if state.document and state.node not in self.done)
+
+    @property
+    def lacking(self) -> tuple[State, ...]:
+        return tuple(state for state in self.states if not state.document)
+
+    @property
+    def complete_until(self) -> float | None:
+        """Until when an undo gives back everything; None if nobody knows."""
+        times = [state.complete_until for state in self.states if state.document]
+        return None if None in times else min(time for time in times if time is not None)
+
+    def is_offered(self, now: float) -> bool:
+        return any(state.kept_until is None or now < state.kept_until for state in self.left)
+
+    @property
+    def size(self) -> int:
+        return sum(len(state.document) for state in self.states)
+
+    @property
+    def words(self) -> str:
+        return f"{_VERBS[self.action.kind]} {self.action.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """What an undo has given back on one node."""
+
+    node: str
+    count: int = 0  # messages that waited there before the action
+    restored: int = 0
+    gone: int = 0
+    error: str = ""  # why nothing was undone there; empty: it was
+    can_retry: bool = False
+
+    @property
+    def text(self) -> str:
+        if self.error:
+            return self.error
+        words = f"{self.restored:,} of {self.count:,} {'is' if self.restored == 1 else 'are'} back"
+        if self.gone:
+            words += f"; {self.gone:,} {'is' if self.gone == 1 else 'are'} gone: history no longer has them"
+        return words
+
+
+class Undos:
+    """The records, within a bound of memory: the oldest ones go first."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._records: dict[str, Record] = {}
+        self._size = 0
+
+    def add(self, action: Action, states: Sequence[State]) -> str:
+        """Keep what the channel had, and return the record's id; "" if the action can be undone on no node."""
+        record = Record(token_hex(8), action, tuple(states))
+        if not record.left or record.size > self._most:
+            return ""
+        self._records[record.id] = record
+        self._size += record.size
+        while self._size > self._most:
+            self._size -= self._records.pop(next(iter(self._records))).size
+        return record.id
+
+    def find(self, record_id: str) -> Record | None:
+        return self._records.get(record_id)
+
+
+def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None) -> State:
+    """Read a node's answer to `/channel/state` at the time `at`. It may answer anything.
+
+    nsqd removes finished messages by their age. So it keeps all of them until the oldest, published at `oldest_at`,
+    reaches the topic's retention, and may drop every one of them when the newest does.
+    """
+    try:
+        found = json.loads(document)
+        count, retention = found["count"], found["retention"]
+        seconds, size, is_kept = float(retention["time"]), retention["bytes"], retention["kept"] is True
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return State(node=node, why_not="its description of the channel cannot be read")
+    if not isinstance(count, int) or not 0 <= count < 1 << 63 or not isfinite(seconds) or len(document) > _LONGEST:
+        return State(node=node, why_not="its description of the channel cannot be used")
+    by_time = is_kept and seconds > 0 and size == 0
+    return State(
+        node=node,
+        document=document,
+        count=count,
+        complete_until=oldest_at + seconds if by_time and oldest_at is not None else None,
+        kept_until=at + seconds if by_time else None,
+    )
+
+
+def read_undone(state: State, answer: bytes) -> Undone:
+    """Read a node's answer to `/channel/restore`."""
+    try:
+        found = json.loads(answer)
+        restored, gone = int(found["restored"]), int(found["gone"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return Undone(node=state.node, count=state.count, error="its answer cannot be read", can_retry=True)
+    return Undone(node=state.node, count=state.count, restored=restored, gone=gone)
+
+
+def result_of(rows: Sequence[Undone]) -> str:
+    """Return ok, partly or failed."""
+    if all(row.error for row in rows):
+        return "failed"
+    return "partly" if any(row.error or row.gone for row in rows) else "ok"
+
+
+def words_undone(record: Record, rows: Sequence[Undone]) -> str:
+    """Return one sentence for Activity."""
+    restored, gone = sum(row.restored for row in rows), sum(row.gone for row in rows)
+    words = f"undid: {record.words}, {restored:,} message{'' if restored == 1 else 's'} back"
+    if gone:
+        words += f", {gone:,} gone"
+    failed = [row.node for row in rows if row.error]
+    return words + (f"; failed on {', '.join(failed)}" if failed else "")

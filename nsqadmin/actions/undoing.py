@@ -1,0 +1,142 @@
+"""Asks nodes what a channel has before an action that loses messages, and gives it back on request."""
+
+from __future__ import annotations
+
+import json
+from time import time
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.web import run_trio
+from common.wire.names import is_ephemeral
+from nsqadmin.actions.plan import UNDOABLE
+from nsqadmin.actions.undo import Record, State, Undone, Undos, read_state, read_undone, result_of, words_undone
+from nsqadmin.cluster.model import Activity
+from nsqadmin.upstream.acting import acting_for
+from nsqadmin.upstream.client import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.actions.audit import ActivityLog
+    from nsqadmin.actions.plan import Action
+    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.http.responses import Caller
+    from nsqadmin.upstream.queries import Queries
+
+_PATIENCE: Final = 5.0  # seconds; a node that does not tell its state by then is asked for the action all the same
+_SERVER_ERROR: Final = 500
+_WHAT: Final = "restore_channel"  # nsqd's word in its record of changes
+_NO_STATE: Final = {
+    "NOT_FOUND": "it keeps no history: it is NSQ's own nsqd, or an older one of ours",
+    "TOO_MANY": "its channel has more than 10,000 gaps and requeued or deferred messages",
+}
+_NOT_RESTORED: Final = {
+    "ANOTHER_LOG": "the topic has been deleted and created again: its messages are gone",
+    "TOPIC_NOT_FOUND": "the topic has been deleted, and its messages with it",
+    "BEYOND_END": "the node has lost messages since: it cannot go back to what it had",
+}
+
+
+class Undoer:
+    def __init__(self, queries: Queries, activity: ActivityLog) -> None:
+        self.records = Undos()
+        self._queries = queries
+        self._activity = activity
+
+    async def look(self, action: Action, before: Snapshot, node: str) -> State | None:
+        """Ask a node what the channel has; on trio. None if this action can never be undone.
+
+        That the node does not tell is no reason to refuse the action, so nothing is raised.
+        """
+        if action.kind not in UNDOABLE or is_ephemeral(action.topic) or is_ephemeral(action.channel):
+            return None
+        try:
+            with trio.move_on_after(_PATIENCE):
+                document = await self._queries.channel_state(node, action.topic, action.channel)
+                oldest_at = _oldest_at(before, action, node)
+                return read_state(node, document, at=time(), oldest_at=oldest_at)
+        except UpstreamError as error:
+            if error.status:
+                reason = _NO_STATE.get(_code(error), f"it did not tell what the channel had (HTTP {error.status})")
+                return State(node=node, why_not=reason)
+        return State(node=node, why_not="it did not tell in time what the channel had")
+
+    async def undo(self, record: Record, caller: Caller) -> tuple[Undone, ...]:
+        """Give back what is left of the record on all nodes, and note it in the audit log; for callers on asyncio."""
+        states = record.left
+        record.done.update(state.node for state in states)  # a second undo at the same time finds nothing left
+        return await run_trio(self._undo, record, states, caller)
+
+    def note_refusal(self, record: Record, caller: Caller, reason: str) -> None:
+        self._note(record, caller, f"refused to undo: {record.words}: {reason}", "refused", at=time())
+
+    async def _undo(self, record: Record, states: tuple[State, ...], caller: Caller) -> tuple[Undone, ...]:
+        began, at = trio.current_time(), time()
+        rows: dict[str, Undone] = {}
+
+        async def restore(state: State) -> None:
+            rows[state.node] = await self._restored(record.action, state)
+            if rows[state.node].error:
+                record.done.discard(state.node)
+
+        with self._activity.under_way(record.action.topic):
+            with trio.CancelScope(shield=True), acting_for(caller.identity.user or caller.basic_user):
+                async with trio.open_nursery() as nursery:
+                    for state in states:
+                        nursery.start_soon(restore, state)
+            asked = tuple(rows[state.node] for state in states)
+            nodes = tuple(rows)
+            took = trio.current_time() - began
+            self._note(record, caller, words_undone(record, asked), result_of(asked), at=at, nodes=nodes, took=took)
+        return (*asked, *(Undone(node=it.node, error=f"cannot be undone: {it.why_not}") for it in record.lacking))
+
+    async def _restored(self, action: Action, state: State) -> Undone:
+        try:
+            answer = await self._queries.restore_channel(state.node, action.topic, action.channel, state.document)
+        except UpstreamError as error:
+            if not error.status:
+                reason, can_retry = "does not answer: nothing could be undone there", True
+            else:
+                reason = _NOT_RESTORED.get(_code(error), f"it refused to undo it (HTTP {error.status})")
+                can_retry = error.status >= _SERVER_ERROR
+            return Undone(node=state.node, count=state.count, error=reason, can_retry=can_retry)
+        return read_undone(state, answer)
+
+    def _note(
+        self,
+        record: Record,
+        caller: Caller,
+        text: str,
+        result: str,
+        *,
+        at: float,
+        nodes: tuple[str, ...] = (),
+        took: float | None = None,
+    ) -> None:
+        self._activity.add_action(
+            Activity(
+                at=at,
+                what=_WHAT,
+                text=text,
+                user=caller.identity.user or caller.basic_user,
+                remote=caller.remote,
+                topic=record.action.topic,
+                channel=record.action.channel,
+                nodes=nodes,
+                result=result,
+                took=took,
+            )
+        )
+
+
+def _code(error: UpstreamError) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _oldest_at(before: Snapshot, action: Action, node: str) -> float | None:
+    channel = before.channel(action.topic, action.channel)
+    rows = channel.nodes if channel is not None else ()
+    return next((row.oldest_at for row in rows if row.node == node), None)
