@@ -206,16 +206,25 @@ class Executor:
         made: dict[int, Step] = {}
 
         async def make(number: int) -> None:
-            call = calls[number]
-            state = await steps.look(call.address) if steps.look is not None else None
-            made[number] = await self._called(call, steps.told)
-            if state is not None and made[number].is_done:  # what was not carried out needs no undo
-                steps.states.append(state)
+            made[number] = await self._made(calls[number], steps)
 
         async with trio.open_nursery() as nursery:
             for number in range(len(calls)):
                 nursery.start_soon(make, number)
         steps.extend(made[number] for number in range(len(calls)))
+
+    async def _made(self, call: Call, steps: _Steps) -> Step:
+        """Make a call to a node, after asking the node for what an undo needs."""
+        try:
+            state = await steps.look(call.address) if steps.look is not None else None
+        except UpstreamError as error:
+            step = _step(call, error)
+            steps.told(step)
+            return step
+        step = await self._called(call, steps.told)
+        if state is not None and step.is_done:  # what was not carried out needs no undo
+            steps.states.append(state)
+        return step
 
     async def _called(self, call: Call, told: Callable[[Step], None]) -> Step:
         error = await self._queries.post(call.address, call.target, is_lookupd=call.is_lookupd)

@@ -15,9 +15,12 @@ from secrets import token_hex
 from typing import Final
 
 from nsqadmin.actions.plan import Action, Kind
+from nsqadmin.cluster.causes import is_number
 
 _MOST: Final = 64 << 20  # bytes of all records
 _LONGEST: Final = 1 << 20  # bytes of a state; nsqd does not accept a longer one
+_LONGEST_ANSWER: Final = 64 << 10  # bytes of an answer that is two numbers
+_FOREVER: Final = 10_000_000_000.0  # seconds; a longer retention, which nobody means, has no date any more
 _VERBS: Final = {Kind.EMPTY_CHANNEL: "emptied", Kind.DELETE_CHANNEL: "deleted", Kind.SEEK_CHANNEL: "moved"}
 
 
@@ -119,20 +122,22 @@ def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None
     nsqd removes finished messages by their age. So it keeps all of them until the oldest, published at `oldest_at`,
     reaches the topic's retention, and may drop every one of them when the newest does.
     """
+    if len(document) > _LONGEST:
+        return State(node=node, why_not="its description of the channel cannot be used: it is too long")
     try:
         found = json.loads(document)
         count, retention = found["count"], found["retention"]
         seconds, size, is_kept = float(retention["time"]), retention["bytes"], retention["kept"] is True
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return State(node=node, why_not="its description of the channel cannot be read")
-    if not isinstance(count, int) or not 0 <= count < 1 << 63 or not isfinite(seconds) or len(document) > _LONGEST:
+    if not is_number(count) or not isfinite(seconds):
         return State(node=node, why_not="its description of the channel cannot be used")
-    by_time = is_kept and seconds > 0 and size == 0
+    by_time = is_kept and 0 < seconds < _FOREVER and size == 0
     return State(
         node=node,
         document=document,
         count=count,
-        complete_until=oldest_at + seconds if by_time and oldest_at is not None else None,
+        complete_until=max(0.0, min(oldest_at, at)) + seconds if by_time and oldest_at is not None else None,
         kept_until=at + seconds if by_time else None,
     )
 
@@ -140,9 +145,11 @@ def read_state(node: str, document: bytes, *, at: float, oldest_at: float | None
 def read_undone(state: State, answer: bytes) -> Undone:
     """Read a node's answer to `/channel/restore`."""
     try:
-        found = json.loads(answer)
-        restored, gone = int(found["restored"]), int(found["gone"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        found = json.loads(answer[:_LONGEST_ANSWER])
+        restored, gone = found["restored"], found["gone"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        restored = gone = None
+    if not is_number(restored) or not is_number(gone):
         return Undone(node=state.node, count=state.count, error="its answer cannot be read", can_retry=True)
     return Undone(node=state.node, count=state.count, restored=restored, gone=gone)
 

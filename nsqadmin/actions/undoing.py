@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller
     from nsqadmin.upstream.queries import Queries
 
-_PATIENCE: Final = 5.0  # seconds; a node that does not tell its state by then is asked for the action all the same
 _SERVER_ERROR: Final = 500
 _WHAT: Final = "restore_channel"  # nsqd's word in its record of changes
 _NO_STATE: Final = {
@@ -46,20 +45,19 @@ class Undoer:
     async def look(self, action: Action, before: Snapshot, node: str) -> State | None:
         """Ask a node what the channel has; on trio. None if this action can never be undone.
 
-        That the node does not tell is no reason to refuse the action, so nothing is raised.
+        That a node does not tell is no reason to refuse the action. But raise UpstreamError if it is silent: it would
+        carry out the action whenever it goes on, when nobody expects it, and nothing of it could be undone.
         """
         if action.kind not in UNDOABLE or is_ephemeral(action.topic) or is_ephemeral(action.channel):
             return None
         try:
-            with trio.move_on_after(_PATIENCE):
-                document = await self._queries.channel_state(node, action.topic, action.channel)
-                oldest_at = _oldest_at(before, action, node)
-                return read_state(node, document, at=time(), oldest_at=oldest_at)
+            document = await self._queries.channel_state(node, action.topic, action.channel)
         except UpstreamError as error:
-            if error.status:
-                reason = _NO_STATE.get(_code(error), f"it did not tell what the channel had (HTTP {error.status})")
-                return State(node=node, why_not=reason)
-        return State(node=node, why_not="it did not tell in time what the channel had")
+            if not error.status and not error.not_read:
+                raise
+            reason = _NO_STATE.get(_code(error), f"it did not tell what the channel had (HTTP {error.status})")
+            return State(node=node, why_not=error.not_read or reason)
+        return read_state(node, document, at=time(), oldest_at=_oldest_at(before, action, node))
 
     async def undo(self, record: Record, caller: Caller) -> tuple[Undone, ...]:
         """Give back what is left of the record on all nodes, and note it in the audit log; for callers on asyncio."""

@@ -180,6 +180,8 @@ def test_a_node_that_was_silent_at_the_action_has_lost_nothing_and_is_not_named(
     finally:
         cluster.nodes[1].send_signal(signal.SIGCONT)
     assert cluster.names[1] not in undone.partition('id="sheet"')[2]
+    eventually(lambda: not cluster.admin.json("GET", "/api/v2/health").json["silent"])
+    assert cluster.nodes[1].channel("orders", "billing")["depth"] == 40, "it carries out nothing when it goes on"
     assert cluster.nodes[0].channel("orders", "billing")["depth"] == 40
 
 

@@ -30,6 +30,8 @@ def a_state(node: str = "n1:4151", size: int = 10, **fields: Any) -> State:
         ({}, None, None, 4600.0),
         ({"bytes": 1}, 900.0, None, None),
         ({"kept": False, "time": 0}, 900.0, None, None),
+        ({"time": 1e300}, 900.0, None, None),
+        ({}, 1e300, 4600.0, 4600.0),
     ],
 )
 def test_retention_by_time_alone_says_until_when(
@@ -48,6 +50,7 @@ def test_retention_by_time_alone_says_until_when(
         b"[" * 100_000,
         b'{"count":"1","retention":{"kept":true,"time":1,"bytes":0}}',
         b'{"count":-1,"retention":{"kept":true,"time":1,"bytes":0}}',
+        b'{"count":1' + b"0" * 30 + b',"retention":{"kept":true,"time":1,"bytes":0},"restored":-1,"gone":0}',
         b'{"count":1,"retention":{"kept":true,"time":NaN,"bytes":0}}',
         b'{"count":1,"retention":{"kept":true,"time":1' + b"0" * 400 + b',"bytes":0}}',
         b'{"count":1,"retention":{"kept":true,"time":1,"bytes":0}}' + b" " * (1 << 20),
