@@ -180,7 +180,7 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D8",
         Severity.PROBLEM,
-        f"Handlers fail: {one_of(share)} deliveries is requeued",
+        f"Handlers fail: {one_of(share)} deliveries {'are' if share > 0.5 else 'is'} requeued",
         "Look at the consumers' logs, and at the messages that are requeued.",
         say("requeued", f"{numbers.percent(share)} of deliveries"),
         rate("requeued", requeued),
