@@ -115,20 +115,35 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
 def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
     if channel.silent or not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
         return  # what a silent node finishes is not known
-    if not (timed_out := case.mean(Metric.TIMED_OUT, _RECENT)):
+    timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
+    if not timed_out and not _all_stuck(channel, case):
         return
     yield case.finding(
         "D7",
-        Severity.PROBLEM,
-        "Handlers hang: messages time out and nothing is finished",
-        "Find out what the handlers wait for. If the work simply takes long, raise msg_timeout or send TOUCH.",
+        Severity.PROBLEM if timed_out else Severity.WARNING,
+        "Handlers hang: messages time out and nothing is finished"
+        if timed_out
+        else "Handlers hang, or take long: messages wait and nothing is finished",
+        "Find out what the handlers wait for. If the work simply takes long, raise msg_timeout or send TOUCH."
+        if timed_out
+        else "Find out what the handlers wait for. If the work simply takes long, add consumers.",
         rate("timed out", timed_out),
         rate("finished", 0.0),
         number("in flight", channel.in_flight_count),
         number("ready count", channel.ready_count or 0),
         *_worst(channel, case),
-        window=_RECENT,
+        window=_RECENT if timed_out else _MINUTE,
+        is_inferred=not timed_out,
     )
+
+
+def _all_stuck(channel: Channel, case: Case) -> bool:
+    """Return whether messages wait while no consumer has finished any for half a minute.
+
+    With a long msg_timeout, handlers that hang make no message time out.
+    """
+    clients = [it for it in judged(channel, case.snapshot.taken_at) if it.client.ready_count]
+    return bool(channel.depth and clients) and all(it.condition is Condition.STUCK for it in clients)
 
 
 def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:

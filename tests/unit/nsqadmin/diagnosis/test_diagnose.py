@@ -137,6 +137,15 @@ def test_d7_handlers_hang() -> None:
     assert said(finding)["worst consumers"] == "c1 stuck"
 
 
+@pytest.mark.parametrize(("held", "depth", "rules"), [(68.0, 50, {"D7"}), (20.0, 50, set()), (68.0, 0, set())])
+def test_d7_handlers_that_hang_within_a_long_timeout(held: float, depth: int, rules: set[str]) -> None:
+    reader = client(ready_count=5, in_flight_count=5, finish_rate=0.0, requeue_rate=0.0, oldest_in_flight=held)
+    it = channel(channel_node(depth=depth, in_flight_count=5, clients=(reader,)))
+    found = about(it, Trends(depth=[depth, depth], finished=[0, 0], timed_out=[0, 0]))
+    assert {finding.rule for finding in found} == rules
+    assert all(finding.severity is Severity.WARNING and finding.is_inferred for finding in found)
+
+
 def test_d8_handlers_fail() -> None:
     reader = client(ready_count=10, finish_rate=15.0, requeue_rate=10.0, client_id="bad", hostname="bad")
     it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
