@@ -1,0 +1,66 @@
+"""What a policy demands of a topic or a channel. Where nothing is demanded, everything is as in NSQ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Overflow(StrEnum):
+    """What becomes of messages beyond a bound."""
+
+    REJECT = "reject"  # the publish is refused
+    DROP_OLDEST = "drop-oldest"
+    BURY = "bury"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long a message that has failed waits before its next attempt."""
+
+    exponential: bool  # doubled with each attempt; otherwise the same again is added
+    shortest_ms: int
+    longest_ms: int
+    jitter: float  # 0.2: up to a fifth more or less
+
+    def delay_ms(self, attempts: int, random_percent: int) -> int:
+        """Return the delay after the attempt of this number; `random_percent` is from 0 to 99."""
+        times = 1 << min(attempts - 1, 62) if self.exponential else attempts
+        delay = min(self.shortest_ms * times, self.longest_ms)
+        return int(delay * (1 + self.jitter * (random_percent / 49.5 - 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelRules:
+    """None: not bounded. `dry` names the rules that only count what they would do, by the names of these fields."""
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    max_buried: int | None = None
+    breaker: float | None = None  # share of the last minute's deliveries that were buried
+    ttl: int | None = None  # nanoseconds
+    ttl_buries: bool = False
+    max_messages: int | None = None  # that wait
+    max_bytes: int | None = None  # of what waits
+    overflow: Overflow = Overflow.REJECT
+    max_rate: float | None = None  # deliveries a second
+    expire_after: float | None = None  # seconds without consumers
+    expire_full: bool = False  # expires even with messages
+    dry: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """None: not bounded. See `ChannelRules`."""
+
+    max_messages: int | None = None  # that are kept
+    max_bytes: int | None = None  # that are kept
+    overflow: Overflow = Overflow.REJECT
+    expire_after: float | None = None  # seconds without publishes
+    expire_full: bool = False
+    dry: frozenset[str] = frozenset()
+
+
+NO_CHANNEL_RULES: Final = ChannelRules()
+NO_TOPIC_RULES: Final = TopicRules()
