@@ -14,6 +14,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.rules import NO_RULES
 from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
 from nsqd.client.protocol import ClientProtocol
@@ -129,6 +130,7 @@ def make_broker() -> Broker:
         now=0.0,
         timestamp=10**18,
         random_percent=lambda: 0,
+        rules=NO_RULES,
         note=print,
         learns=False,
     )

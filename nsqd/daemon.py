@@ -30,6 +30,7 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
 from nsqd.auth.rights_file import RightsFile
+from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
@@ -140,7 +141,7 @@ async def run(
 
 
 def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
-    broker = recovered_broker(store, options)
+    broker = recovered_broker(store, options, NO_RULES)
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)

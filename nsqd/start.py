@@ -31,6 +31,7 @@ from nsqd.log.store import Store
 
 if TYPE_CHECKING:
     from nsqd.broker.replay import TopicState
+    from nsqd.broker.rules import Rules
     from nsqd.log.recovery.store import Recovered
     from nsqd.options import Options
     from nsqd.turn import Turn
@@ -95,16 +96,18 @@ def _take_over_from_go(store: Store, options: Options) -> None:
     )
 
 
-def recovered_broker(store: Store, options: Options) -> Broker:
+def recovered_broker(store: Store, options: Options, rules: Rules) -> Broker:
     recovered = store.recover()
     timestamp = time_ns()  # read before the monotonic clock, so that a pause in between makes no message due early
     try:
-        return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
+        return restored_broker(store, recovered, options, rules, now=monotonic(), timestamp=timestamp)
     except ReadRefused as error:
         raise DataPathError(f"failed to open data-path: {error_text('read', error.filename, error)}") from error
 
 
-def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
+def restored_broker(
+    store: Store, recovered: Recovered, options: Options, rules: Rules, *, now: float, timestamp: int
+) -> Broker:
     """Return the broker in its former state, restored from what the store has recovered.
 
     The journal and topology.json tell the state of topics and channels; the logs tell which messages there are.
@@ -117,6 +120,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         now=now,
         timestamp=timestamp,
         random_percent=partial(random.Random().randrange, 100),
+        rules=rules,
         note=partial(log.info, "%s"),
         learns=bool(options.lookupd_tcp_address),
     )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqd.broker.feed import Feed
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.replay import TopicState
+    from nsqd.broker.rules import Rules
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
@@ -39,11 +40,19 @@ class Broker(TopicWork[Channel, Topic]):
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
+        rules: Rules,
         note: Callable[[str], None],
         learns: bool,
     ) -> None:
         super().__init__(
-            store, settings, ids=ids, now=now, timestamp=timestamp, random_percent=random_percent, note=note
+            store,
+            settings,
+            ids=ids,
+            now=now,
+            timestamp=timestamp,
+            random_percent=random_percent,
+            rules=rules,
+            note=note,
         )
         self.start_time = timestamp // 1_000_000_000
         self.learns = learns  # whether nsqlookupd can be asked which channels a new topic has elsewhere
@@ -162,6 +171,17 @@ class Broker(TopicWork[Channel, Topic]):
         for name in names:
             if (topic := self.topics.get(name)) is not None:
                 topic.let_go()
+
+    def rules_changed(self, names: Iterable[str]) -> None:
+        """Have these topics and their channels take their rules anew."""
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is None:
+                continue
+            topic.rules = self.rules.topic(name)
+            for channel in topic.channels.values():
+                channel.rules = self.rules.channel(name, channel.name)
+                channel.wants_attention()
 
     # The journal
 

@@ -52,6 +52,7 @@ class Channel:
         self.topic = topic
         self.ephemeral = ephemeral
         self.paused = False
+        self.rules = work.rules.channel(topic.name, name)
         self.cursor = cursor
         self.skips = SkipRanges()
         self.in_flight = InFlight()

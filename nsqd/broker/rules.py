@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 
 class Overflow(StrEnum):
@@ -64,3 +64,22 @@ class TopicRules:
 
 NO_CHANNEL_RULES: Final = ChannelRules()
 NO_TOPIC_RULES: Final = TopicRules()
+
+
+class Rules(Protocol):
+    """Where the broker gets the rules of a name: when it is created, and whenever `Broker.rules_changed` is called."""
+
+    def channel(self, topic: str, channel: str, /) -> ChannelRules: ...
+
+    def topic(self, topic: str, /) -> TopicRules: ...
+
+
+class _NoRules:
+    def channel(self, topic: str, channel: str, /) -> ChannelRules:
+        return NO_CHANNEL_RULES
+
+    def topic(self, topic: str, /) -> TopicRules:
+        return NO_TOPIC_RULES
+
+
+NO_RULES: Final[Rules] = _NoRules()

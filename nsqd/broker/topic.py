@@ -48,6 +48,7 @@ class Topic(Feed):
     def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
         super().__init__(name, log, ephemeral=is_ephemeral(name))
         self._work = work
+        self.rules = work.rules.topic(name)
         self.paused = False
         self.closing = False
         self.learning = True  # until it is known which channels this topic has elsewhere

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
     from nsqd.broker.message_id import IdSource
+    from nsqd.broker.rules import Rules
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store
 
@@ -71,11 +72,13 @@ class ChannelWork(Generic[C]):
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
+        rules: Rules,
     ) -> None:
         self.store = store
         self.now = now  # monotonic seconds, as of this turn
         self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
         self.random_percent = random_percent  # 0..99
+        self.rules = rules
         # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes
@@ -130,9 +133,10 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
+        rules: Rules,
         note: Callable[[str], None],
     ) -> None:
-        super().__init__(store, settings, now=now, timestamp=timestamp, random_percent=random_percent)
+        super().__init__(store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules)
         self.ids = ids
         self.idempotence_window = settings.idempotence_window
         self.note = note  # takes a line for the log, which only a shell can write

@@ -12,6 +12,7 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from common.wire.unfinished import UnfinishedBodies
+from nsqd.broker.rules import NO_RULES
 from nsqd.fsck import cli as fsck
 from nsqd.log.carrying import carry_forward
 from nsqd.log.damage import Damage
@@ -55,7 +56,9 @@ class DiskNode:
         self.store = Store.open(path, settings, files=FastFiles())
         try:
             recovered = self.store.recover()
-            self.broker = restored_broker(self.store, recovered, OPTIONS, now=monotonic(), timestamp=time_ns())
+            self.broker = restored_broker(
+                self.store, recovered, OPTIONS, NO_RULES, now=monotonic(), timestamp=time_ns()
+            )
         except BaseException:
             self.store.abandon()
             raise

@@ -14,6 +14,7 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
+from nsqd.broker.rules import NO_RULES
 from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.committer import (
@@ -122,7 +123,9 @@ class Machine:
     def _start(self, options: Options) -> None:
         store, clock = self.store, self.clock
         self.recovered = store.recover()
-        self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
+        self.broker = restored_broker(
+            store, self.recovered, options, NO_RULES, now=clock.monotonic(), timestamp=clock.wall()
+        )
         self.broker.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
         round_ = store.begin_round()

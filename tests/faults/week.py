@@ -19,6 +19,7 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import complete, replay
+from nsqd.broker.rules import NO_RULES
 from nsqd.log.carrying import carry_forward
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of
@@ -62,6 +63,7 @@ class Life:
             now=self.now,
             timestamp=self.wall(),
             random_percent=lambda: 0,
+            rules=NO_RULES,
             note=print,
             learns=False,
         )

@@ -29,6 +29,7 @@ from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
+from nsqd.broker.rules import NO_RULES
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
@@ -146,6 +147,7 @@ class BrokerMachine(RuleBasedStateMachine):
             now=self.now,
             timestamp=self._timestamp(),
             random_percent=self._random_percent,
+            rules=NO_RULES,
             note=print,
             learns=False,
         )

@@ -12,6 +12,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.rules import NO_RULES
 from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.support.broker_settings import broker_settings
@@ -132,6 +133,7 @@ def make_broker(store: FakeStore) -> Broker:
         now=NOW,
         timestamp=START * 10**9,
         random_percent=lambda: 0,
+        rules=NO_RULES,
         note=print,
         learns=False,
     )

@@ -15,6 +15,7 @@ from nsqd.auth.grants import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
+from nsqd.broker.rules import NO_RULES, Rules
 from nsqd.broker.turn import Announce
 from nsqd.client.note import NoteKind
 from nsqd.client.protocol import ClientProtocol
@@ -72,8 +73,10 @@ class Node:
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
         idempotence_window: int = 0,
+        policy: Rules = NO_RULES,
         **rules: Any,
     ) -> None:
+        self.policy = policy
         self.settings = broker_settings(
             mem_queue_size=mem_queue_size,
             mem_queue_bytes=mem_queue_bytes,
@@ -103,6 +106,7 @@ class Node:
             now=self.now,
             timestamp=timestamp,
             random_percent=lambda: self.percents.pop(0),
+            rules=self.policy,
             note=print,
             learns=False,
         )
