@@ -26,6 +26,7 @@ class Backlog:
     finished: Sequence[tuple[int, int]]  # ascending ranges of [next, end), which hold none of the following
     requeued: Sequence[tuple[int, int]]  # (sequence, attempts so far), in the order of delivery
     deferred: Sequence[tuple[int, int, int]]  # (sequence, attempts so far, due in milliseconds of the wall clock)
+    buried: Sequence[tuple[int, int]] = ()  # ascending ranges; these do not wait, see `Channel.restore_backlog`
 
     @property
     def count(self) -> int:
@@ -41,6 +42,11 @@ class Backlog:
         """Return how many of these messages wait."""
         exceptions = set(self.exceptions())
         return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in sequences)
+
+    def count_among_ranges(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """Return how many messages of these ranges of [next, end) wait."""
+        finished = sum(end - start for start, end in self.finished)
+        return sum(end - start for start, end in joined([*ranges, *self.finished])) - finished
 
 
 class Restored(NamedTuple):

@@ -31,7 +31,7 @@ TopicChange = (
     | tuple[Literal["nochannel"], str, str]  # and ends
 )
 ChannelChange = (
-    tuple[Literal["hold"], str, str, bool]  # whether it is paused
+    tuple[Literal["hold"], str, str, bool | str]  # whether it is paused; if it was not a person, then why
     | tuple[Literal["empty"], str, str, int]  # everything before this cursor is finished, exceptions too
     | tuple[Literal["seek"], str, str, int]  # exceptions are dropped; the cursor stands here, perhaps further back
     # cursor, end, [a, b), [c, d) ... to skip, then sequence, attempts, due_ms (0: at once) and the next three ...:
@@ -42,6 +42,10 @@ ChannelChange = (
     # attempts, sequences: delivered again, for the attempts-th time
     | tuple[Literal["try"], str, str, int, Sequence[int]]
     | tuple[Literal["wait"], str, str, Sequence[int]]  # sequence, attempts, due_ms (0: at once), and the next three ...
+    # reason, who or what buried it, and the next two ...; then sequence, id, attempts, time, number of reason and who
+    # in this list, and the next five ...
+    | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
+    | tuple[Literal["job"], str, str, Sequence[object]]  # see `Job` in burials.py; empty: there is none any more
 )
 Change = TopicChange | ChannelChange
 

@@ -1,14 +1,19 @@
 """A channel: a cursor into its topic's log, and a short list of exceptions.
 
-Everything before the cursor is finished, except what is in flight, waits to be tried again, or is deferred. What the
-cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, overflow of an ephemeral
-channel. A message is in exactly one of these places, and leaves only by FIN, empty, seek, restore or delete:
+Everything before the cursor is finished, except what is in flight, waits to be tried again, is deferred, or is buried.
+What the cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, buried messages after
+a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by FIN, empty,
+seek, restore, discard or delete:
 
           publish                  take                  FIN
 (ahead of the cursor) ──────────► in flight ───────────────────► gone
           │ with a delay        ▲      │ REQ 0, timeout    ▲
           ▼                     │      ▼                   │
       deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+                                ▲      │
+                           kick │      │ failed too often; BURY from in flight
+                                │      ▼
+                               buried ──── discard ────► gone
 
 What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (a retry).
 """
@@ -22,6 +27,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
+from nsqd.broker.burials import Burials, Job, recovered_job
+from nsqd.broker.buried import Note
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery, InFlight
 from nsqd.broker.kept import Kept
@@ -31,6 +38,7 @@ from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.burials import Selection, Taken, Verb
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
@@ -44,6 +52,7 @@ _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
+_NOT_ON_DISK: Final = b"channel is not on disk"
 
 
 class Channel:
@@ -52,12 +61,14 @@ class Channel:
         self.topic = topic
         self.ephemeral = ephemeral
         self.paused = False
+        self.paused_why = ""  # if it was not a person who has paused it
         self.rules = work.rules.channel(topic.name, name)
         self.cursor = cursor
         self.skips = SkipRanges()
         self.in_flight = InFlight()
         self.retries = Retries()
         self.deferred = Deferred()
+        self.burials = Burials(work)
         self.consumers: list[Consumer] = []
         self.timeout_count = 0
         self.requeue_count = 0
@@ -107,12 +118,17 @@ class Channel:
 
     def low_water(self) -> int:
         """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
-        lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
+        places = (self.retries.pins, self.deferred.pins, self.burials.buried.pins)
+        lows = [self.cursor, self.in_flight.lowest(), *(pins.lowest() for pins in places)]
         return min(low for low in lows if low is not None)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
-        """Return the sequences of what waits or is in flight, as of now, in pieces of a fraction of a millisecond."""
-        return chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
+        """Return the sequences of what waits, is in flight or is buried, as of now.
+
+        They come in pieces, each of which takes a fraction of a millisecond.
+        """
+        waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
+        return chain(waiting, self.burials.buried.sequences())
 
     # Handing over
 
@@ -339,11 +355,11 @@ class Channel:
         self._record_urgent(("wait", self.topic.name, self.name, entries))
         self._set_alarm()
 
-    def _come_back(self, now: float) -> None:
-        """Ask to be called again at once: this channel has more to do, but others have their turn first."""
-        if now < self.alarm:
-            self.alarm = now
-            self._work.alarms.add(now, self)
+    def _come_back(self, when: float) -> None:
+        """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
+        if when < self.alarm:
+            self.alarm = when
+            self._work.alarms.add(when, self)
 
     def _advance_over_gaps(self) -> int:
         while True:
@@ -372,6 +388,9 @@ class Channel:
                     self._come_back(now)
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
+            if self._is_last(attempts):  # it had failed so often before the rule was made, or while nsqd was down
+                self._bury(_places(batch, first, stop, attempts), Note(_exhausted(attempts), ""))
+                continue
             attempts = attempts + 1 & 0xFFFF
             self._give(consumer, batch, first, stop, attempts, now, retry=True)
             taken += stop - first
@@ -436,12 +455,22 @@ class Channel:
             if isinstance(delivery, Delivery):
                 latency.add(work.timestamp - delivery.published_at, work.now)
 
-    def requeue(self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float) -> bytes | None:
-        """Queue a message of this consumer again, at once or after a delay. Return why that failed, or None."""
+    def requeue(
+        self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float, *, counts: bool = True
+    ) -> bytes | None:
+        """Queue a message of this consumer again, at once or after a delay. Return why that failed, or None.
+
+        An attempt that does not count leaves the number of attempts as it was before.
+        """
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
-        self._wait(delivery.sequence_of(message_id), delivery.attempts, delay_ms, now)
+        sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
+        if counts and self._is_last(attempts):
+            note = Note(_exhausted(attempts, "requeued"), consumer.describe().client_id)
+            self._bury([(sequence, int(message_id, 16), attempts)], note)
+        else:
+            self._wait(sequence, attempts if counts else attempts - 1, delay_ms, now)
         consumer.in_flight -= 1
         consumer.requeue_count += 1
         self.requeue_count += 1
@@ -458,6 +487,35 @@ class Channel:
         self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
         self._set_alarm()
 
+    def bury(self, consumer: Consumer, message_id: bytes, reason: str, now: float) -> bytes | None:
+        """Bury a message of this consumer. Return why that failed, or None."""
+        if self.kept is not None:
+            return _NOT_ON_DISK
+        delivery = self.in_flight.take_out(consumer, message_id)
+        if not isinstance(delivery, Delivery):
+            return delivery
+        place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
+        self._bury([place], Note(reason, consumer.describe().client_id))
+        consumer.in_flight -= 1
+        self.wants_attention()
+        return None
+
+    def _is_last(self, attempts: int) -> bool:
+        """Return whether a message that was delivered so often is not to be delivered again."""
+        most = self.rules.max_attempts
+        return most is not None and attempts >= most
+
+    def _bury(self, places: Iterable[tuple[int, int, int]], note: Note) -> None:
+        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
+        if self.kept is not None:
+            self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
+            self._work.changed[self] = None
+            return
+        self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
+        most = self.rules.max_buried
+        if most is not None and len(self.burials.buried) > most and not self.paused:
+            self._hold(f"more than {most} messages are buried (max_buried)")
+
     def touch(self, consumer: Consumer, message_id: bytes, *, msg_timeout: float, now: float) -> bytes | None:
         """Give a message more time. Return why that failed, or None. At the maximum it succeeds but gives no more."""
         delivery = self.in_flight.find(consumer, message_id)
@@ -472,14 +530,22 @@ class Channel:
 
     def expire(self, now: float) -> None:
         """Move messages that are overdue or due to the retries, and ask to be called again in time."""
+        exhausted: dict[tuple[Consumer, int], list[tuple[int, int, int]]] = {}
         for sequence, delivery in self.in_flight.expire(now):
-            self.retries.add(sequence, delivery.attempts)
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
+            if self._is_last(delivery.attempts):
+                place = sequence, sequence - delivery.offset, delivery.attempts
+                exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
+            else:
+                self.retries.add(sequence, delivery.attempts)
+        for (consumer, attempts), places in exhausted.items():
+            self._bury(places, Note(_exhausted(attempts, "timed out"), consumer.describe().client_id))
         for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
             self.retries.add(sequence, attempts)
         self.alarm = inf
         self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
+        self._work_on_job(now)
         if self.consumers:
             self.wants_attention()
 
@@ -501,9 +567,59 @@ class Channel:
         self._hold(False)
         self.wants_attention()
 
-    def _hold(self, paused: bool) -> None:
-        self.paused = paused
+    def _hold(self, paused: bool | str) -> None:
+        """Pause or unpause; a text is the reason why nobody but the channel itself pauses."""
+        self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
         self._record_urgent(("hold", self.topic.name, self.name, paused))
+
+    # What is buried
+
+    def take_buried(self, verb: Verb, sequences: Iterable[int]) -> int:
+        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were."""
+        return self._carry_out(self.burials.take(verb, sequences))
+
+    def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str) -> Job:
+        """Kick or discard the selected messages step by step. There must be no job under way."""
+        now, started_at = self._work.now, self._work.timestamp // 1_000_000
+        job = Job(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now)
+        self.burials.begin(job)
+        self._record_urgent(("job", self.topic.name, self.name, job.described()))
+        self._work_on_job(now)
+        return job
+
+    def stop_job(self) -> None:
+        """End the job under way, if there is one. What it has done stays done."""
+        if self.burials.job is not None:
+            self.burials.stop()
+            self._record_urgent(("job", self.topic.name, self.name, []))
+
+    def _work_on_job(self, now: float) -> None:
+        job = self.burials.job
+        if job is None:
+            return
+        taken = self.burials.step(now)
+        if taken is not None and (self._carry_out(taken) or self.burials.job is None):
+            described = job.described() if self.burials.job is not None else []
+            self._record_urgent(("job", self.topic.name, self.name, described))
+        self._come_back(self.burials.next_step)
+
+    def _carry_out(self, taken: Taken) -> int:
+        sequences = taken.sequences
+        if not sequences:
+            return 0
+        if taken.verb == "kick":
+            for sequence in sequences:
+                self.retries.add(sequence, 0)
+            entries = [it for sequence in sequences for it in (sequence, 0, 0)]
+            self._record_urgent(("wait", self.topic.name, self.name, entries))
+            self.wants_attention()
+        else:
+            self._finished += joined((sequence, sequence + 1) for sequence in sequences)
+            self.record_progress(urgent=True)
+            self._work.changed[self] = None  # the log may be able to remove something
+        return len(sequences)
+
+    # Going back
 
     def empty(self) -> None:
         """Finish everything handed over so far: waiting, in flight, deferred."""
@@ -515,12 +631,15 @@ class Channel:
         assert self.kept is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
+        for start, end in self.burials.buried.ranges(cursor, self.topic.handed_over):
+            self.skips.add(start, end)
         self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once, so that no segment is removed that is needed again
 
     def backlog(self, most: int) -> Backlog | None:
         """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
-        if len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred) > most:
+        buried = self.burials.buried.ranges(0, self.topic.handed_over)
+        if len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred) + len(buried) > most:
             return None
         waiting = list(self._all_waiting())
         return Backlog(
@@ -529,22 +648,28 @@ class Channel:
             finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
             requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
             deferred=[entry for entry in waiting if entry[2]],
+            buried=buried,
         )
 
     def restore_backlog(self, backlog: Backlog) -> Restored:
         """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
 
-        What is in flight now stays in flight. What the log no longer has is left out.
+        What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and was
+        kicked since waits as it does now. What the log no longer has is left out.
         """
         assert self.kept is None, "what is ephemeral has no past"
         self.record_progress()
-        end, readable = backlog.end, self.topic.log.next_readable
+        end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
         held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
-        requeued = [it for it in backlog.requeued if it[0] not in held and readable(it[0]) == it[0]]
-        deferred = [it for it in backlog.deferred if it[0] not in held and readable(it[0]) == it[0]]
+        kicked = [it for it in self._all_waiting() if it[0] not in held and is_in(it[0], backlog.buried)]
+        requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
+        deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
+        requeued = [it for it in requeued if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
+        deferred = [it for it in deferred if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
         places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
         cursor = min(max(backlog.next, self.topic.log.first), end)
-        skipped = joined(from_place([*backlog.finished, *((place, place + 1) for place in places)], cursor))
+        passed = [*backlog.finished, *((place, place + 1) for place in places), *buried.ranges(cursor, end)]
+        skipped = joined(from_place(passed, cursor))
         waiting = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
         waiting += [it for entry in deferred for it in entry]
         flat = [sequence for bounds in skipped for sequence in bounds]
@@ -558,7 +683,9 @@ class Channel:
         self._set_alarm()
         self.topic.need_again(min([self.cursor, *places]))
         ahead = end - cursor - sum(stop - start for start, stop in skipped)
-        restored = ahead + len(requeued) + len(deferred) + backlog.count_among(held)
+        lies_buried = backlog.count_among_ranges(buried.ranges(backlog.next, end))
+        lies_buried += sum(sequence < backlog.next and sequence in buried for sequence in backlog.exceptions())
+        restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
         return Restored(restored, backlog.count - restored)
 
     def _replace_before(self, end: int, cursor: int, skipped: list[tuple[int, int]]) -> None:
@@ -620,6 +747,7 @@ class Channel:
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
+        self.burials.clear()
         if self.kept is not None:
             self.kept.clear()
             self._batch = None
@@ -627,7 +755,7 @@ class Channel:
 
     # The journal
 
-    def record_progress(self) -> None:
+    def record_progress(self, *, urgent: bool = False) -> None:
         """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
         if self._finished:
@@ -640,7 +768,7 @@ class Channel:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
             if self.kept is None:
-                self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
+                self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
 
     def _record_urgent(self, change: ChannelChange) -> None:
         # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
@@ -654,15 +782,18 @@ class Channel:
 
     def snapshot_changes(self) -> Iterator[Change]:
         """Return the changes that tell a new journal of this channel, as of this call, even if iterated later."""
-        return self._snapshot_changes(self.cursor, self.paused, self.skips.copy(), self._all_waiting())
+        changes = self._snapshot_changes(
+            self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
+        )
+        return chain(changes, self.burials.snapshot_changes(self.topic.name, self.name))
 
     def _snapshot_changes(
-        self, cursor: int, paused: bool, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
+        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
     ) -> Iterator[Change]:
         topic, name = self.topic.name, self.name
         yield "channel", topic, name, cursor
         if paused:
-            yield "hold", topic, name, True
+            yield "hold", topic, name, paused
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
@@ -690,12 +821,16 @@ class Channel:
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
         """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
-        self.paused = state.paused
+        self.paused, self.paused_why = state.paused, state.paused_why
         for start, end in state.skips:
             self.skips.add(start, end)
         self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
         state.skips.clear()
         state.waiting.clear()
+        self.burials.buried = state.buried
+        if (job := recovered_job(state.job, self._work.now)) is not None:
+            self.burials.begin(job)
+            self._come_back(job.next_step)
         self._counted_from = self.topic.handed_over
         self._set_alarm()
 
@@ -719,6 +854,7 @@ class Channel:
             backend_depth=self.backend_depth,
             in_flight_count=len(self.in_flight),
             deferred_count=len(self.deferred),
+            buried_count=len(self.burials.buried),
             message_count=self.message_count,
             zone_local_msg_count=self._taken[Closeness.SAME_ZONE],
             region_local_msg_count=self._taken[Closeness.SAME_REGION],
@@ -748,3 +884,14 @@ class Channel:
 def microseconds(now: float) -> int:
     """Return the time in microseconds, rounded up, so that nothing is ever early."""
     return int(now * 1_000_000) + 1
+
+
+def _places(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[int, int, int]]:
+    """Return sequence, id and attempts of [first, stop)."""
+    base = batch.base_id - batch.base_sequence
+    return [(sequence, base + sequence, attempts) for sequence in range(first, stop)]
+
+
+def _exhausted(attempts: int, how: str = "") -> str:
+    """Return the reason for burying a message after its last attempt."""
+    return f"{attempts} attempts" + (f", the last one {how}" if how else "")

@@ -7,6 +7,7 @@
     cursor     everything before it has been taken from the log
     waiting    messages that were taken and are not finished, each with its attempts and when it is due
     skips      ranges at or after the cursor that were taken already, so that the cursor passes over them
+    buried     messages that were taken and failed for good; what names one of them anew takes it out of here
 
 A `progress` names the new cursor, and what was finished since the last one. Messages that the cursor has passed and
 that are not finished must have been in flight, so no entry has to say so. For example, a channel at 0 is sent the
@@ -53,6 +54,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from nsqd.broker.buried import Buried, buried_sequences
 from nsqd.broker.change import is_known
 
 if TYPE_CHECKING:
@@ -70,9 +72,12 @@ class ChannelState:
         self.born = cursor  # where it began: earlier messages were handed over before it existed
         self.cursor = cursor
         self.paused = False
+        self.paused_why = ""  # if it was not a person who has paused it
         self.in_doubt = False  # changes that were told about it are lost
         self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
+        self.buried = Buried()
+        self.job: Sequence[object] = ()  # the job that was under way, if any
 
     def skip(self, start: int, end: int) -> None:
         start = max(start, self.cursor)
@@ -90,6 +95,15 @@ class ChannelState:
         if self.in_doubt and sequence not in self.waiting:
             self.skip(sequence, sequence + 1)  # the entry with which the cursor passed it may be lost
         self.waiting[sequence] = (attempts, due_ms)
+        if self.buried:
+            self.buried.remove(sequence)
+
+    def bury(self, notes: Sequence[str], entries: Sequence[int]) -> None:
+        for sequence in buried_sequences(entries):
+            if self.in_doubt and sequence not in self.waiting:
+                self.skip(sequence, sequence + 1)
+            self.waiting.pop(sequence, None)
+        self.buried.apply(notes, entries)
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
         if start < self.born:
@@ -110,15 +124,19 @@ class ChannelState:
         self.cursor = max(cursor, before)
         # What the cursor has just passed was not waiting, except for deferred messages in the skip ranges.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
-            for sequence in range(start, end):
-                self.waiting.pop(sequence, None)
+            self._finish(start, end)
+
+    def _finish(self, start: int, end: int) -> None:
+        for sequence in range(start, end):
+            self.waiting.pop(sequence, None)
+            if self.buried:
+                self.buried.remove(sequence)
 
     def _progress_in_doubt(self, done: list[tuple[int, int]]) -> None:
         """Skip what is finished, without moving the cursor: what lies between may be deferred, and is read again."""
         for start, end in done:
             self.skip(start, end)
-            for sequence in range(start, end):
-                self.waiting.pop(sequence, None)
+            self._finish(start, end)
 
     def _pass_over(self, cursor: int) -> list[tuple[int, int]]:
         """Take off, and return, the part of the skip ranges that lies before the cursor."""
@@ -137,8 +155,8 @@ class ChannelState:
     def seek(self, cursor: int) -> None:
         self.cursor = cursor
         self.in_doubt = False
-        self.skips.clear()
         self.waiting.clear()
+        self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
         """Replace what waits before `end`.
@@ -170,10 +188,13 @@ class ChannelState:
         """Read again from this sequence on. Messages that wait keep their place, and are not read twice."""
         self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
+        buried = self.buried.ranges(sequence, _NO_SEQUENCE)
         self.skips = deque((start, min(end, sequence)) for start, end in self.skips if start < sequence)
         self.cursor, self.born = min(self.cursor, sequence), min(self.born, sequence)
         for place in waiting:
             self.skip(place, place + 1)
+        for start, end in buried:
+            self.skip(start, end)
 
     def cut(self, tail: int) -> bool:
         """Drop everything at or after the tail. Return whether there was anything."""
@@ -181,7 +202,7 @@ class ChannelState:
         for sequence in beyond:
             del self.waiting[sequence]
         skips = deque((start, min(end, tail)) for start, end in self.skips if start < tail)
-        changed = bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
+        changed = self.buried.cut(tail) or bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
         self.skips = skips
         self.cursor, self.born = min(self.cursor, tail), min(self.born, tail)
         return changed
@@ -366,7 +387,11 @@ def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
             for sequence in sequences:
                 channel.wait(sequence, attempts, 0)
         case ("hold", _, _, paused):
-            channel.paused = paused
+            channel.paused, channel.paused_why = bool(paused), paused if isinstance(paused, str) else ""
+        case ("bury", _, _, notes, entries):
+            channel.bury(notes, entries)
+        case ("job", _, _, job):
+            channel.job = job
         case ("empty", _, _, cursor):
             channel.empty(cursor)
         case ("seek", _, _, cursor):

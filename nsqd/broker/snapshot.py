@@ -61,6 +61,7 @@ class ChannelSnapshot:
     backend_depth: int
     in_flight_count: int
     deferred_count: int
+    buried_count: int = 0
     message_count: int
     zone_local_msg_count: int = 0
     region_local_msg_count: int = 0

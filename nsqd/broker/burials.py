@@ -1,0 +1,211 @@
+"""What becomes of the messages that a channel has buried: they are kicked, discarded, or stay.
+
+A kick or a discard of more than a few thousand messages is a *job*. It works in steps from the channel's alarm, so that
+others have their turn, and at a rate if one is given. The journal knows the job, so it goes on after a crash, and does
+at most its last step again. It touches only what was buried before it began: a message that fails once more is not
+kicked again by the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from nsqd.broker.buried import Burial, Buried, Note, bury_change
+
+if TYPE_CHECKING:
+    from nsqd.broker.change import ChannelChange
+    from nsqd.broker.work import ChannelWork
+
+_STEP: Final = 2_000  # messages; a millisecond or two of work
+_LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
+_SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
+
+Verb = Literal["kick", "discard"]
+
+
+class Selection(NamedTuple):
+    """Which buried messages a job is about: all, or those to which everything that is given applies."""
+
+    before: int  # buried before this time, in milliseconds of the wall clock
+    reason: str = ""  # a part of the reason
+    limit: int = 0  # at most so many, the earliest in the log first; 0: all
+
+    def takes(self, burial: Burial) -> bool:
+        return burial.buried_at < self.before and self.reason in burial.note.reason
+
+
+class Job:
+    """A kick or a discard that takes several steps."""
+
+    __slots__ = (
+        "_counted_from",
+        "_paced_from",
+        "done",
+        "ended_at",
+        "next_step",
+        "places",
+        "rate",
+        "selection",
+        "started_at",
+        "verb",
+        "who",
+    )
+
+    def __init__(
+        self, verb: Verb, selection: Selection, *, rate: float, who: str, started_at: int, done: int, now: float
+    ) -> None:
+        self.verb: Verb = verb
+        self.selection = selection
+        self.rate = rate  # messages a second; 0: as many as possible
+        self.who = who  # the holder's name, or the address that has asked for it
+        self.started_at = started_at  # milliseconds of the wall clock
+        self.ended_at: int | None = None
+        self.done = done
+        self.places: Iterator[Burial] = iter(())
+        self.next_step = now
+        self._paced_from = now
+        self._counted_from = done
+
+    def allowance(self, now: float) -> int:
+        """Return how many messages the next step may take."""
+        allowed = _STEP
+        if self.rate:
+            paced = int((now - self._paced_from) * self.rate) - (self.done - self._counted_from)
+            allowed = max(0, min(allowed, paced))
+        if self.selection.limit:
+            allowed = min(allowed, self.selection.limit - self.done)
+        return allowed
+
+    def took(self, count: int, now: float) -> None:
+        self.done += count
+        self.next_step = now
+        if self.rate:
+            due = self._paced_from + (self.done - self._counted_from + 1) / self.rate
+            self.next_step = max(due, now + _SHORTEST_PAUSE)
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.selection.limit) and self.done >= self.selection.limit
+
+    def described(self) -> list[object]:
+        """Return what the journal keeps of it."""
+        before, reason, limit = self.selection
+        return [self.verb, before, reason, limit, self.rate, self.who, self.started_at, self.done]
+
+
+def recovered_job(described: Sequence[object], now: float) -> Job | None:
+    match described:
+        case [
+            "kick" | "discard" as verb,
+            int(before),
+            str(reason),
+            int(limit),
+            int() | float() as rate,
+            str(who),
+            int(at),
+            int(done),
+        ]:
+            selection = Selection(before, reason, limit)
+            return Job(verb, selection, rate=float(rate), who=who, started_at=at, done=done, now=now)
+    return None
+
+
+class Taken(NamedTuple):
+    """What a step takes out of the buried messages."""
+
+    verb: Verb
+    sequences: list[int]
+
+
+class Burials:
+    """The buried messages of one channel, and the job that is at work on them.
+
+    It records nothing itself. What it returns, the channel carries out: it has the other places of a message.
+    """
+
+    __slots__ = ("_work", "buried", "bury_count", "discard_count", "ended", "job", "kick_count")
+
+    def __init__(self, work: ChannelWork[Any]) -> None:
+        self.buried = Buried()
+        self.job: Job | None = None
+        self.ended: Job | None = None  # the last one
+        self.bury_count = 0  # since the start, as the two others
+        self.kick_count = 0
+        self.discard_count = 0
+        self._work = work
+
+    def bury(self, topic: str, channel: str, places: Iterable[tuple[int, int, int]], note: Note) -> ChannelChange:
+        """Bury messages, each given as sequence, id and attempts. Return the change for the journal."""
+        at = self._work.timestamp // 1_000_000
+        burials = [Burial(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
+        for burial in burials:
+            self.buried.add(burial)
+        self.bury_count += len(burials)
+        return bury_change(topic, channel, burials)
+
+    def take(self, verb: Verb, sequences: Iterable[int]) -> Taken:
+        """Take out those of these messages that are buried."""
+        taken = Taken(verb, [sequence for sequence in sequences if self.buried.remove(sequence)])
+        if verb == "kick":
+            self.kick_count += len(taken.sequences)
+        else:
+            self.discard_count += len(taken.sequences)
+        return taken
+
+    def clear(self) -> None:
+        self.job = None
+        self.buried.clear()
+
+    def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
+        """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
+        job: list[ChannelChange] = []
+        if self.job is not None:
+            job.append(("job", topic, channel, self.job.described()))
+        return chain(self.buried.changes(topic, channel), job)
+
+    # Jobs
+
+    def begin(self, job: Job) -> None:
+        """Begin a job, or go on with one that a crash has interrupted. There is never another one under way."""
+        self.job = job
+        job.places = self.buried.from_place(0)
+
+    @property
+    def next_step(self) -> float:
+        return self.job.next_step if self.job is not None else inf
+
+    def step(self, now: float) -> Taken | None:
+        """Take the next step of the job, if it is time; afterwards `job` is None if that was the last one."""
+        job = self.job
+        if job is None or now < job.next_step:
+            return None
+        allowed = job.allowance(now)
+        found: list[int] = []
+        is_last = job.is_complete
+        for _ in range(_LOOKED_AT_IN_STEP):
+            if len(found) >= allowed:
+                break
+            burial = next(job.places, None)
+            if burial is None:
+                is_last = True
+                break
+            if job.selection.takes(burial):
+                found.append(burial.sequence)
+        taken = self.take(job.verb, found)
+        job.took(len(taken.sequences), now)
+        if is_last or job.is_complete:
+            self._end(job)
+        return taken
+
+    def stop(self) -> None:
+        """End the job before it is complete."""
+        if self.job is not None:
+            self._end(self.job)
+
+    def _end(self, job: Job) -> None:
+        job.ended_at = self._work.timestamp // 1_000_000
+        job.places = iter(())
+        self.job, self.ended = None, job
