@@ -52,7 +52,7 @@ _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
-_NOT_ON_DISK: Final = b"channel is not on disk"
+NOT_ON_DISK: Final = b"channel is not on disk"
 
 
 class Channel:
@@ -490,7 +490,7 @@ class Channel:
     def bury(self, consumer: Consumer, message_id: bytes, reason: str, now: float) -> bytes | None:
         """Bury a message of this consumer. Return why that failed, or None."""
         if self.kept is not None:
-            return _NOT_ON_DISK
+            return NOT_ON_DISK
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery

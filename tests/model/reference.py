@@ -18,6 +18,7 @@ class Place(Enum):
     WAITING = "waiting"
     IN_FLIGHT = "in flight"
     DEFERRED = "deferred"
+    BURIED = "buried"
     DONE = "done"
 
 
@@ -37,6 +38,7 @@ class Entry:
     was_deferred: bool = False  # published with a delay
     not_before: float = 0.0  # after a seek: deferred if the cursor meets it before this time
     any_order: bool = False  # its first delivery may come before those of earlier messages, or behind later ones
+    buried_at: float = 0.0
     only_in_log: bool = False  # an ephemeral channel does not keep it, so it may be gone
 
 
@@ -49,6 +51,8 @@ class ChannelModel:
     last_first: int = -1  # the sequence of the latest first delivery
     topic_is_ephemeral: bool = False
     new_from: int | None = None  # the first sequence that was handed over in this turn
+    job: str = ""  # what a job does with buried messages: kick or discard
+    job_before: float = 0.0  # it is about those that were buried before
 
     @property
     def ephemeral(self) -> bool:
@@ -103,13 +107,15 @@ class ChannelModel:
     def seek(self, cursor: int, end: int, not_before: dict[int, float]) -> None:
         self.empty()
         for sequence in range(cursor, end):
-            self.entries[sequence] = Entry(sequence, not_before=not_before.get(sequence, 0.0))
+            if sequence not in self.at(Place.BURIED):
+                self.entries[sequence] = Entry(sequence, not_before=not_before.get(sequence, 0.0))
         self.handed_over = max(self.handed_over, end - cursor)
         self.last_first = -1
 
-    def restore(self, restored: list[Entry], end: int) -> None:
-        """Have exactly these messages before `end` wait, besides those in flight."""
-        kept = {s for s, entry in self.entries.items() if s >= end or entry.place is Place.IN_FLIGHT}
+    def restore(self, restored: list[Entry], end: int, *, kicked: set[int]) -> None:
+        """Have exactly these messages before `end` wait, besides those in flight, buried, or kicked since."""
+        stays = (Place.IN_FLIGHT, Place.BURIED)
+        kept = {s for s, entry in self.entries.items() if s >= end or entry.place in stays or s in kicked}
         for sequence, entry in self.entries.items():
             if sequence not in kept:
                 entry.place, entry.forgotten = Place.DONE, True
@@ -124,7 +130,21 @@ class ChannelModel:
 
     def empty(self) -> None:
         for entry in self.entries.values():
-            entry.place, entry.forgotten = Place.DONE, True
+            if entry.place is not Place.BURIED:
+                entry.place, entry.forgotten = Place.DONE, True
+
+    def bury(self, entry: Entry, now: float) -> None:
+        """Bury a message, or drop it where it is only in memory."""
+        entry.place, entry.buried_at = (Place.DONE, 0.0) if self.keeps else (Place.BURIED, now)
+
+    def kick(self, entry: Entry) -> None:
+        entry.place, entry.attempts, entry.saved_attempts, entry.any_order = Place.WAITING, 0, 0, True
+
+    def discard(self, entry: Entry) -> None:
+        entry.place, entry.forgotten = Place.DONE, True
+
+    def is_due_for_the_job(self, entry: Entry, verb: str) -> bool:
+        return self.job == verb and entry.place is Place.BURIED and entry.buried_at < self.job_before
 
 
 @dataclass

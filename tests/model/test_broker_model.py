@@ -24,17 +24,19 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from common.wire.names import is_ephemeral
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
-from nsqd.broker.channel import Channel
+from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
-from nsqd.broker.rules import NO_RULES
+from nsqd.broker.rules import ChannelRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
 from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import FakeStore, tell_nobody
+from tests.support.given_rules import GivenRules
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
 CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephemeral"])
@@ -125,6 +127,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.sampled_out = 0
         self.store = FakeStore()
         self.store.memory_capacity = EPHEMERAL_BOUND
+        self.policy = GivenRules()
         self.broker = self._new_broker()
         self.topics: dict[str, TopicModel] = {}
         self.clients: list[Client] = []
@@ -147,7 +150,7 @@ class BrokerMachine(RuleBasedStateMachine):
             now=self.now,
             timestamp=self._timestamp(),
             random_percent=self._random_percent,
-            rules=NO_RULES,
+            rules=self.policy,
             note=print,
             learns=False,
         )
@@ -219,6 +222,9 @@ class BrokerMachine(RuleBasedStateMachine):
         sequence = next(s for s, published in topic.published.items() if published == body)
         entry = channel.entries[sequence]
         assert not channel.paused
+        if channel.is_due_for_the_job(entry, "kick"):
+            channel.kick(entry)
+        assert not self._is_exhausted(entry), "one attempt too many"
         if entry.place is Place.DEFERRED:
             assert self.now >= entry.due - 1e-5, "early"
         else:
@@ -232,6 +238,10 @@ class BrokerMachine(RuleBasedStateMachine):
         entry.delivered_at, entry.deadline = self.now, self.now + client.consumer.msg_timeout
         client.in_hand[message_id] = sequence
         assert client.consumer.in_flight <= client.consumer.ready_count
+
+    def _is_exhausted(self, entry: Entry) -> bool:
+        most = self.policy.of_channels.max_attempts
+        return most is not None and entry.attempts >= most
 
     def _overdue(self, entry: Entry) -> bool:
         return entry.place is Place.IN_FLIGHT and entry.deadline <= self.now
@@ -386,17 +396,37 @@ class BrokerMachine(RuleBasedStateMachine):
         self._step_done()
 
     @precondition(some_client)
-    @rule(choice=SOME, start=SOME, delay_ms=st.one_of(st.just(0), DELAYS))
-    def requeue(self, choice: int, start: int, delay_ms: int) -> None:
+    @rule(choice=SOME, start=SOME, delay_ms=st.one_of(st.just(0), DELAYS), counts=st.sampled_from([True, True, False]))
+    def requeue(self, choice: int, start: int, delay_ms: int, *, counts: bool = True) -> None:
         client = self._client(choice)
         for message_id in self._some_ids(client, start, 1):
             failure = self._why_not(client, message_id)
             if failure is None:
                 entry = self._model_of(client).entries[client.in_hand[message_id]]
                 entry.place, entry.due = Place.WAITING, self.now + delay_ms / 1000
-                if delay_ms:
+                if counts and self._is_exhausted(entry):
+                    self._model_of(client).bury(entry, self.now)
+                elif delay_ms:
                     entry.place = Place.DEFERRED
-            assert self._real(client).requeue(client.consumer, message_id, delay_ms, self.now) == failure
+                if not counts:
+                    entry.attempts -= 1
+                    entry.saved_attempts = min(entry.saved_attempts, entry.attempts)
+                    entry.any_order = True
+            real = self._real(client)
+            assert real.requeue(client.consumer, message_id, delay_ms, self.now, counts=counts) == failure
+        self._step_done()
+
+    @precondition(some_client)
+    @rule(choice=SOME, start=SOME)
+    def bury(self, choice: int, start: int) -> None:
+        client = self._client(choice)
+        model = self._model_of(client)
+        for message_id in self._some_ids(client, start, 1):
+            failure = NOT_ON_DISK if model.keeps else self._why_not(client, message_id)
+            if failure is None:
+                model.bury(model.entries[client.in_hand[message_id]], self.now)
+            self._set_time()
+            assert self._real(client).bury(client.consumer, message_id, "bad", self.now) == failure
         self._step_done()
 
     @precondition(some_client)
@@ -491,7 +521,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._set_time()
         backlog = real.backlog(1000)
         assert backlog is not None
-        assert backlog.count == len(model.entries) - model.count(Place.DONE)
+        assert backlog.count == len(model.entries) - model.count(Place.DONE) - model.count(Place.BURIED)
         self.noted = [*self.noted[-3:], Noted(topic.name, model.name, backlog)]
 
     def some_backlog(self) -> bool:
@@ -510,11 +540,13 @@ class BrokerMachine(RuleBasedStateMachine):
         model, real = topic.channels[noted.channel], self.broker.topics[topic.name].channels[noted.channel]
         first = self.store.logs[topic.name].first
         entries = self._entries_of(topic, backlog, first)
-        in_flight = [s for s in model.at(Place.IN_FLIGHT) if s < first]
+        held = [s for place in (Place.IN_FLIGHT, Place.BURIED) for s in model.at(place) if s < first]
+        waiting = {s for s, _ in real.retries} | {s for _, s, _ in real.deferred}
         result = real.restore_backlog(backlog)
-        assert result.restored == len(entries) + backlog.count_among(in_flight)
+        assert result.restored == len(entries) + backlog.count_among(held)
         assert sum(result) == backlog.count
-        model.restore(entries, backlog.end)
+        kicked = {s for s in waiting if is_in(s, backlog.buried)}
+        model.restore(entries, backlog.end, kicked=kicked)
         cursor = min(max(backlog.next, first), backlog.end)
         model.handed_over = max(model.handed_over, topic.handed_over - cursor)
         self._step_done()
@@ -551,6 +583,67 @@ class BrokerMachine(RuleBasedStateMachine):
         assert result.redelivered == len(found)
         assert sum(result) == len(wanted)
         self._step_done()
+
+    def something_is_buried(self) -> bool:
+        return any(model.at(Place.BURIED) for _, model, _ in self._channels())
+
+    @precondition(something_is_buried)
+    @rule(choice=SOME, start=SOME, length=st.integers(1, 3), verb=st.sampled_from(["kick", "discard"]))
+    def take_buried(self, choice: int, start: int, length: int, verb: Verb) -> None:
+        channels = [it for it in self._channels() if not it[1].keeps]
+        _, model, real = channels[choice % len(channels)]
+        wanted = [s for s in range(start % 8, start % 8 + length) if s in model.entries]
+        found = [model.entries[s] for s in wanted if model.entries[s].place is Place.BURIED]
+        for entry in found:
+            model.kick(entry) if verb == "kick" else model.discard(entry)
+        assert real.take_buried(verb, wanted) == len(found)
+        self._step_done()
+
+    @precondition(something_is_buried)
+    @rule(
+        choice=SOME,
+        verb=st.sampled_from(["kick", "discard"]),
+        rate=st.sampled_from([0.0, 0.5, 2.0]),
+        limit=st.sampled_from([0, 0, 1, 3]),
+        reason=st.sampled_from(["", "", "bad", "attempts"]),
+    )
+    def begin_a_job(self, choice: int, verb: Verb, rate: float, limit: int, reason: str) -> None:
+        channels = [it for it in self._channels() if not it[1].keeps and it[2].burials.job is None]
+        if not channels:
+            return
+        _, model, real = channels[choice % len(channels)]
+        self._set_time()
+        model.job, model.job_before = verb, self.now + 1e-6
+        before = len(real.burials.buried)
+        matching = sum(reason in burial.note.reason for burial in real.burials.buried.from_place(0))
+        real.begin_job(verb, Selection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana")
+        done = before - len(real.burials.buried)
+        assert done == (0 if rate else min(matching, limit or matching))
+        self._note_what_jobs_do(model, real)
+        self._step_done()
+
+    @rule()
+    def stop_jobs(self) -> None:
+        for _, _, real in self._channels():
+            real.stop_job()
+            assert real.burials.job is None
+        self._step_done()
+
+    def _note_what_jobs_do(self, model: ChannelModel, real: Channel) -> None:
+        """Learn from the broker which of the messages that the job may take it has taken by now."""
+        places = self._places(real)
+        for entry in model.entries.values():
+            found = places.get(entry.sequence, Place.DONE)
+            if model.is_due_for_the_job(entry, "kick") and found is not Place.BURIED:
+                model.kick(entry)
+            elif model.is_due_for_the_job(entry, "discard") and found is Place.DONE:
+                model.discard(entry)
+
+    @rule(most=st.sampled_from([None, None, 1, 2, 4]))
+    def change_the_policy(self, most: int | None) -> None:
+        self._finish_turn()
+        self.policy.of_channels = ChannelRules(max_attempts=most)
+        self.broker.rules_changed(list(self.broker.topics))
 
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
         del topic.channels[name]
@@ -745,8 +838,14 @@ class BrokerMachine(RuleBasedStateMachine):
     def _adopt_channel(self, model: ChannelModel, real: Channel, never_left: int) -> None:
         assert real.paused == model.paused
         ready, deferred = _ready(real), {s: due / 1e6 for due, s, _ in real.deferred}
+        buried = {s for piece in real.burials.buried.sequences() for s in piece}
         for sequence, entry in model.entries.items():
-            is_there = (sequence in ready) + (sequence in deferred)
+            is_there = (sequence in ready) + (sequence in deferred) + (sequence in buried)
+            if model.is_due_for_the_job(entry, "kick") and sequence in ready:
+                model.kick(entry)
+            elif model.is_due_for_the_job(entry, "discard") and not is_there:
+                model.discard(entry)
+            assert (sequence in buried) == (entry.place is Place.BURIED), entry
             if entry.place is Place.DONE:
                 assert is_there <= (not entry.forgotten), "what was finished came back"
             else:
@@ -762,9 +861,13 @@ class BrokerMachine(RuleBasedStateMachine):
                 entry.attempts = ready[sequence]
             elif sequence in deferred:
                 entry.place, entry.due = Place.DEFERRED, deferred[sequence]
+            elif sequence in buried:
+                burial = real.burials.buried.get(sequence)
+                assert burial is not None
+                assert burial.attempts == entry.attempts
             else:
                 entry.forgotten = True
-        assert ready.keys() | deferred.keys() <= model.entries.keys()
+        assert ready.keys() | deferred.keys() | buried <= model.entries.keys()
         model.last_first = -1
 
     # What must be true after each turn
@@ -787,11 +890,13 @@ class BrokerMachine(RuleBasedStateMachine):
         for _, model, real in self._channels():
             places = self._places(real)
             ready = _ready(real)
-            assert len(places) == real.depth + len(real.in_flight) + len(real.deferred), "somewhere twice"
+            others = len(real.in_flight) + len(real.deferred) + len(real.burials.buried)
+            assert len(places) == real.depth + others, "somewhere twice"
+            self._note_what_jobs_do(model, real)
             self._account_for_what_is_gone(model, places)
             for entry in model.entries.values():
                 found = places.pop(entry.sequence, Place.DONE)
-                self._let_time_pass(entry, found)
+                self._let_time_pass(model, entry, found)
                 assert found is entry.place, entry
                 if found is Place.WAITING:
                     assert ready[entry.sequence] == entry.attempts
@@ -801,6 +906,7 @@ class BrokerMachine(RuleBasedStateMachine):
         places = dict.fromkeys(_ready(real), Place.WAITING)
         places |= dict.fromkeys((s for s, _ in real.in_flight.positions()), Place.IN_FLIGHT)
         places |= dict.fromkeys((s for _, s, _ in real.deferred), Place.DEFERRED)
+        places |= dict.fromkeys((s for piece in real.burials.buried.sequences() for s in piece), Place.BURIED)
         return places
 
     def _account_for_what_is_gone(self, model: ChannelModel, places: dict[int, Place]) -> None:
@@ -811,8 +917,11 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.sampled_out -= 1
                 entry.place = Place.DONE
 
-    def _let_time_pass(self, entry: Entry, found: Place) -> None:
+    def _let_time_pass(self, model: ChannelModel, entry: Entry, found: Place) -> None:
         """End flights and deferrals whose time has passed, neither early nor late."""
+        given_up = Place.DONE if model.keeps else Place.BURIED
+        if found is given_up and self._is_exhausted(entry) and self._could_be_taken(entry):
+            model.bury(entry, self.now)
         if found is Place.DEFERRED and entry.place is Place.WAITING and self.now <= entry.not_before + LATE:
             entry.place, entry.due, entry.was_deferred = found, entry.not_before, True
         if entry.place is Place.IN_FLIGHT:
@@ -841,6 +950,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert channel.depth == expected.count(Place.WAITING)
                 assert channel.in_flight_count == expected.count(Place.IN_FLIGHT)
                 assert channel.deferred_count == expected.count(Place.DEFERRED)
+                assert channel.buried_count == expected.count(Place.BURIED)
                 assert channel.message_count == expected.handed_over
 
     def consumers_are_counted_right(self) -> None:
@@ -875,7 +985,9 @@ class BrokerMachine(RuleBasedStateMachine):
                 continue
             state = replay([("topic", real.topic.name), *real.snapshot_changes()])[real.topic.name].channels[real.name]
             assert state.cursor == real.cursor
-            assert state.waiting.keys() == self._places(real).keys() - set(_ahead(real))
+            buried = {s for piece in state.buried.sequences() for s in piece}
+            assert state.waiting.keys() == self._places(real).keys() - set(_ahead(real)) - buried
+            assert [*state.buried.from_place(0)] == [*real.burials.buried.from_place(0)]
 
 
 def _ahead(real: Channel) -> list[int]:
