@@ -234,7 +234,7 @@ def buried_sequences(entries: Sequence[int]) -> Sequence[int]:
 def _changes(topic: str, channel: str, found: dict[int, int], notes: Sequence[Note]) -> Iterator[ChannelChange]:
     entries = iter(found.items())
     while piece := list(islice(entries, _ENTRIES_PER_CHANGE)):
-        burials = (_unpacked(sequence, packed, notes[packed >> _NOTE_SHIFT]) for sequence, packed in piece)
+        burials = [_unpacked(sequence, packed, notes[packed >> _NOTE_SHIFT]) for sequence, packed in piece]
         yield bury_change(topic, channel, burials)
 
 

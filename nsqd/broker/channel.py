@@ -614,7 +614,7 @@ class Channel:
             self._record_urgent(("wait", self.topic.name, self.name, entries))
             self.wants_attention()
         else:
-            self._finished += joined((sequence, sequence + 1) for sequence in sequences)
+            self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
             self.record_progress(urgent=True)
             self._work.changed[self] = None  # the log may be able to remove something
         return len(sequences)

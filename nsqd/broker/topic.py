@@ -457,12 +457,15 @@ class Topic(Feed):
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
-        """Take out, and count, waiting messages that are nowhere any more: neither in the log nor in a side file."""
+        """Take out, and count, messages that are nowhere any more: neither in the log nor in a side file."""
         first, next_readable = self.log.first, self.log.next_readable
-        lost = [sequence for sequence in state.waiting if sequence < first and next_readable(sequence) != sequence]
+        places = chain([state.waiting], state.buried.sequences())
+        early = [sequence for piece in places for sequence in piece if sequence < first]
+        lost = [sequence for sequence in early if next_readable(sequence) != sequence]
         if lost:
             for sequence in lost:
-                del state.waiting[sequence]
+                if state.waiting.pop(sequence, None) is None:
+                    state.buried.remove(sequence)
             self._work.lost[self.name] = self._work.lost.get(self.name, 0) + len(lost)
         return state
 

@@ -7,6 +7,7 @@ finding that is safe to mend carries a function that mends it, so the same walk 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -266,10 +267,12 @@ def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> 
         if channel.needed < found.first:
             text = f"channel {name} needs messages before the first segment"
             yield Finding(Severity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
-        lost = sorted(sequence for sequence in channel.waiting if not found.has(sequence))
-        if lost:
-            text = f"{len(lost)} messages that wait in channel {name} are in no segment and in no side file"
-            yield Finding(Severity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
+        buried = chain.from_iterable(channel.buried.sequences())
+        for what, sequences in (("wait", channel.waiting), ("are buried", buried)):
+            lost = sorted(sequence for sequence in sequences if not found.has(sequence))
+            if lost:
+                text = f"{len(lost)} messages that {what} in channel {name} are in no segment and in no side file"
+                yield Finding(Severity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
     if state.cut(found.tail):
         text = f"positions beyond the log's end at {found.tail}: the next start takes them back"
         yield Finding(Severity.NOTE, text, topic=topic)

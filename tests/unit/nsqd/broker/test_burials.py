@@ -21,10 +21,10 @@ def channel_of(node: Node, name: str = "c") -> Channel:
     return node.broker.topics["t"].channels[name]
 
 
-def node_with(*bodies: bytes, max_attempts: int | None = None, max_buried: int | None = None, topic: str = "t") -> Node:
+def node_with(*bodies: bytes, max_attempts: int | None = None, max_buried: int | None = None) -> Node:
     node = Node(policy=GivenRules(ChannelRules(max_attempts=max_attempts, max_buried=max_buried)))
-    node.broker.topic(topic).channel("c")
-    node.client().say(mpub(topic, bodies))
+    node.broker.topic("t").channel("c")
+    node.client().say(mpub("t", bodies))
     return node
 
 
@@ -55,9 +55,9 @@ def comes(node: Node) -> list[tuple[bytes, int]]:
     return [(message.body, message.attempts) for message in consumer.messages()]
 
 
-def node_with_two_buried(**given: int) -> Node:
+def node_with_two_buried(max_buried: int | None = None) -> Node:
     """Make a node on which 0 and 2 are buried, 1 is finished, and 3 waits."""
-    node = node_with(b"a", b"b", b"c", b"d", **given)
+    node = node_with(b"a", b"b", b"c", b"d", max_buried=max_buried)
     consumer = node.consumer(ready=3)
     a, b, c = consumer.messages()
     consumer.say(b"RDY 0\n" + fin(b.id))

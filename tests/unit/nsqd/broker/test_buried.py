@@ -121,8 +121,11 @@ def test_a_journal_is_told_in_pieces_as_of_one_moment() -> None:
 def test_one_change_names_each_reason_once() -> None:
     other = Note("else", "worker-2")
     change = bury_change("t", "c", [burial(1), burial(2, other), burial(3)])
-    assert change[3] == ["bad", "worker-1", "else", "worker-2"]
-    assert list(change[4][4::5]) == [0, 1, 0]
+    match change:
+        case ("bury", _, _, notes, entries):
+            assert (notes, entries[4::5]) == (["bad", "worker-1", "else", "worker-2"], [0, 1, 0])
+        case _:
+            raise AssertionError(change)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=200))
