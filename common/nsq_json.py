@@ -144,6 +144,17 @@ class Fields:
             items = value
         return [_repaired(item) if isinstance(item, str) else item for item in items]
 
+    def texts(self, name: str) -> tuple[str, ...] | None:
+        """Return the members of a list of strings; None if the field is absent. As in Go, `null` is an empty string."""
+        if not self._values.get(name):
+            return None
+        texts: list[str] = []
+        for item in self.items(name):
+            if item is not None and not isinstance(item, str):
+                raise _wrong_type(name, "a list of strings", item)
+            texts.append(item or "")
+        return tuple(texts)
+
 
 _LONGEST_INTEGER: Final = 100  # digits: far more than any field has, far fewer than int() refuses
 

@@ -127,10 +127,11 @@ def _lookup_entry(peer: Peer) -> bytes:
 def _node_entry(peer: Peer) -> bytes:
     if not peer.node_entry:
         node = peer.node()
-        peer.node_entry = b'{%b,"tombstones":%b,"topics":%b}' % (
+        peer.node_entry = b'{%b,"tombstones":%b,"topics":%b%b}' % (
             _lookup_entry(peer),
             dumps(node.tombstones),
             dumps(node.topics),
+            _extensions(peer),
         )
     return peer.node_entry
 
@@ -146,7 +147,13 @@ def _large_node_entry(peer: Peer) -> Iterator[bytes]:
     yield from _in_pieces([topic.is_hidden(peer) for topic in topics])
     yield b'],"topics":['
     yield from _in_pieces([topic.name for topic in topics])
-    yield b"]}"
+    yield b"]%b}" % _extensions(peer)
+
+
+def _extensions(peer: Peer) -> bytes:
+    """Render the last key of a node's entry, which a node that tells none, as NSQ's do, has not."""
+    extensions = peer.identity.extensions
+    return b',"extensions":' + dumps(extensions) if extensions else b""
 
 
 def _missing_entry(missing: Missing) -> dict[str, object]:

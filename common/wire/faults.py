@@ -27,6 +27,7 @@ class Fault(StrEnum):
     FIN_FAILED = "E_FIN_FAILED"
     REQ_FAILED = "E_REQ_FAILED"
     TOUCH_FAILED = "E_TOUCH_FAILED"
+    BURY_FAILED = "E_BURY_FAILED"
 
 
 class ProtocolError(Exception):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from common.nsq_json import Fields, JsonError, dumps, read
+from common.wire.extensions import granted
 from common.wire.faults import Fault, ProtocolError
 
 _MIN_HEARTBEAT_INTERVAL_MS: Final = 1000
@@ -41,6 +42,7 @@ class IdentifyRequest:
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = 0
+    extensions: tuple[str, ...] | None = None  # None: not asked for, so the answer does not mention them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +79,19 @@ class ServerFeatures:
     auth_required: bool
     topology_region: str
     topology_zone: str
+    extensions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiation:
-    """The upgrades to perform after the reply. `reply` is None if the answer is a plain OK."""
+    """The upgrades to perform after the reply, and the extensions. `reply` is None if the answer is a plain OK."""
 
     tls: bool
     snappy: bool
     deflate: bool
     deflate_level: int
     reply: bytes | None
+    extensions: tuple[str, ...] = ()
 
     @property
     def upgrades(self) -> bool:
@@ -115,6 +119,7 @@ def decode_identify(body: bytes) -> IdentifyRequest:
             snappy=fields.flag("snappy"),
             deflate=fields.flag("deflate"),
             deflate_level=fields.integer("deflate_level"),
+            extensions=fields.texts("extensions"),
         )
     except JsonError as error:
         raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to decode JSON body") from error
@@ -172,7 +177,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
 
 
 def negotiate(request: IdentifyRequest, settings: ClientSettings, server: ServerFeatures) -> Negotiation:
-    """Decide on the upgrades, with the settings that the request has led to.
+    """Decide on upgrades and extensions, with the settings that the request has led to.
 
     Raises ProtocolError if the client wants both compressions.
     """
@@ -185,6 +190,7 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
         raise ProtocolError(Fault.IDENTIFY_FAILED, "cannot enable both deflate and snappy compression")
     level = request.deflate_level if deflate and request.deflate_level > 0 else _DEFAULT_DEFLATE_LEVEL
     level = min(level, server.max_deflate_level)
+    extensions = granted(request.extensions, server.extensions)
     reply = dumps(
         {
             "max_rdy_count": server.max_rdy_count,
@@ -202,9 +208,10 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
             "output_buffer_timeout": settings.output_buffer_timeout_ms,
             "topology_region": server.topology_region,
             "topology_zone": server.topology_zone,
+            **({"extensions": extensions} if request.extensions is not None else {}),
         }
     )
-    return Negotiation(tls=tls, snappy=snappy, deflate=deflate, deflate_level=level, reply=reply)
+    return Negotiation(tls=tls, snappy=snappy, deflate=deflate, deflate_level=level, reply=reply, extensions=extensions)
 
 
 def _chosen(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:

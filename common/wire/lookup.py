@@ -53,6 +53,7 @@ class Identity:
     topology_zone: str
     version: str
     node: str = ""  # the id of its data path; empty for NSQ's nsqd
+    extensions: tuple[str, ...] = ()  # that it grants to clients
 
 
 # What nsqd writes
@@ -74,6 +75,7 @@ def identify_body(
     topology_zone: str,
     version: str,
     node: str = "",
+    extensions: tuple[str, ...] = (),
 ) -> bytes:
     return dumps(
         {
@@ -85,6 +87,7 @@ def identify_body(
             "topology_zone": topology_zone,
             "version": version,
             **({"node": node} if node else {}),
+            **({"extensions": extensions} if extensions else {}),
         }
     )
 
@@ -227,6 +230,7 @@ def decode_identify(body: bytes) -> Identity:
             topology_zone=fields.text("topology_zone"),
             version=fields.text("version"),
             node=fields.text("node"),
+            extensions=fields.texts("extensions") or (),
         )
     except JsonError as error:
         raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to decode JSON body") from error

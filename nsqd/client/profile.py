@@ -44,6 +44,7 @@ class Profile:
     __slots__ = (
         "connected",
         "delivery",
+        "extensions",
         "granted",
         "is_identified",
         "remote_address",
@@ -65,6 +66,7 @@ class Profile:
         )  # the latest
         self.delivery = self.settings  # those of the first IDENTIFY: delivery ignores later ones
         self.is_identified = False
+        self.extensions: tuple[str, ...] = ()  # granted by the latest IDENTIFY
         self.granted: Negotiation | None = None  # an upgrade to make now
 
     @property
@@ -87,6 +89,7 @@ class Profile:
             if self.transport != _PLAIN:
                 raise ProtocolError(Fault.IDENTIFY_FAILED, "connection is already upgraded")
             self.granted = negotiation
+        self.extensions = negotiation.extensions
         if not self.is_identified:
             self.is_identified = True
             self.delivery = self.settings

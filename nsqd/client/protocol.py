@@ -11,7 +11,7 @@ automaton:
                      ├── KeepAlive       heartbeats and deadlines
                      ├── Authorization   where clients have to AUTH: the grant, and the question without an answer yet
                      ├── Publisher       PUB, MPUB, DPUB ──────────────────────► Topic
-                     ├── Subscription    from SUB on: RDY, FIN, REQ, TOUCH ────► Channel
+                     ├── Subscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
                      ├── Profile         addresses, transport, IDENTIFY
                      └── Stretch         the work it has caused since others had their turn
 
@@ -51,7 +51,7 @@ from nsqd.client.keepalive import KeepAlive
 from nsqd.client.outbox import Outbox
 from nsqd.client.profile import Profile
 from nsqd.client.publisher import Publisher
-from nsqd.client.states import LEGAL, Holdup, State
+from nsqd.client.states import EXTENDED, LEGAL, Holdup, State
 from nsqd.client.stretch import STRETCH, Stretch
 from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
 
@@ -372,7 +372,8 @@ class ClientProtocol:
         word = params[0]
         self._check_transport(word)
         if word not in LEGAL:
-            raise ProtocolError(Fault.INVALID, b"invalid command " + word)
+            self._handle_extended(params)
+            return
         self._check_state(word)
         if word == b"SUB":
             self._subscribe(params)
@@ -388,6 +389,15 @@ class ClientProtocol:
                     subscription.touch(params, now)
                 case b"CLS":
                     self._start_closing(subscription)
+
+    def _handle_extended(self, params: list[bytes]) -> None:
+        word = params[0]
+        extension, legal = EXTENDED.get(word, (None, None))
+        if legal is None or extension not in self.profile.extensions:
+            raise ProtocolError(Fault.INVALID, b"invalid command " + word)
+        if self._subscription is None or self.state not in legal:
+            raise ProtocolError(Fault.INVALID, b"cannot " + word + b" in current state")
+        self._subscription.bury(params, self._broker.now)
 
     def _become_producer(self) -> None:
         """Show the client in /stats from its first publish on."""

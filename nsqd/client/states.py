@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from typing import Final
 
+from common.wire.extensions import BURY
+
 
 class State(IntEnum):
     """The numbers are those that /stats shows. CLOSED is not one of NSQ's."""
@@ -41,4 +43,7 @@ LEGAL: Final = {
     b"MPUB": OPEN,
     b"DPUB": OPEN,
     b"NOP": OPEN,
+}
+EXTENDED: Final = {  # the commands of an extension, which are unknown to a client that was not granted it
+    b"BURY": (BURY, CONSUMING),
 }

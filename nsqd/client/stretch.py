@@ -11,7 +11,7 @@ from typing import Final
 
 STRETCH: Final = 1024
 COST_OF_FAILURE: Final = 32  # an answer that is an error
-COST_OF_DEFERRAL: Final = 8  # DPUB or REQ: a batch of its own, or a journal entry and another delivery
+COST_OF_DEFERRAL: Final = 8  # DPUB, REQ or BURY: a batch of its own, or a journal entry and another delivery
 COST_OF_TOUCH: Final = 4
 COST_OF_TOPIC: Final = 256  # creating its files takes as long as hundreds of messages
 

@@ -1,4 +1,4 @@
-"""One client as a consumer: RDY, FIN, REQ and TOUCH, from their parameters to the errors that answer them."""
+"""One client as a consumer: RDY, FIN, REQ, TOUCH and BURY, from their parameters to the errors that answer them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.ration import Ration
 from common.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
+from common.wire.extensions import BURY, FREE, decode_reason
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import worded_error_frame
 from common.wire.names import decode_name
@@ -103,8 +104,17 @@ class Subscription:
         clamped = min(max(duration, 0), most)
         if clamped != duration:
             self.note_some("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
-        if reason := self._channel.requeue(self.consumer, message_id, clamped // _NANOSECONDS_PER_MS, now):
+        delay_ms = clamped // _NANOSECONDS_PER_MS
+        counts = len(params) == 3 or params[3] != FREE or BURY not in self._profile.extensions
+        if reason := self._channel.requeue(self.consumer, message_id, delay_ms, now, counts=counts):
             self._fail_softly(b"REQ", message_id, reason)
+
+    def bury(self, params: list[bytes], now: float) -> None:
+        """Carry out BURY."""
+        self._stretch.spend(COST_OF_DEFERRAL)
+        message_id = _message_id(params, needed=2)
+        if reason := self._channel.bury(self.consumer, message_id, decode_reason(params[2:]), now):
+            self._fail_softly(b"BURY", message_id, reason)
 
     def touch(self, params: list[bytes], now: float) -> None:
         """Carry out TOUCH."""

@@ -7,6 +7,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.handshake import TlsServer
+from common.wire.extensions import EXTENSIONS
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
@@ -48,6 +49,7 @@ RULES = ClientRules(
         auth_required=False,
         topology_region="",
         topology_zone="",
+        extensions=EXTENSIONS,
     ),
     defaults=ClientSettings(output_buffer_timeout_ms=250, msg_timeout_ms=60_000),
     max_req_timeout_ms=3_600_000,

@@ -111,6 +111,17 @@ def test_what_a_peer_says_of_itself_is_escaped(lookupd: Lookupd) -> None:
     assert '"hostname":"\\u003ca\\u0026b\\u003e\\u2028é"'.encode() in lookupd.get("/lookup?topic=t").body
 
 
+@pytest.mark.parametrize("topics", [["a"], [f"t{number:05}" for number in range(2001)]])
+def test_nodes_tell_the_extensions_of_those_that_have_told_them(lookupd: Lookupd, topics: list[str]) -> None:
+    lookupd.nsqd(*topics, extensions=("bury", "keys"))
+    lookupd.nsqd("a", id="10.0.0.6:1", broadcast_address="host2")
+    answer = lookupd.get("/nodes").body
+    first, second = json.loads(answer)["producers"]
+    assert (first["extensions"], first["topics"]) == (["bury", "keys"], topics)
+    assert "extensions" not in second
+    assert b"extensions" not in lookupd.get("/lookup?topic=a").body
+
+
 def test_nodes_tell_topics_and_tombstones_side_by_side(lookupd: Lookupd) -> None:
     lookupd.nsqd("b", "a")
     assert lookupd.post("/topic/tombstone?topic=b&node=host1:4151").body == b""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.wire import commands
+from common.wire import commands, extensions
 from common.wire.commands import (
     Body,
     Command,
@@ -50,6 +50,8 @@ WELL_FORMED = st.one_of(
     st.builds(commands.auth, BODIES),
     st.lists(IDS, min_size=1, max_size=40).map(lambda ids: b"".join(map(commands.fin, ids))),
     st.builds(commands.req, IDS, st.integers(0, 10**6)),
+    st.builds(extensions.req_free, IDS, st.integers(0, 10**6)),
+    st.builds(extensions.bury, IDS, st.text(max_size=8)),
     st.builds(commands.rdy, st.integers(0, 2500)),
     st.sampled_from(
         [b"NOP\n", b"CLS\r\n", b"\n", b" \n", b"FIN\n", b"FIN x\n", b"FIN 0123456789abcdef\r\n", b"FOO x\n"]

@@ -33,6 +33,7 @@ SERVER = ServerFeatures(
     auth_required=False,
     topology_region="",
     topology_zone="",
+    extensions=("bury", "keys"),
 )
 FRESH = ClientSettings(output_buffer_timeout_ms=250, msg_timeout_ms=60_000, client_id="10.0.0.1", hostname="10.0.0.1")
 
@@ -55,7 +56,7 @@ def test_document_of_all_fields_decodes() -> None:
     body = b"""{"client_id": "c", "hostname": "h", "user_agent": "u", "topology_region": "r", "topology_zone": "z",
         "heartbeat_interval": 1000, "output_buffer_timeout": 100, "output_buffer_size": 4096, "sample_rate": 9,
         "msg_timeout": 2000, "feature_negotiation": true, "tls_v1": true, "snappy": true, "deflate": true,
-        "deflate_level": 3, "short_id": "legacy", "extra": [{}]}"""
+        "deflate_level": 3, "extensions": ["bury", null, "x"], "short_id": "legacy", "extra": [{}]}"""
     assert decode_identify(body) == IdentifyRequest(
         client_id="c",
         hostname="h",
@@ -72,10 +73,11 @@ def test_document_of_all_fields_decodes() -> None:
         snappy=True,
         deflate=True,
         deflate_level=3,
+        extensions=("bury", "", "x"),
     )
 
 
-@pytest.mark.parametrize("body", [b"null", b"{}", b' {"client_id": null} ', b'{"CLIENT": 1}'])
+@pytest.mark.parametrize("body", [b"null", b"{}", b' {"client_id": null} ', b'{"extensions": null}', b'{"CLIENT": 1}'])
 def test_document_that_says_nothing_is_fine(body: bytes) -> None:
     assert decode_identify(body) == IdentifyRequest()
 
@@ -97,6 +99,9 @@ def test_keys_match_whatever_their_case_and_the_last_wins() -> None:
         b'{"heartbeat_interval":9223372036854775808}',
         b'{"sample_rate":2147483648}',
         b'{"snappy":1}',
+        b'{"extensions":"bury"}',
+        b'{"extensions":[1]}',
+        b'{"extensions":{}}',
         b'{"hostname":1}',
         b'{"deflate_level":NaN}',
     ],
@@ -234,6 +239,22 @@ def test_reply_tells_effective_settings_and_the_servers_own_place() -> None:
         b'"topology_region":"r\\u003c1\\u003e","topology_zone":"z"',
     ):
         assert part in (result.reply or b"")
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted", "told"),
+    [
+        (None, (), b'"topology_zone":""}'),
+        ((), (), b'"topology_zone":"","extensions":[]}'),
+        (("headers",), (), b'"topology_zone":"","extensions":[]}'),
+        (("keys", "headers", "bury"), ("bury", "keys"), b'"topology_zone":"","extensions":["bury","keys"]}'),
+    ],
+)
+def test_extensions_are_told_to_who_asks(asked: tuple[str, ...] | None, granted: tuple[str, ...], told: bytes) -> None:
+    result = negotiate(IdentifyRequest(feature_negotiation=True, extensions=asked), FRESH, SERVER)
+    assert result.extensions == granted
+    assert result.reply is not None
+    assert result.reply.endswith(told)
 
 
 def test_upgrades_need_both_sides() -> None:

@@ -45,6 +45,23 @@ def test_identify_body_has_its_keys_sorted() -> None:
     )
 
 
+def test_who_grants_extensions_says_so_and_the_others_say_nothing() -> None:
+    body = identify_body(
+        broadcast_address="a",
+        hostname="h",
+        http_port=1,
+        tcp_port=2,
+        topology_region="",
+        topology_zone="",
+        version="1",
+        node="n",
+        extensions=("bury", "keys"),
+    )
+    assert body.endswith(b'"version":"1","node":"n","extensions":["bury","keys"]}')
+    assert decode_identify(body).extensions == ("bury", "keys")
+    assert decode_identify(BODY).extensions == ()
+
+
 def test_identify_reply_goes_there_and_back() -> None:
     reply = identify_reply(ADDRESS)
     assert reply == (
