@@ -15,7 +15,6 @@ from nsqd.broker.positions import Pins
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
 
-LONGEST_REASON: Final = 256  # bytes
 _PIECE: Final = 4_000  # sequences; copying them takes a fraction of a millisecond
 _ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _FEW: Final = 1_000  # sequences that left and are still in the order
