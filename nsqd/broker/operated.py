@@ -1,0 +1,215 @@
+"""A channel as operators change it: paused, emptied, moved, given messages again, its buried messages kicked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
+from nsqd.broker.burials import Job
+from nsqd.broker.places import Places
+from nsqd.broker.positions import SkipRanges
+
+if TYPE_CHECKING:
+    from nsqd.broker.burials import Selection, Taken, Verb
+    from nsqd.broker.buried import Note
+
+
+class Operated(Places):
+    """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
+
+    # Operating
+
+    def pause(self) -> None:
+        self._hold(True)
+
+    def unpause(self) -> None:
+        self._hold(False)
+        self.wants_attention()
+
+    def _hold(self, paused: bool | str) -> None:
+        """Pause or unpause; a text is the reason why nobody but the channel itself pauses."""
+        self.paused, self.paused_why = bool(paused), paused if isinstance(paused, str) else ""
+        self._record_urgent(("hold", self.topic.name, self.name, paused))
+
+    # What is buried
+
+    def take_buried(self, verb: Verb, sequences: Iterable[int]) -> int:
+        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were."""
+        return self._carry_out(self.burials.take(verb, sequences))
+
+    def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str) -> Job:
+        """Kick or discard the selected messages step by step. There must be no job under way."""
+        now, started_at = self._work.now, self._work.timestamp // 1_000_000
+        job = Job(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now)
+        self.burials.begin(job)
+        self._record_urgent(("job", self.topic.name, self.name, job.described()))
+        self._work_on_job(now)
+        return job
+
+    def stop_job(self) -> None:
+        """End the job under way, if there is one. What it has done stays done."""
+        if self.burials.job is not None:
+            self.burials.stop()
+            self._record_urgent(("job", self.topic.name, self.name, []))
+
+    def _work_on_job(self, now: float) -> None:
+        job = self.burials.job
+        if job is None:
+            return
+        taken = self.burials.step(now)
+        if taken is not None and (self._carry_out(taken) or self.burials.job is None):
+            described = job.described() if self.burials.job is not None else []
+            self._record_urgent(("job", self.topic.name, self.name, described))
+        self._come_back(self.burials.next_step)
+
+    def _carry_out(self, taken: Taken) -> int:
+        sequences = taken.sequences
+        if not sequences:
+            return 0
+        if taken.verb == "kick":
+            for sequence in sequences:
+                self.retries.add(sequence, 0)
+            entries = [it for sequence in sequences for it in (sequence, 0, 0)]
+            self._record_urgent(("wait", self.topic.name, self.name, entries))
+            self.wants_attention()
+        else:
+            self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
+            self.record_progress(urgent=True)
+            self._work.changed[self] = None  # the log may be able to remove something
+        return len(sequences)
+
+    def _is_last(self, attempts: int) -> bool:
+        """Return whether a message that was delivered so often is not to be delivered again."""
+        most = self.rules.max_attempts
+        return most is not None and attempts >= most
+
+    def _bury(self, places: Iterable[tuple[int, int, int]], note: Note) -> None:
+        """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
+        if self.kept is not None:
+            self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
+            self._work.changed[self] = None
+            return
+        self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
+        most = self.rules.max_buried
+        if most is not None and len(self.burials.buried) > most and not self.paused:
+            self._hold(f"more than {most} messages are buried (max_buried)")
+
+    # Going back
+
+    def empty(self) -> None:
+        """Finish everything handed over so far: waiting, in flight, deferred."""
+        self._forget_all(self.topic.handed_over)
+        self._record(("empty", self.topic.name, self.name, self.cursor))
+
+    def seek(self, cursor: int) -> None:
+        """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
+        assert self.kept is None, "what is ephemeral has no past"
+        self._counted_from = min(self._counted_from, cursor)
+        self._forget_all(cursor)
+        for start, end in self.burials.buried.ranges(cursor, self.topic.handed_over):
+            self.skips.add(start, end)
+        self._record(("seek", self.topic.name, self.name, cursor))
+        self.topic.let_go()  # at once, so that no segment is removed that is needed again
+
+    def backlog(self, most: int) -> Backlog | None:
+        """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
+        buried = self.burials.buried.ranges(0, self.topic.handed_over)
+        if len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred) + len(buried) > most:
+            return None
+        waiting = list(self._all_waiting())
+        return Backlog(
+            next=self.cursor,
+            end=self.topic.handed_over,
+            finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
+            requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
+            deferred=[entry for entry in waiting if entry[2]],
+            buried=buried,
+        )
+
+    def restore_backlog(self, backlog: Backlog) -> Restored:
+        """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
+
+        What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and was
+        kicked since waits as it does now. What the log no longer has is left out.
+        """
+        assert self.kept is None, "what is ephemeral has no past"
+        self.record_progress()
+        end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
+        held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
+        kicked = [it for it in self._all_waiting() if it[0] not in held and is_in(it[0], backlog.buried)]
+        requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
+        deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
+        requeued = [it for it in requeued if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
+        deferred = [it for it in deferred if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
+        places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
+        cursor = min(max(backlog.next, self.topic.log.first), end)
+        passed = [*backlog.finished, *((place, place + 1) for place in places), *buried.ranges(cursor, end)]
+        skipped = joined(from_place(passed, cursor))
+        waiting = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
+        waiting += [it for entry in deferred for it in entry]
+        flat = [sequence for bounds in skipped for sequence in bounds]
+        self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
+        self._replace_before(end, cursor, skipped)
+        self.retries.replace_before(end, requeued)
+        due = self._work.due_from_wall
+        self.deferred.replace_before(
+            end, [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
+        )
+        self._set_alarm()
+        self.topic.need_again(min([self.cursor, *places]))
+        ahead = end - cursor - sum(stop - start for start, stop in skipped)
+        lies_buried = backlog.count_among_ranges(buried.ranges(backlog.next, end))
+        lies_buried += sum(sequence < backlog.next and sequence in buried for sequence in backlog.exceptions())
+        restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
+        return Restored(restored, backlog.count - restored)
+
+    def _replace_before(self, end: int, cursor: int, skipped: list[tuple[int, int]]) -> None:
+        """Move the cursor, and replace the skip ranges before `end`. What it has passed behind `end` stays passed."""
+        later = [(end, self.cursor), *from_place(self.skips, max(end, self.cursor))]
+        self.skips = SkipRanges()
+        for start, stop in [*skipped, *later]:
+            self.skips.add(start, stop)
+        self._counted_from = min(self._counted_from, cursor)
+        self._batch = None
+        self._saved_cursor = cursor
+        self.cursor = self.skips.pass_over(cursor)
+        self._work.changed[self] = None
+        self.wants_attention()
+
+    def redeliver(self, sequences: Iterable[int]) -> Redelivered:
+        """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
+        assert self.kept is None, "what is ephemeral has no past"
+        self.record_progress()
+        wanted = set(sequences)
+        waiting: set[int] = set()
+        for piece in self.exceptions():
+            waiting |= wanted.intersection(piece)
+        skips = list(self.skips)
+        waiting |= {sequence for sequence in wanted if sequence >= self.cursor and not is_in(sequence, skips)}
+        readable = self.topic.log.next_readable
+        again = sorted(sequence for sequence in wanted - waiting if readable(sequence) == sequence)
+        if again:
+            for sequence in again:
+                self.retries.add(sequence, 0)
+            self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
+            self.topic.need_again(again[0])
+            self.wants_attention()
+        return Redelivered(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
+
+    def _forget_all(self, cursor: int) -> None:
+        self.in_flight.clear()
+        self.retries.clear()
+        self.deferred.clear()
+        self.skips.clear()
+        self._finished.clear()
+        if self.kept is not None:
+            self.kept.clear()
+        self._batch = None
+        self.cursor = self._saved_cursor = cursor
+        self.alarm = inf
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+        self._work.changed[self] = None  # the log may be able to remove something
+        self.wants_attention()

@@ -1,0 +1,326 @@
+"""Where each message of a channel is: a cursor into the topic's log, and a short list of exceptions.
+
+Everything before the cursor is finished, except what is in flight, waits to be tried again, is deferred, or is buried.
+What the cursor must pass over ahead of it is in skip ranges: deferred batches, emptied stretches, buried messages after
+a seek, overflow of an ephemeral channel. A message is in exactly one of these places, and leaves only by FIN, empty,
+seek, restore, discard or delete:
+
+          publish                  take                  FIN
+(ahead of the cursor) ──────────► in flight ───────────────────► gone
+          │ with a delay        ▲      │ REQ 0, timeout    ▲
+          ▼                     │      ▼                   │
+      deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+                                ▲      │
+                           kick │      │ failed too often; BURY from in flight
+                                │      ▼
+                               buried ──── discard ────► gone
+
+What is gone can come back while the log has it: by a seek, a restored backlog, or a redelivery (a retry).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqd.broker.burials import Burials, recovered_job
+from nsqd.broker.in_flight import InFlight
+from nsqd.broker.kept import Kept
+from nsqd.broker.positions import Deferred, Retries, SkipRanges
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.broker.change import Change, ChannelChange
+    from nsqd.broker.consumer import Consumer
+    from nsqd.broker.feed import Feed
+    from nsqd.broker.replay import ChannelState
+    from nsqd.broker.store import BatchSource
+    from nsqd.broker.work import ChannelWork
+
+_WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
+_FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
+
+
+class Places:
+    """The places of a channel's messages, and what the journal is told of them.
+
+    It delivers nothing and decides nothing; `Operated` and `Channel` build on it.
+    """
+
+    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
+        self.name = name
+        self.topic = topic
+        self.ephemeral = ephemeral
+        self.paused = False
+        self.paused_why = ""  # if it was not a person who has paused it
+        self.rules = work.rules.channel(topic.name, name)
+        self.cursor = cursor
+        self.skips = SkipRanges()
+        self.in_flight = InFlight()
+        self.retries = Retries()
+        self.deferred = Deferred()
+        self.burials = Burials(work)
+        self.consumers: list[Consumer] = []
+        self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
+        self._counted_from = cursor  # `message_count` is what was handed over from here on
+        self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
+        self._saved_cursor = cursor
+        self._batch: Batch | None = None  # the batch at the cursor
+        self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
+        self._source: BatchSource = self.kept if self.kept is not None else topic.log
+        self._work = work
+
+    # What waits
+
+    @property
+    def depth(self) -> int:
+        """How many messages could be taken now."""
+        return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
+
+    @property
+    def message_count(self) -> int:
+        return self.topic.handed_over - self._counted_from
+
+    @property
+    def backend_depth(self) -> int:
+        """How many messages of the depth are no longer in memory."""
+        if self.kept is not None:
+            return 0
+        end = min(self.topic.log.cached_from, self.topic.handed_over)
+        return max(0, min(self.depth, end - self.cursor))
+
+    def oldest_timestamp(self) -> int | None:
+        """Return when the oldest waiting message was published, in nanoseconds; None: nothing waits, or not in memory.
+
+        A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
+        """
+        waiting = [self.retries.peek()[0]] if self.retries else []
+        if (cursor := self._advance_over_gaps()) < self.topic.handed_over:
+            waiting.append(cursor)
+        batches = [self._source.batch_at(sequence) for sequence in waiting]
+        times = [batch.timestamp for batch in batches if batch is not None]
+        return min(times) if times and len(times) == len(batches) else None
+
+    def low_water(self) -> int:
+        """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
+        places = (self.retries.pins, self.deferred.pins, self.burials.buried.pins)
+        lows = [self.cursor, self.in_flight.lowest(), *(pins.lowest() for pins in places)]
+        return min(low for low in lows if low is not None)
+
+    def exceptions(self) -> Iterator[Iterable[int]]:
+        """Return the sequences of what waits, is in flight or is buried, as of now.
+
+        They come in pieces, each of which takes a fraction of a millisecond.
+        """
+        waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
+        return chain(waiting, self.burials.buried.sequences())
+
+    def _advance_over_gaps(self) -> int:
+        while True:
+            if self.skips.total:
+                self.cursor = self.skips.pass_over(self.cursor)
+            readable = min(self._source.next_readable(self.cursor), self.topic.handed_over)
+            if readable == self.cursor:
+                return readable
+            # Damage, or an ephemeral channel for which the log has not waited. Skip ranges may end in this gap or
+            # follow it.
+            self._finished.append((self.cursor, readable))
+            self.cursor = readable
+
+    # Handing over
+
+    def handed_over(self, before: int) -> None:
+        """Note that the topic's messages from `before` on belong to the channel now."""
+        if self.kept is not None:
+            self._work.overflowing.setdefault(self, before)
+        if self.consumers:
+            self.wants_attention()
+
+    def defer(self, start: int, count: int, due: int) -> None:
+        """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
+        self.skips.add(start, start + count)
+        if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
+            return  # `keep` had no room for the batch
+        for sequence in range(start, start + count):
+            self.deferred.add(due, sequence, 0)
+        self._set_alarm()
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Skip messages that were never handed over, because the topic was emptied."""
+        self._counted_from += end - start
+        self._skip(start, end)
+
+    def _skip(self, start: int, end: int) -> None:
+        if start < end:
+            self.skips.add(start, end)
+            self._record(("skip", self.topic.name, self.name, start, end))
+
+    # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """Keep batches that are about to be handed over, as far as they have room."""
+        assert self.kept is not None
+        if self.kept.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
+            self.record_progress()
+        # Nobody can take a deferred message away at once, so whether it has room is decided now.
+        room = self._work.mem_queue_size - len(self.deferred)
+        most_bytes = self._work.mem_queue_bytes
+        if self.topic.ephemeral:
+            room -= self.depth
+        else:  # The log may still have a deferred message when it is due, and others need the memory more.
+            most_bytes //= 2
+        for batch in batches:
+            if batch.delay_ms:
+                if batch.count > room or self.kept.bytes + len(batch.payload) > most_bytes:
+                    continue
+                room -= batch.count
+            self.kept.add(batch)
+
+    @property
+    def _live(self) -> int:
+        """How many messages are not finished."""
+        return self.depth + len(self.in_flight) + len(self.deferred)
+
+    def drop_overflow(self, before: int) -> None:
+        """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
+        if (excess := self._excess(before)) > 0:
+            assert self.kept is not None
+            floor = max(before, self.cursor)
+            for start, end in self.skips.add_newest(excess, floor, self.topic.handed_over):
+                self.kept.let_go(start, end)
+
+    def _excess(self, before: int) -> int:
+        """Return how many of the newest messages are beyond one of the two bounds."""
+        kept, work = self.kept, self._work
+        assert kept is not None
+        excess = self.depth - work.mem_queue_size
+        if self.topic.ephemeral:
+            excess += len(self.deferred)
+        if kept.bytes <= work.mem_queue_bytes:
+            return excess
+        self.record_progress()  # so that finished messages are not counted
+        # Messages in flight are not counted either. This happens so seldom that no running count is kept of them.
+        too_much = kept.bytes - work.mem_queue_bytes
+        too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
+        count = 0
+        for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+            if too_much <= 0:
+                break
+            too_much -= kept.size_of(sequence)
+            count += 1
+        return max(excess, count)
+
+    def _set_alarm(self, not_before: float = 0.0) -> None:
+        when = self.in_flight.next_deadline
+        if (due := self.deferred.next_due()) is not None:
+            when = min(when, due / 1_000_000)
+        when = max(when, not_before)
+        if when < self.alarm:
+            self.alarm = when
+            self._work.alarms.add(when, self)
+
+    # The turn
+
+    def wants_attention(self) -> None:
+        """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
+        self._work.to_deliver[self] = None
+
+    def _come_back(self, when: float) -> None:
+        """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
+        if when < self.alarm:
+            self.alarm = when
+            self._work.alarms.add(when, self)
+
+    # The journal
+
+    def record_progress(self, *, urgent: bool = False) -> None:
+        """Tell the journal what was finished, and how far the cursor came, since the last call."""
+        finished = self.in_flight.take_finished()
+        if self._finished:
+            finished = sorted(finished + self._finished)
+            self._finished = []
+        if self.kept is not None:
+            for start, end in finished:
+                self.kept.let_go(start, end)
+        if finished or self.cursor != self._saved_cursor:
+            self._saved_cursor = self.cursor
+            flat = [sequence for bounds in finished for sequence in bounds]
+            if self.kept is None:
+                self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
+
+    def _record_urgent(self, change: ChannelChange) -> None:
+        # If the journal's cursor lagged behind a sequence that the journal is told about, its message would come
+        # twice.
+        self.record_progress()
+        self._record(change)
+
+    def _record(self, change: ChannelChange) -> None:
+        if self.kept is None:
+            self._work.record(change, urgent=True)
+
+    def snapshot_changes(self) -> Iterator[Change]:
+        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later."""
+        changes = self._snapshot_changes(
+            self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
+        )
+        return chain(changes, self.burials.snapshot_changes(self.topic.name, self.name))
+
+    def _snapshot_changes(
+        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
+    ) -> Iterator[Change]:
+        topic, name = self.topic.name, self.name
+        yield "channel", topic, name, cursor
+        if paused:
+            yield "hold", topic, name, paused
+        for start, end in skips:
+            yield "skip", topic, name, start, end
+        entries: list[int] = []
+        for sequence, attempts, due_ms in waiting:
+            entries += (sequence, attempts, due_ms)
+            if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
+                yield "wait", topic, name, entries
+                entries = []
+        if entries:
+            yield "wait", topic, name, entries
+
+    def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
+        # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
+        at_once = chain(tuple(self.in_flight.positions()), self.retries.copy())
+        return self._waiting(at_once, self.deferred.copy())
+
+    def _waiting(
+        self, at_once: Iterator[tuple[int, int]], later: Iterator[tuple[int, int, int]]
+    ) -> Iterator[tuple[int, int, int]]:
+        for sequence, attempts in at_once:
+            yield sequence, attempts, 0
+        wall_milliseconds = self._work.wall_milliseconds
+        for due, sequence, attempts in later:
+            yield sequence, attempts, wall_milliseconds(due)
+
+    def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
+        """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""
+        self.paused, self.paused_why = state.paused, state.paused_why
+        for start, end in state.skips:
+            self.skips.add(start, end)
+        self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
+        state.skips.clear()
+        state.waiting.clear()
+        self.burials.buried = state.buried
+        if (job := recovered_job(state.job, self._work.now)) is not None:
+            self.burials.begin(job)
+            self._come_back(job.next_step)
+        self._counted_from = self.topic.handed_over
+        self._set_alarm()
+
+    def _restored(
+        self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield (due, sequence, attempts) of what waits for its time. The rest is added to the retries."""
+        for sequence in sorted(waiting):
+            attempts, due_ms = waiting[sequence]
+            if due_ms == 0:
+                self.retries.add(sequence, attempts)
+            else:
+                yield wall_ms_to_due(due_ms), sequence, attempts
