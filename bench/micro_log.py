@@ -94,7 +94,7 @@ def reading(folder: Path, count: int, size: int, batches: int) -> None:
 
 
 def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) -> None:
-    settings = log_settings(Options(disk_reserve=0))
+    settings = log_settings(Options(disk_reserve=0), None)
     store = Store.open(folder, settings)
     store.recover()
     payload, offsets = payload_of(1, size)
@@ -139,7 +139,7 @@ def _recover(folder: Path, settings: LogSettings) -> float:
 def fresh(folder: Path, mem_queue_size: int = 10_000) -> tuple[Store, DiskLog]:
     shutil.rmtree(folder / "data", ignore_errors=True)
     (folder / "data").mkdir()
-    store = Store.open(folder / "data", log_settings(Options(disk_reserve=0, mem_queue_size=mem_queue_size)))
+    store = Store.open(folder / "data", log_settings(Options(disk_reserve=0, mem_queue_size=mem_queue_size), None))
     store.recover()
     log = store.create_log("bench")
     assert isinstance(log, DiskLog)

@@ -1,4 +1,4 @@
-"""The command `nsqd`, including `nsqd fsck`."""
+"""The command `nsqd`, including `nsqd fsck` and `nsqd policy`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ def main() -> None:
         from nsqd.fsck import cli as fsck  # imported only here: a broker does not need it
 
         sys.exit(fsck.main(sys.argv[2:]))
+    if sys.argv[1:2] == ["policy"]:
+        from nsqd.policy import cli as policy
+
+        sys.exit(policy.main(sys.argv[2:]))
     hold_signals()
     from common.daemon import run_daemon
     from nsqd.daemon import run

@@ -42,6 +42,7 @@ from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
+from nsqd.policy.policy_file import PolicyFile
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
 from nsqd.start import opened_store, recovered_broker, running_store
@@ -85,6 +86,7 @@ class _Node:
 
     options: Options
     trust: _Trust
+    policy: PolicyFile | None
     store: Store
     broker: Broker
     turn: Turn
@@ -108,10 +110,11 @@ async def run(
 ) -> None:
     """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
     trust = _trust_of(options)
+    policy = PolicyFile(options.policy_file) if options.policy_file else None
     trio.socket.set_custom_hostname_resolver(Resolver())
-    with opened_store(options) as store, listening_on(options) as listening:
+    with opened_store(options, policy) as store, listening_on(options) as listening:
         _say_who_starts(options)
-        node = _put_together(_with_real_ports(options, listening), trust, store)
+        node = _put_together(_with_real_ports(options, listening), trust, policy, store)
         budgets = _budgets(listening)
         if trust.tls is not None:  # handshakes under way must leave room for connections that are past theirs
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
@@ -140,8 +143,8 @@ async def run(
     log.info("NSQ: bye")
 
 
-def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
-    broker = recovered_broker(store, options, NO_RULES)
+def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, store: Store) -> _Node:
+    broker = recovered_broker(store, options, policy or NO_RULES)
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)
@@ -161,6 +164,7 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     return _Node(
         options=options,
         trust=trust,
+        policy=policy,
         store=store,
         broker=broker,
         turn=turn,
@@ -201,7 +205,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
     nursery.start_soon(timers.watch_data_path, store.data_path.lost_place, store.place_looked_at)
-    nursery.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
+    nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)
@@ -211,6 +215,8 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
         nursery.start_soon(node.authorities.run)
     if trust.rights is not None:
         nursery.start_soon(trust.rights.follow)
+    if node.policy is not None:
+        nursery.start_soon(node.policy.follow, partial(timers.apply_rules, broker, turn, store))
 
 
 @asynccontextmanager
@@ -325,6 +331,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         run_trio=web.run_trio,
         reading=node.reading,
         readers=node.readers,
+        policy=node.policy,
         linger=web.linger,
         attend=web.attend,
         guard=guard,

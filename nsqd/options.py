@@ -33,17 +33,11 @@ from common.options import (
     words_kind,
 )
 from common.origin import check_hosts
+from common.sizes import parse_size
 from common.startup import StartupError
 from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
-
-_SIZES: Final[dict[str, int]] = {
-    "": 1,
-    **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
-    **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
-}
-
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
@@ -99,15 +93,8 @@ def _convert_topic_acks(value: object) -> tuple[str, ...]:
     return sum(map(_parse_topic_ack, STRINGS.convert(value)), ())
 
 
-def _parse_size(text: str) -> int:
-    number, unit = text.rstrip("kKMGTiB"), text.lstrip("0123456789")
-    if not number.isascii() or not number.isdigit() or unit not in _SIZES:
-        raise ValueError("must be a number of bytes, also with kB, MB, GB, TB or KiB, MiB, GiB, TiB")
-    return int(number) * _SIZES[unit]
-
-
 def _convert_size(value: object) -> int:
-    return _parse_size(str(value))
+    return parse_size(str(value))
 
 
 def _parse_topic_retention(text: str) -> tuple[str, ...]:
@@ -121,7 +108,7 @@ def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
     """Return the time or the bytes in an entry of --topic-retention; the other one is zero. None: it has neither."""
     _, _, word = entry.rpartition("=")
     try:
-        return 0, _parse_size(word)
+        return 0, parse_size(word)
     except ValueError:
         pass
     try:
@@ -141,7 +128,7 @@ TLS_REQUIRED: Final = words_kind(
 TLS_VERSION: Final = words_kind("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
 TOPIC_ACKS: Final[Kind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
 
-SIZE: Final[Kind[int]] = replace(INTEGER, word="size", parse=_parse_size, convert=_convert_size)
+SIZE: Final[Kind[int]] = replace(INTEGER, word="size", parse=parse_size, convert=_convert_size)
 TOPIC_RETENTIONS: Final[Kind[tuple[str, ...]]] = replace(
     STRINGS, parse=_parse_topic_retention, convert=_convert_topic_retentions
 )
@@ -377,6 +364,11 @@ class Options(BaseOptions):
     rights_file: str = option(
         "",
         "path to a TOML file that says who may do what, by token or certificate; empty: everybody may do everything",
+    )
+
+    policy_file: str = option(
+        "",
+        "path to a TOML file with bounds and policies for topics and channels, watched for changes; empty: all is as in NSQ",
     )
 
     enable_experiment: tuple[str, ...] = option(

@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import Rules
     from nsqd.log.recovery.store import Recovered
+    from nsqd.log.settings import LogPolicy
     from nsqd.options import Options
     from nsqd.turn import Turn
 
 log = logging.getLogger(__name__)
 
 
-def log_settings(options: Options) -> LogSettings:
+def log_settings(options: Options, policy: LogPolicy | None) -> LogSettings:
     return LogSettings(
         max_bytes_per_file=options.max_bytes_per_file,
         mem_queue_size=options.mem_queue_size,
@@ -52,6 +53,7 @@ def log_settings(options: Options) -> LogSettings:
         retention=Retention(options.retention_time, options.retention_bytes),
         topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         idempotence_window=options.idempotence_window,
+        policy=policy,
     )
 
 
@@ -72,8 +74,8 @@ def _latency_of(options: Options) -> LatencySettings | None:
 
 
 @contextmanager
-def opened_store(options: Options) -> Iterator[Store]:
-    store = Store.open(options.data_path or ".", log_settings(options))
+def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[Store]:
+    store = Store.open(options.data_path or ".", log_settings(options, policy))
     try:
         _take_over_from_go(store, options)
         yield store

@@ -30,6 +30,10 @@ class ProgressStore(Protocol):
     def names_changed(self, names: Names) -> None: ...
 
 
+class PolicyStore(Protocol):
+    def settings_changed(self, topics: list[str]) -> None: ...
+
+
 class Sessions(Protocol):
     @property
     def sessions_gone(self) -> int: ...
@@ -65,15 +69,34 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
     broker.record_progress()
 
 
-async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None) -> None:
-    """Let logs drop what has become too old, even in topics where nothing happens."""
-    while interval is not None:
-        await trio.sleep(interval)
-        names = list(broker.topics)
-        for start in range(0, len(names), _TOPICS_AT_ONCE):
-            with in_turn(turn):
-                broker.let_go(names[start : start + _TOPICS_AT_ONCE])
-            await trio.lowlevel.checkpoint()
+async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:
+    """Let logs drop what has become too old, even in topics where nothing happens.
+
+    `interval` returns None if nothing ever becomes too old, and otherwise the seconds until the next look.
+    """
+    while (seconds := interval()) is not None:
+        await trio.sleep(seconds)
+        await _in_pieces(broker, turn, broker.let_go)
+
+
+async def apply_rules(broker: Broker, turn: AnyTurn, store: PolicyStore) -> None:
+    """Have all topics, channels and logs take over what the policy file says now."""
+
+    def apply(names: list[str]) -> None:
+        store.settings_changed(names)
+        broker.rules_changed(names)
+        broker.let_go(names)
+
+    await _in_pieces(broker, turn, apply)
+
+
+async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], None]) -> None:
+    """Do something to all topics, some in each turn, so that clients need not wait for it."""
+    names = list(broker.topics)
+    for start in range(0, len(names), _TOPICS_AT_ONCE):
+        with in_turn(turn):
+            do(names[start : start + _TOPICS_AT_ONCE])
+        await trio.lowlevel.checkpoint()
 
 
 async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from common.name_patterns import expression_of, is_pattern
 from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 
 
@@ -37,7 +38,6 @@ class RightsError(ValueError):
 GRANT_TTL: Final = 60  # seconds after which a client's rights are looked up again
 _KEYS: Final = {"name", "token_sha256", "common_name", "roles", "topics"}
 _is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
-_is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*-]+(#ephemeral)?").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Holder:
     def _reaches(self, topic: str | None) -> bool:
         if not self.topics:
             return True
-        return topic is not None and any(re.fullmatch(_expression(it), topic) for it in self.topics)
+        return topic is not None and any(re.fullmatch(expression_of(it), topic) for it in self.topics)
 
     @property
     def grant(self) -> Grant:
         """The same rights as a grant for AUTH over TCP. The role `read` allows consuming."""
         wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
         permissions = [permission for permission, role in wanted.items() if self.has(role)]
-        topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]
+        topics = [f"^(?:{expression_of(topic)})$" for topic in self.topics] or [""]
         entries = [Entry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
 
@@ -131,7 +131,7 @@ def _holder(number: int, entry: Any) -> Holder:
         if role not in list(Role):
             raise RightsError(f"{where}: unknown role {role}")
     for topic in topics:
-        if not _is_pattern(topic):
+        if not is_pattern(topic):
             raise RightsError(f"{where}: {topic!r} is no topic, nor a pattern of topics")
     if "topics" in entry and not topics:
         raise RightsError(f"{where}: topics is empty; leave it out for all of them")
@@ -150,7 +150,3 @@ def _texts(where: str, entry: dict[str, Any], key: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RightsError(f"{where}: {key} must be a list of strings")
     return value
-
-
-def _expression(pattern: str) -> str:
-    return ".*".join(map(re.escape, pattern.split("*")))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from nsqd.ack import Ack
 
 
 class Overflow(StrEnum):
@@ -62,8 +65,19 @@ class TopicRules:
     dry: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRules:
+    """What a policy demands of one topic's log. None: nothing, so that the options hold."""
+
+    ack: Ack | None = None
+    retention_time: int | None = None  # nanoseconds
+    retention_bytes: int | None = None
+    is_own: bool = False  # the retention was meant for this topic or some, and not for all
+
+
 NO_CHANNEL_RULES: Final = ChannelRules()
 NO_TOPIC_RULES: Final = TopicRules()
+NO_LOG_RULES: Final = LogRules()
 
 
 class Rules(Protocol):

@@ -25,6 +25,7 @@ from nsqd.http.config import ConfigEndpoints
 from nsqd.http.debug import debug_routes
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.node import LogFigures, NodeEndpoints
+from nsqd.http.policy import PolicyEndpoints
 from nsqd.http.pub import PubEndpoints
 from nsqd.http.readers import ReaderEndpoints, lags
 from nsqd.http.topics import TopicEndpoints
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from nsqd.http.history import Reading
     from nsqd.http.node import NodeInfo, StartDrain
     from nsqd.http.publishing import Publishing
+    from nsqd.policy.policy_file import PolicyFile
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ def make_app(
     run_trio: Bridge,
     reading: Reading,
     readers: Readers | None = None,
+    policy: PolicyFile | None = None,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
@@ -74,7 +77,7 @@ def make_app(
     history = HistoryEndpoints(broker, reading, readers, monotonic)
     figures = LogFigures(reading.waiting, lambda: lags(readers, reading.history))
     handlers = _Handlers(
-        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, figures),
+        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, figures, policy),
         pub=PubEndpoints(calls, publishing),
         history=history,
         readers=ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns),
@@ -82,6 +85,7 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
+        policy=PolicyEndpoints(policy),
         changes=Changes(time_ns),
     )
     routes = [handlers.changes.noting(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
@@ -108,6 +112,7 @@ class _Handlers(NamedTuple):
     channels: ChannelEndpoints
     backlogs: BacklogEndpoints
     config: ConfigEndpoints
+    policy: PolicyEndpoints
     changes: Changes
 
 
@@ -138,6 +143,7 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
         Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
         Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
+        Endpoint("GET", "/config/policy", it.policy.show, access=READ_TOPIC),
         Endpoint("GET", "/config/{option}", it.config.get_option, access=READ_NODE),
         Endpoint("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE, change="set_option"),
         *debug,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from nsqd.http.calls import Calls
     from nsqd.http.config import Settings
+    from nsqd.policy.policy_file import PolicyFile
     from nsqd.readers import Reader
 
 
@@ -60,6 +61,7 @@ class NodeEndpoints:
         start_drain: StartDrain,
         take_drain_back: Callable[[], bool],
         logs: LogFigures,
+        policy: PolicyFile | None,
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
@@ -68,6 +70,7 @@ class NodeEndpoints:
         self._start_drain = start_drain
         self._take_drain_back = take_drain_back
         self._logs = logs
+        self._policy = policy
 
     async def ping(self, request: Request) -> Response:
         return ping_answer(self._broker.store.health)
@@ -93,7 +96,13 @@ class NodeEndpoints:
     async def metrics(self, request: Request) -> Response:
         with self._calls.turn():
             body = exposition(
-                nsqd_metrics(self._broker, memory_now(), self._logs.lags(), waiting=len(self._logs.waiting))
+                nsqd_metrics(
+                    self._broker,
+                    memory_now(),
+                    self._logs.lags(),
+                    waiting=len(self._logs.waiting),
+                    policy_error=self._policy_error,
+                )
             )
         return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
@@ -116,6 +125,10 @@ class NodeEndpoints:
             }
         )
 
+    @property
+    def _policy_error(self) -> str:
+        return self._policy.error if self._policy is not None else ""
+
     async def stats(self, request: Request) -> Response:
         query = request.query()
         topic = query.get("topic", "")
@@ -130,7 +143,11 @@ class NodeEndpoints:
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
             stats = stats_json(snapshot, memory, version=NSQ_VERSION)
-            return json({**stats, "draining": True} if self._broker.refusal is not None else stats)
+            if self._broker.refusal is not None:
+                stats["draining"] = True
+            if self._policy_error and not request.is_limited:
+                stats["policy_error"] = self._policy_error
+            return json(stats)
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
 
 

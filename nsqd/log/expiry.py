@@ -39,15 +39,19 @@ class Expiry:
     def __init__(
         self, topic: str, host: ExpiryHost, segments: SegmentList, cold: ColdReader, unsynced: Unsynced
     ) -> None:
-        settings = host.settings
-        self.retention = settings.retention_of(topic)
-        self._is_own = topic in settings.topic_retention  # set for this very topic
-        self._key_window = settings.idempotence_window
-        self._max_bytes = settings.max_bytes_per_file
+        self._topic = topic
+        self._key_window = host.settings.idempotence_window
+        self._max_bytes = host.settings.max_bytes_per_file
         self._host = host
         self._segments = segments
         self._cold = cold
         self._unsynced = unsynced
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        settings = self._host.settings
+        self.retention = settings.retention_of(self._topic)
+        self._is_own = settings.is_own_retention(self._topic)
 
     def written(self, segment: Segment, batches: list[Batch]) -> None:
         """Update the segment's age for these batches, which are now in it."""

@@ -233,6 +233,12 @@ class Store:
         self.data_path.check_place()
         write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
 
+    def settings_changed(self, topics: Iterable[str]) -> None:
+        """Have these topics' logs look at the settings again, because the policy has changed."""
+        for topic in topics:
+            if isinstance(topic_log := self.logs.get(topic), DiskLog):
+                topic_log.settings_changed()
+
     def drop_log(self, topic: str) -> None:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):

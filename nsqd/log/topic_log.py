@@ -129,6 +129,11 @@ class DiskLog:
     def cached_from(self) -> int:
         return self._cache.start
 
+    def settings_changed(self) -> None:
+        """Take over ack and retention, which a policy may change. A publish that waits is answered as it was promised."""
+        self._ack = self._host.settings.ack_of(self.topic)
+        self.expiry.settings_changed()
+
     # Publishing
 
     def has_room(self, count: int, size: int) -> bool:

@@ -43,7 +43,12 @@ _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], 
 
 
 def nsqd_metrics(
-    broker: Broker, memory: MemorySnapshot, lags: Iterable[tuple[str, Reader, int]] = (), *, waiting: int
+    broker: Broker,
+    memory: MemorySnapshot,
+    lags: Iterable[tuple[str, Reader, int]] = (),
+    *,
+    waiting: int,
+    policy_error: str,
 ) -> list[Metric]:
     """Collect the node's metrics.
 
@@ -55,6 +60,11 @@ def nsqd_metrics(
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
+        gauge(
+            "nsqd_policy_file_valid",
+            "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
+            int(not policy_error),
+        ),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
         *(
             _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))

@@ -92,6 +92,7 @@ SHOWN_BY = {
         "auth-http-address": "who_is_authorized_publishes_and_consumes",
         "auth-http-request-method": "who_is_authorized_publishes_and_consumes",
     },
+    "tests/e2e/test_policy.py": {"policy-file": "a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing"},
     "tests/e2e/test_rights.py": {"rights-file": "each_role_may_do_its_own_and_nothing_else"},
     "tests/e2e/test_cluster.py": {"lookupd-tcp-address": "a_restarted_nsqlookupd_is_complete_within_one_ping"},
     "tests/integration/log/test_store_tasks.py": {

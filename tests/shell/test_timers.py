@@ -22,7 +22,7 @@ def test_retention_reaches_idle_topics() -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(timers.apply_retention, node.broker, NodeTurn(node), 60.0)
+            nursery.start_soon(timers.apply_retention, node.broker, NodeTurn(node), lambda: 60.0)
             await trio.sleep(59)
             assert [log.released for log in node.store.logs.values()] == [0] * 250
             await trio.sleep(2)
@@ -34,7 +34,7 @@ def test_retention_reaches_idle_topics() -> None:
 
 def test_without_retention_nobody_looks() -> None:
     node = Node()
-    trio.run(timers.apply_retention, node.broker, NodeTurn(node), None)
+    trio.run(timers.apply_retention, node.broker, NodeTurn(node), lambda: None)
 
 
 def test_memory_is_returned_after_a_crowd() -> None:

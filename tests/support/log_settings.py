@@ -12,7 +12,7 @@ from nsqd.log.settings import LogSettings
 from nsqd.options import Options
 
 # A test's result must not depend on how full the machine's disk is.
-_DEFAULTS = start.log_settings(Options(disk_reserve=0))
+_DEFAULTS = start.log_settings(Options(disk_reserve=0), None)
 
 
 def log_settings(

@@ -208,7 +208,7 @@ class StoreRecovery:
         return found.content.get("topology")
 
     def _find_ages(self, topic: str, state: LogState) -> None:
-        if self._settings.retention_of(topic).time:
+        if self._settings.needs_ages or self._settings.retention_of(topic).time:
             now = self._store.age_clock()
             for segment in state.segments:
                 # If a segment's age cannot be told, it is kept as if it were written now.

@@ -10,6 +10,7 @@ from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint
 from nsqd.options import Options
+from nsqd.policy.policy_file import PolicyFile
 from tests.support.asgi import Answer, ask, run_directly
 from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
 from tests.support.fake_history import no_history
@@ -34,7 +35,9 @@ class FakeSettings:
 class Nsqd:
     """The HTTP side of an nsqd, in memory."""
 
-    def __init__(self, reading: Reading | None = None, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self, reading: Reading | None = None, limits: Limits = LIMITS, policy: PolicyFile | None = None
+    ) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)
         self.turn = FakeTurn(self.broker)
@@ -50,6 +53,7 @@ class Nsqd:
             take_drain_back=self._take_drain_back,
             run_trio=run_directly,
             reading=reading or no_history(),
+            policy=policy,
         )
 
     def _take_drain_back(self) -> bool:

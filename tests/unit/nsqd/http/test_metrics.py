@@ -39,6 +39,7 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_clock_jump_seconds": "gauge",
         "nsqd_disk_reads_refused_total": "counter",
         "nsqd_log_waiting_for_disk": "gauge",
+        "nsqd_policy_file_valid": "gauge",
         "nsqd_log_requests_waiting": "gauge",
         "nsqd_start_time_seconds": "gauge",
         "nsqd_resident_memory_bytes": "gauge",

@@ -1,0 +1,44 @@
+"""`GET /config/policy`: what the policy file demands, and from which of its lines that comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.http_api import HttpError, Request, Response, json
+from common.wire.names import is_valid_name
+
+if TYPE_CHECKING:
+    from nsqd.policy.policies import Held
+    from nsqd.policy.policy_file import PolicyFile
+
+
+class PolicyEndpoints:
+    def __init__(self, file: PolicyFile | None) -> None:
+        self._file = file
+
+    async def show(self, request: Request) -> Response:
+        query = request.query()
+        topic, channel = query.get("topic", ""), query.get("channel", "")
+        if (topic and not is_valid_name(topic)) or (channel and not topic):
+            raise HttpError(400, "INVALID_TOPIC")
+        if channel and not is_valid_name(channel):
+            raise HttpError(400, "INVALID_CHANNEL")
+        return json(_described(self._file, topic, channel))
+
+
+def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, object]:
+    if file is None:
+        answer: dict[str, object] = {"path": "", "digest": "", "read_at": 0, "error": ""}
+    else:
+        content = file.content
+        answer = {"path": file.path, "digest": content.digest, "read_at": content.read_at, "error": file.error}
+    if topic:
+        answer["topic"] = _listed(file, topic, None)
+    if channel:
+        answer["channel"] = _listed(file, topic, channel)
+    return answer
+
+
+def _listed(file: PolicyFile | None, topic: str, channel: str | None) -> dict[str, object]:
+    held: dict[str, Held] = file.content.policies.explain(topic, channel) if file is not None else {}
+    return {key: {"value": it.value, "line": it.line, "dry_run": it.is_dry} for key, it in held.items()}

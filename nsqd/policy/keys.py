@@ -1,0 +1,134 @@
+"""What an entry of the policy file may say: each key with its values, and with what it is about.
+
+In an entry without `channel`, a key that topics and channels both have (a bound, an expiry) is about the topic alone:
+20 GB that a topic keeps and 20 GB that wait in each of its channels are two decisions. `channel = "*"` makes the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+from common.durations import MILLISECOND, parse_long_duration
+from common.sizes import parse_size
+from nsqd.ack import Ack
+from nsqd.broker.rules import Overflow
+
+_MOST_ATTEMPTS: Final = 65_535  # the wire has two bytes for them
+_RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+class About(Enum):
+    """What a key is about, in an entry with `channel` and in one without."""
+
+    CHANNELS = auto()  # the channels that match; without `channel`: all channels of the topics
+    TOPICS = auto()  # the topics; not allowed with `channel`
+    ITS_OWN = auto()  # with `channel` the channels, without it the topics alone
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    about: About
+    parse: Callable[[Any], Any]  # raises ValueError, which says what is expected
+    completes: tuple[str, ...] = ()  # without one of these keys it has no effect
+    may_be_dry: bool = True
+
+
+def _whole(most: int | None = None) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
+            raise ValueError(f"must be a number from 1{f' to {most}' if most is not None else ' on'}")
+        return value
+
+    return parse
+
+
+def _share(*, with_zero: bool) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise ValueError("must be a number from 0 to 1")
+        if not value and not with_zero:
+            raise ValueError("must be more than 0")
+        return float(value)
+
+    return parse
+
+
+def _duration(value: Any) -> int:
+    try:
+        if not isinstance(value, str) or (duration := parse_long_duration(value)) < 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError('must be a duration in quotes, such as "30s", "10m", "12h" or "7d"') from None
+    return duration
+
+
+def _longer_than_zero(value: Any) -> int:
+    if not (duration := _duration(value)):
+        raise ValueError("must be more than 0")
+    return duration
+
+
+def _milliseconds(value: Any) -> int:
+    return -(-_longer_than_zero(value) // MILLISECOND)
+
+
+def _size(value: Any) -> int:
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError
+        return parse_size(str(value))
+    except ValueError:
+        raise ValueError('must be a number of bytes, or a size in quotes, such as "500MB" or "20GiB"') from None
+
+
+def _size_above_zero(value: Any) -> int:
+    if not (size := _size(value)):
+        raise ValueError("must be more than 0")
+    return size
+
+
+def _rate(value: Any) -> float:
+    number, _, unit = value.partition("/") if isinstance(value, str) else ("", "", "")
+    if not number.isascii() or not number.isdigit() or not int(number) or unit not in _RATE_UNITS:
+        raise ValueError('must be a rate in quotes, such as "500/s", "30/m" or "10/h"')
+    return int(number) / _RATE_UNITS[unit]
+
+
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise ValueError("must be one of " + ", ".join(f'"{word}"' for word in words))
+        return words[words.index(value)]
+
+    return parse
+
+
+def parse_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+KEYS: Final[Mapping[str, Key]] = {
+    "max_attempts": Key(About.CHANNELS, _whole(_MOST_ATTEMPTS)),
+    "backoff": Key(About.CHANNELS, _one_of("exponential", "linear")),
+    "backoff_min": Key(About.CHANNELS, _milliseconds, ("backoff",)),
+    "backoff_max": Key(About.CHANNELS, _milliseconds, ("backoff",)),
+    "jitter": Key(About.CHANNELS, _share(with_zero=True), ("backoff",)),
+    "max_buried": Key(About.CHANNELS, _whole()),
+    "breaker": Key(About.CHANNELS, _share(with_zero=False)),
+    "ttl": Key(About.CHANNELS, _longer_than_zero),
+    "ttl_action": Key(About.CHANNELS, _one_of("drop", "bury"), ("ttl",)),
+    "max_rate": Key(About.CHANNELS, _rate),
+    "max_messages": Key(About.ITS_OWN, _whole()),
+    "max_bytes": Key(About.ITS_OWN, _size_above_zero),
+    "overflow": Key(About.ITS_OWN, _one_of(*Overflow), ("max_messages", "max_bytes")),
+    "expire_after": Key(About.ITS_OWN, _longer_than_zero),
+    "expire_full": Key(About.ITS_OWN, parse_flag, ("expire_after",)),
+    "ack": Key(About.TOPICS, _one_of(*Ack), may_be_dry=False),
+    "retention_time": Key(About.TOPICS, _duration, may_be_dry=False),
+    "retention_bytes": Key(About.TOPICS, _size, may_be_dry=False),
+}

@@ -1,0 +1,187 @@
+"""What the entries of a policy file demand of a name: each key comes from the first entry that matches and has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from common.durations import seconds
+from common.name_patterns import expression_of
+from nsqd.broker.rules import (
+    NO_CHANNEL_RULES,
+    NO_LOG_RULES,
+    NO_TOPIC_RULES,
+    Backoff,
+    ChannelRules,
+    LogRules,
+    Overflow,
+    TopicRules,
+)
+from nsqd.policy.keys import KEYS, About
+
+ANY: Final = "*"
+
+_BACKOFF_MIN_MS: Final = 1_000
+_BACKOFF_MAX_MS: Final = 600_000
+_JITTER: Final = 0.2
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: an entry is a place in a file
+class Entry:
+    line: int  # of its [[policy]]
+    topic: str  # a pattern
+    channel: str | None  # a pattern; None: the entry has none
+    written: Mapping[str, Any]  # the values as in the file
+    values: Mapping[str, Any]  # and as parsed
+    is_dry: bool
+    _is_topic: Callable[[str], object] = field(init=False)
+    _is_channel: Callable[[str], object] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_is_topic", re.compile(expression_of(self.topic)).fullmatch)
+        object.__setattr__(self, "_is_channel", re.compile(expression_of(self.channel or ANY)).fullmatch)
+
+    def matches(self, topic: str, channel: str | None) -> bool:
+        """Return whether the entry says something about this channel or, if it is None, about the topic itself."""
+        if self.topic != ANY and not self._is_topic(topic):
+            return False
+        return self.channel is None or (channel is not None and self._is_channel(channel) is not None)
+
+    def about(self, key: str) -> About:
+        """Return whether a key of this entry is about CHANNELS or about TOPICS."""
+        about = KEYS[key].about
+        if about is About.ITS_OWN:
+            return About.TOPICS if self.channel is None else About.CHANNELS
+        return about
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key that holds for a name, and where it comes from."""
+
+    value: Any  # as written in the file
+    line: int
+    is_dry: bool
+
+
+class Policies:
+    """A policy file's entries. Names for which the same entries hold share one value."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self._of_channels: dict[tuple[Entry, ...], ChannelRules] = {(): NO_CHANNEL_RULES}
+        self._of_topics: dict[tuple[Entry, ...], TopicRules] = {(): NO_TOPIC_RULES}
+        self._of_logs: dict[tuple[Entry, ...], LogRules] = {(): NO_LOG_RULES}
+
+    def channel(self, topic: str, channel: str) -> ChannelRules:
+        return _shared(self._of_channels, self._matching(topic, channel), _channel_rules)
+
+    def topic(self, topic: str) -> TopicRules:
+        return _shared(self._of_topics, self._matching(topic, None), _topic_rules)
+
+    def log(self, topic: str) -> LogRules:
+        return _shared(self._of_logs, self._matching(topic, None), _log_rules)
+
+    def retention_times(self) -> Iterator[int]:
+        for entry in self.entries:
+            if "retention_time" in entry.values:
+                yield entry.values["retention_time"]
+
+    def explain(self, topic: str, channel: str | None) -> dict[str, Held]:
+        """Return what holds for a channel or, if it is None, for the topic itself, in the order of `KEYS`."""
+        held = _held(self._matching(topic, channel), About.TOPICS if channel is None else About.CHANNELS)
+        return {key: Held(held[key].written[key], held[key].line, held[key].is_dry) for key in KEYS if key in held}
+
+    def _matching(self, topic: str, channel: str | None) -> tuple[Entry, ...]:
+        return tuple([entry for entry in self.entries if entry.matches(topic, channel)])
+
+
+def _shared(known: dict[tuple[Entry, ...], R], entries: tuple[Entry, ...], make: Callable[[Iterable[Entry]], R]) -> R:
+    rules = known.get(entries)
+    if rules is None:
+        rules = known[entries] = make(entries)
+    return rules
+
+
+def _held(entries: Iterable[Entry], about: About) -> dict[str, Entry]:
+    """Return for each key that is about this the first entry that has it."""
+    held: dict[str, Entry] = {}
+    for entry in entries:
+        for key in entry.values:
+            if entry.about(key) is about:
+                held.setdefault(key, entry)
+    return held
+
+
+def _channel_rules(entries: Iterable[Entry]) -> ChannelRules:
+    held = _held(entries, About.CHANNELS)
+    get = _getter(held)
+    expire_after = get("expire_after")
+    rules = ChannelRules(
+        max_attempts=get("max_attempts"),
+        backoff=_backoff(get) if "backoff" in held else None,
+        max_buried=get("max_buried"),
+        breaker=get("breaker"),
+        ttl=get("ttl"),
+        ttl_buries=get("ttl_action") == "bury",
+        max_messages=get("max_messages"),
+        max_bytes=get("max_bytes"),
+        overflow=get("overflow", Overflow.REJECT),
+        max_rate=get("max_rate"),
+        expire_after=seconds(expire_after) if expire_after is not None else None,
+        expire_full=get("expire_full", False),
+        dry=_dry(held),
+    )
+    return rules if rules != NO_CHANNEL_RULES else NO_CHANNEL_RULES
+
+
+def _topic_rules(entries: Iterable[Entry]) -> TopicRules:
+    held = _held(entries, About.TOPICS)
+    get = _getter(held)
+    expire_after = get("expire_after")
+    rules = TopicRules(
+        max_messages=get("max_messages"),
+        max_bytes=get("max_bytes"),
+        overflow=get("overflow", Overflow.REJECT),
+        expire_after=seconds(expire_after) if expire_after is not None else None,
+        expire_full=get("expire_full", False),
+        dry=_dry(held),
+    )
+    return rules if rules != NO_TOPIC_RULES else NO_TOPIC_RULES
+
+
+def _log_rules(entries: Iterable[Entry]) -> LogRules:
+    held = _held(entries, About.TOPICS)
+    get = _getter(held)
+    retains = [held[key] for key in ("retention_time", "retention_bytes") if key in held]
+    return LogRules(
+        ack=get("ack"),
+        retention_time=get("retention_time"),
+        retention_bytes=get("retention_bytes"),
+        is_own=any(entry.topic != ANY for entry in retains),
+    )
+
+
+def _backoff(get: Callable[..., Any]) -> Backoff:
+    shortest = get("backoff_min", _BACKOFF_MIN_MS)
+    # An entry that contradicts itself is refused. Where two entries contradict each other, the longer delay holds.
+    longest = max(shortest, get("backoff_max", _BACKOFF_MAX_MS))
+    return Backoff(
+        exponential=get("backoff") == "exponential",
+        shortest_ms=shortest,
+        longest_ms=longest,
+        jitter=get("jitter", _JITTER),
+    )
+
+
+def _getter(held: Mapping[str, Entry]) -> Callable[..., Any]:
+    return lambda key, default=None: held[key].values[key] if key in held else default
+
+
+def _dry(held: Mapping[str, Entry]) -> frozenset[str]:
+    """Return the rules that only count what they would do: those whose main key stands in an entry with `dry_run`."""
+    return frozenset(key for key, entry in held.items() if entry.is_dry and not KEYS[key].completes)

@@ -1,0 +1,64 @@
+"""GET /config/policy, and where else a policy file is noticed."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsqd.policy.policy_file import PolicyFile
+from tests.unit.nsqd.http.conftest import Nsqd, code
+
+FILE = '[[policy]]\ntopic = "orders.*"\nack = "synced"\n\n[[policy]]\nmax_attempts = 10\ndry_run = true\n'
+
+
+@pytest.fixture
+def with_file(tmp_path: Path) -> Nsqd:
+    path = tmp_path / "policy.toml"
+    path.write_text(FILE)
+    return Nsqd(policy=PolicyFile(str(path), clock=lambda: 1_700_000_000_000_000_000))
+
+
+def told(nsqd: Nsqd, target: str) -> Any:
+    return json.loads(nsqd.get(target).body)
+
+
+def test_without_a_file_nothing_is_demanded(nsqd: Nsqd) -> None:
+    nothing = {"path": "", "digest": "", "read_at": 0, "error": ""}
+    assert told(nsqd, "/config/policy") == nothing
+    assert told(nsqd, "/config/policy?topic=t&channel=c") == {**nothing, "topic": {}, "channel": {}}
+
+
+def test_what_holds_is_told_with_its_lines(with_file: Nsqd, tmp_path: Path) -> None:
+    of_file = {
+        "path": str(tmp_path / "policy.toml"),
+        "digest": sha256(FILE.encode()).hexdigest(),
+        "read_at": 1_700_000_000_000_000_000,
+        "error": "",
+    }
+    ack = {"ack": {"value": "synced", "line": 1, "dry_run": False}}
+    assert told(with_file, "/config/policy") == of_file
+    assert told(with_file, "/config/policy?topic=orders.eu") == {**of_file, "topic": ack}
+    assert told(with_file, "/config/policy?topic=orders.eu&channel=c") == {
+        **of_file,
+        "topic": ack,
+        "channel": {"max_attempts": {"value": 10, "line": 5, "dry_run": True}},
+    }
+
+
+@pytest.mark.parametrize(("query", "error"), [
+    ("topic=a/b", "INVALID_TOPIC"),
+    ("channel=c", "INVALID_TOPIC"),
+    ("topic=t&channel=*", "INVALID_CHANNEL"),
+])  # fmt: skip
+def test_bad_names(nsqd: Nsqd, query: str, error: str) -> None:
+    answer = nsqd.get(f"/config/policy?{query}")
+    assert (answer.status, answer.body) == (400, code(error))
+
+
+def test_a_valid_file_is_noticed_nowhere_else(with_file: Nsqd) -> None:
+    assert "policy_error" not in told(with_file, "/stats?format=json")
+    assert b"\nnsqd_policy_file_valid 1\n" in with_file.get("/metrics").body

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from nsqd.policy.cli import INVALID, NOT_READ, VALID, main
+
+FILE = """\
+[[policy]]
+topic = "orders.*"
+max_bytes = "20GB"
+
+[[policy]]
+channel = "billing"
+max_attempts = 10
+dry_run = true
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.toml"
+    path.write_text(FILE)
+    return path
+
+
+def check(path: Path, *arguments: str) -> tuple[int, str, str]:
+    out, err = StringIO(), StringIO()
+    return main(["check", str(path), *arguments], out=out, err=err), out.getvalue(), err.getvalue()
+
+
+def test_a_valid_file(path: Path) -> None:
+    assert check(path) == (VALID, f"{path} is valid; entries: 2\n", "")
+
+
+def test_all_mistakes_are_printed_with_their_lines(path: Path) -> None:
+    path.write_text(FILE.replace("20GB", "20GBs").replace("max_attempts", "max_tries"))
+    status, out, err = check(path)
+    assert (status, out) == (INVALID, "")
+    assert [line.removeprefix(str(path)).split(": ")[:2] for line in err.splitlines()] == [
+        [":1", "max_bytes"],
+        [":5", "max_tries"],
+    ]
+
+
+@pytest.mark.parametrize("content", [b"[[policy\n", b"\xff", b"policy = 3\n"])
+def test_a_file_that_is_no_policy_at_all(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    status, out, err = check(path)
+    assert (status, out) == (INVALID, "")
+    assert err.startswith(f"{path}: ")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    assert check(missing) == (NOT_READ, "", f"{missing}: no such file or directory\n")
+
+
+def test_what_holds_for_a_name_is_printed_with_lines(path: Path) -> None:
+    assert check(path, "--topic=orders.eu", "--channel=billing") == (
+        VALID,
+        'topic orders.eu\n  max_bytes = "20GB"                       line 1\n'
+        "channel orders.eu/billing\n  max_attempts = 10                        line 5, dry run\n",
+        "",
+    )
+    nothing = "  nothing: all is as in NSQ and as the options say\n"
+    assert check(path, "--topic=clicks") == (VALID, f"topic clicks\n{nothing}", "")
+
+
+@pytest.mark.parametrize("arguments", [["--channel=c"], ["--topic=a/b"], ["--topic=a", "--channel=*"]])
+def test_wrong_arguments(path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        check(path, *arguments)
+    assert ended.value.code == NOT_READ
+    assert "usage" in capsys.readouterr().err
