@@ -17,7 +17,7 @@ from typing import Final
 
 PATIENCE: Final = 30.0
 # With these flags the program is no daemon.
-OTHER: Final = ("fsck", "--help", "-h", "--version", "-version")
+OTHER: Final = ("fsck", "policy", "--help", "-h", "--version", "-version")
 
 
 def main(program: str, arguments: list[str]) -> int:
