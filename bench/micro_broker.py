@@ -113,6 +113,7 @@ RULES = ClientRules(
         auth_required=False,
         topology_region="",
         topology_zone="",
+        extensions=(),
     ),
     defaults=ClientSettings(output_buffer_timeout_ms=250, msg_timeout_ms=60_000),
     max_req_timeout_ms=3_600_000,
