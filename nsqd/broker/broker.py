@@ -178,10 +178,9 @@ class Broker(TopicWork[Channel, Topic]):
             topic = self.topics.get(name)
             if topic is None:
                 continue
-            topic.rules = self.rules.topic(name)
+            topic.take_rules(self.rules.topic(name))
             for channel in topic.channels.values():
-                channel.rules = self.rules.channel(name, channel.name)
-                channel.wants_attention()
+                channel.take_rules(self.rules.channel(name, channel.name))
 
     # The journal
 

@@ -21,12 +21,14 @@ from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
 from nsqd.broker.operated import Operated
+from nsqd.broker.pace import Pace
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
+    from nsqd.broker.rules import ChannelRules
     from nsqd.broker.work import ChannelWork
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
@@ -45,6 +47,15 @@ class Channel(Operated):
         self._taken = [0] * len(Closeness)  # number of messages, by the consumer's closeness
         self._next_consumer = 0  # the position of the consumer that is served first
         self._retry_first = False  # alternates, for consumers that have room for one message only
+        self._pace = pace_of(None, self.rules.max_rate, work.now)
+        self._tried_pace = pace_of(None, self.tried.max_rate, work.now)
+
+    def take_rules(self, rules: ChannelRules) -> None:
+        """Follow these rules from now on."""
+        self.rules, self.tried = rules.in_force(), rules.tried()
+        self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
+        self._tried_pace = pace_of(self._tried_pace, self.tried.max_rate, self._work.now)
+        self.wants_attention()
 
     # Consumers
 
@@ -62,14 +73,34 @@ class Channel(Operated):
     # Delivering
 
     def distribute(self, now: float) -> None:
-        """Give waiting messages to consumers with room, in fair shares, until one of the two runs out."""
+        """Give waiting messages to consumers with room, as far as the policy's rate allows."""
         if self.paused:
             return
-        available = self.depth
+        if self._pace is None and self._tried_pace is None:
+            self._distribute(self.depth, now)
+        else:
+            self._distribute_paced(now)
+
+    def _distribute_paced(self, now: float) -> None:
+        pace, tried = self._pace, self._tried_pace
+        allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
+        taken = self._distribute(allowed, now)
+        if tried is not None:
+            within = min(taken, tried.allowed(now))
+            tried.spend(within)
+            self._count("max_rate, dry run", taken - within)
+        if pace is not None:
+            pace.spend(taken)
+            if self.consumers and self.depth and not pace.allowed(now):
+                self._come_back(pace.next_at(now))
+
+    def _distribute(self, available: int, now: float) -> int:
+        """Deliver up to so many messages in fair shares. Return how many were delivered."""
+        wanted = available
         while available > 0:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
-                return
+                break
             if self._work.prefers_near_consumers:  # consumers further away get what these leave
                 nearest = max(consumer.closeness for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.closeness == nearest]
@@ -82,7 +113,8 @@ class Channel(Operated):
                 if available <= 0:
                     break
             if available == before:
-                return  # the log must read first; `Broker.loaded` is called then
+                break  # the log must read first; `Broker.loaded` is called then
+        return wanted - available
 
     def _take(self, consumer: Consumer, limit: int, now: float) -> int:
         """Give up to `limit` messages to one consumer. Retries and new messages take turns, so that neither starves."""
@@ -280,13 +312,24 @@ class Channel(Operated):
         if counts and self._is_last(attempts):
             note = Note(_exhausted(attempts, "requeued"), consumer.describe().client_id)
             self._bury([(sequence, int(message_id, 16), attempts)], note)
+        elif counts:
+            self._wait(sequence, attempts, max(delay_ms, self._delay_after(attempts)), now)
         else:
-            self._wait(sequence, attempts if counts else attempts - 1, delay_ms, now)
+            self._wait(sequence, attempts - 1, delay_ms, now)
         consumer.in_flight -= 1
         consumer.requeue_count += 1
         self.requeue_count += 1
         self.wants_attention()
         return None
+
+    def _delay_after(self, attempts: int) -> int:
+        """Return the milliseconds that a message has to wait at least, after this attempt has failed."""
+        if (tried := self.tried.max_attempts) is not None and attempts == tried:
+            self._count("max_attempts, dry run", 1)
+        if self.tried.backoff is not None:
+            self._count("backoff, dry run", 1)
+        backoff = self.rules.backoff
+        return backoff.delay_ms(attempts, self._work.random_percent()) if backoff is not None else 0
 
     def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
         if delay_ms == 0:
@@ -326,14 +369,20 @@ class Channel(Operated):
     def expire(self, now: float) -> None:
         """Move messages that are overdue or due to the retries, and ask to be called again in time."""
         exhausted: dict[tuple[Consumer, int], list[tuple[int, int, int]]] = {}
+        later: list[int] = []
         for sequence, delivery in self.in_flight.expire(now):
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
             if self._is_last(delivery.attempts):
                 place = sequence, sequence - delivery.offset, delivery.attempts
                 exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
+            elif delay_ms := self._delay_after(delivery.attempts):
+                self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, delivery.attempts)
+                later += (sequence, delivery.attempts, self._work.timestamp // 1_000_000 + delay_ms + 1)
             else:
                 self.retries.add(sequence, delivery.attempts)
+        if later:
+            self._record_urgent(("wait", self.topic.name, self.name, later))
         for (consumer, attempts), places in exhausted.items():
             self._bury(places, Note(_exhausted(attempts, "timed out"), consumer.describe().client_id))
         for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
@@ -372,6 +421,7 @@ class Channel(Operated):
             in_flight_count=len(self.in_flight),
             deferred_count=len(self.deferred),
             buried_count=len(self.burials.buried),
+            policy_counts=dict(self.policy_counts),
             message_count=self.message_count,
             zone_local_msg_count=self._taken[Closeness.SAME_ZONE],
             region_local_msg_count=self._taken[Closeness.SAME_REGION],
@@ -396,6 +446,13 @@ class Channel(Operated):
             else client
             for consumer, client in zip(self.consumers, described, strict=True)
         ]
+
+
+def pace_of(former: Pace | None, rate: float | None, now: float) -> Pace | None:
+    """Return what holds deliveries to this rate. The same rate goes on as it was, so that a new file is no new burst."""
+    if rate is None:
+        return None
+    return former if former is not None and former.rate == rate else Pace(rate, now)
 
 
 def microseconds(now: float) -> int:

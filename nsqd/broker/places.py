@@ -55,7 +55,10 @@ class Places:
         self.ephemeral = ephemeral
         self.paused = False
         self.paused_why = ""  # if it was not a person who has paused it
-        self.rules = work.rules.channel(topic.name, name)
+        rules = work.rules.channel(topic.name, name)
+        self.rules = rules.in_force()
+        self.tried = rules.tried()
+        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
         self.in_flight = InFlight()
@@ -128,6 +131,11 @@ class Places:
             # follow it.
             self._finished.append((self.cursor, readable))
             self.cursor = readable
+
+    def _count(self, cause: str, count: int) -> None:
+        """Count what a rule has done to messages, or would have done."""
+        if count:
+            self.policy_counts[cause] = self.policy_counts.get(cause, 0) + count
 
     # Handing over
 

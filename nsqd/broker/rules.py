@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from nsqd.ack import Ack
@@ -52,6 +52,16 @@ class ChannelRules:
     expire_full: bool = False  # expires even with messages
     dry: frozenset[str] = frozenset()
 
+    def in_force(self) -> ChannelRules:
+        """Return the rules without those that are only tried."""
+        return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
+
+    def tried(self) -> ChannelRules:
+        """Return those that are only tried, whose effect is counted."""
+        if not self.dry:
+            return NO_CHANNEL_RULES
+        return ChannelRules(overflow=self.overflow, **{name: getattr(self, name) for name in self.dry})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
@@ -64,6 +74,16 @@ class TopicRules:
     expire_full: bool = False
     dry: frozenset[str] = frozenset()
 
+    def in_force(self) -> TopicRules:
+        """See `ChannelRules`."""
+        return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
+
+    def tried(self) -> TopicRules:
+        """See `ChannelRules`."""
+        if not self.dry:
+            return NO_TOPIC_RULES
+        return TopicRules(overflow=self.overflow, **{name: getattr(self, name) for name in self.dry})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRules:
@@ -73,6 +93,10 @@ class LogRules:
     retention_time: int | None = None  # nanoseconds
     retention_bytes: int | None = None
     is_own: bool = False  # the retention was meant for this topic or some, and not for all
+
+
+def _nothing_of(names: frozenset[str]) -> dict[str, Any]:
+    return dict.fromkeys(names)
 
 
 NO_CHANNEL_RULES: Final = ChannelRules()

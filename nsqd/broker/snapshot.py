@@ -6,8 +6,8 @@ because NSQ prints `null` for the one and `[]` for the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ class ChannelSnapshot:
     in_flight_count: int
     deferred_count: int
     buried_count: int = 0
+    policy_counts: Mapping[str, int] = field(default_factory=dict)  # by cause: what the policy did to messages
     message_count: int
     zone_local_msg_count: int = 0
     region_local_msg_count: int = 0

@@ -24,6 +24,7 @@ from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
+    from nsqd.broker.rules import TopicRules
     from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 
@@ -48,7 +49,7 @@ class Topic(Feed):
     def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
         super().__init__(name, log, ephemeral=is_ephemeral(name))
         self._work = work
-        self.rules = work.rules.topic(name)
+        self.take_rules(work.rules.topic(name))
         self.paused = False
         self.closing = False
         self.learning = True  # until it is known which channels this topic has elsewhere
@@ -77,6 +78,10 @@ class Topic(Feed):
     @property
     def backend_depth(self) -> int:
         return max(0, min(self.depth, self.log.cached_from - self.handed_over))
+
+    def take_rules(self, rules: TopicRules) -> None:
+        """Follow these rules from now on."""
+        self.rules, self.tried = rules.in_force(), rules.tried()
 
     # Publishing
 

@@ -62,6 +62,8 @@ def _channel(channel: ChannelSnapshot) -> Object:
         "paused": channel.paused,
         "e2e_processing_latency": _latency(channel.e2e_processing_latency),
     }
+    if channel.policy_counts:
+        described["policy_counts"] = dict(channel.policy_counts)
     if channel.oldest_timestamp is not None:
         described["oldest_timestamp"] = channel.oldest_timestamp
     return described

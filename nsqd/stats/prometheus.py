@@ -83,6 +83,12 @@ def nsqd_metrics(
             for name, text, read in _CHANNEL_GAUGES
         ),
         _family(
+            "counter",
+            "nsqd_channel_policy_total",
+            "What rules of the policy file have done to messages of the channel, or would have done, by cause.",
+            (({**_in(t, c), "cause": cause}, count) for t, c in channels for cause, count in c.policy_counts.items()),
+        ),
+        _family(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
             "Since the publication of the oldest message that waits in the channel: its lag in time.",

@@ -58,6 +58,7 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_channel_deferred": "gauge",
         "nsqd_channel_clients": "gauge",
         "nsqd_channel_paused": "gauge",
+        "nsqd_channel_policy_total": "counter",
         "nsqd_channel_oldest_message_age_seconds": "gauge",
         "nsqd_channel_e2e_latency_seconds": "gauge",
         "nsqd_reader_behind": "gauge",
