@@ -59,6 +59,9 @@ class NoLog:
     def end_of_refused(self, sequence: int) -> int:
         return sequence
 
+    def older_than(self, timestamp: int) -> int:
+        return 0
+
     def outdated(self) -> int:
         return 0
 

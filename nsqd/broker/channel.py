@@ -1,9 +1,10 @@
 """A channel: it delivers messages to consumers in fair shares, and takes their answers.
 
-A channel is built in three layers, each a class of its own that inherits from the one above:
+A channel is built in four layers, each a class of its own that inherits from the one above:
 
     Places      where each message is, and what the journal is told of it
     Operated    what operators do: pause, empty, seek, restore, redeliver, kick
+    Ruled       what the policy does: messages expire, the channel stops itself
     Channel     consumers, deliveries, answers, time
 
 They are one object, because a step from one to another would cost each message.
@@ -20,8 +21,8 @@ from nsqd.broker.buried import Note
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
-from nsqd.broker.operated import Operated
 from nsqd.broker.pace import Pace
+from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled togeth
 NOT_ON_DISK: Final = b"channel is not on disk"
 
 
-class Channel(Operated):
+class Channel(Ruled):
     def __init__(self, name: str, topic: Feed, work: ChannelWork[Channel], *, cursor: int, ephemeral: bool) -> None:
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
         self.timeout_count = 0
@@ -55,6 +56,10 @@ class Channel(Operated):
         self.rules, self.tried = rules.in_force(), rules.tried()
         self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
         self._tried_pace = pace_of(self._tried_pace, self.tried.max_rate, self._work.now)
+        self._breaker = breaker_of(self._breaker, self.rules.breaker)
+        self._tried_breaker = breaker_of(self._tried_breaker, self.tried.breaker)
+        if self.rules.ttl is not None:
+            self._come_back(self._work.now)
         self.wants_attention()
 
     # Consumers
@@ -132,10 +137,17 @@ class Channel(Operated):
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         source, end = self._source, self.topic.handed_over
-        taken = deferred = 0
+        ttl = self.rules.ttl
+        taken = deferred = expired = 0
         while taken < limit and consumer.room > 0:
             cursor = self._advance_over_gaps()
             if cursor >= end:
+                break
+            if ttl is not None and self._pass_expired(ttl):
+                expired += 1
+                if expired < EXPIRED_AT_ONCE:
+                    continue
+                self._come_back(now)
                 break
             batch = self._batch
             if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
@@ -160,6 +172,8 @@ class Channel(Operated):
             if stop == batch.end_sequence:
                 self._batch = None
             taken += stop - cursor
+            if self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
+                self._count("ttl, dry run", stop - cursor)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
         if taken:
             self._work.changed[self] = None
@@ -181,7 +195,7 @@ class Channel(Operated):
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
             if self._is_last(attempts):  # it had failed so often before the rule was made, or while nsqd was down
-                self._bury(_places(batch, first, stop, attempts), Note(_exhausted(attempts), ""))
+                self._bury(places_in(batch, first, stop, attempts), Note(_exhausted(attempts), ""))
                 continue
             attempts = attempts + 1 & 0xFFFF
             self._give(consumer, batch, first, stop, attempts, now, retry=True)
@@ -267,6 +281,8 @@ class Channel(Operated):
         ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
+        if self._breaker is not None or self._tried_breaker is not None:
+            self._note_deliveries(count, now)
         deadline = now + consumer.msg_timeout
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
         self.in_flight.add(ids, delivery)
@@ -390,6 +406,7 @@ class Channel(Operated):
         self.alarm = inf
         self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
         self._work_on_job(now)
+        self.look_for_expired(now)
         if self.consumers:
             self.wants_attention()
 
@@ -458,12 +475,6 @@ def pace_of(former: Pace | None, rate: float | None, now: float) -> Pace | None:
 def microseconds(now: float) -> int:
     """Return the time in microseconds, rounded up, so that nothing is ever early."""
     return int(now * 1_000_000) + 1
-
-
-def _places(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[int, int, int]]:
-    """Return sequence, id and attempts of [first, stop)."""
-    base = batch.base_id - batch.base_sequence
-    return [(sequence, base + sequence, attempts) for sequence in range(first, stop)]
 
 
 def _exhausted(attempts: int, how: str = "") -> str:

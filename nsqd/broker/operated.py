@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -85,16 +85,13 @@ class Operated(Places):
         most = self.rules.max_attempts
         return most is not None and attempts >= most
 
-    def _bury(self, places: Iterable[tuple[int, int, int]], note: Note) -> None:
+    def _bury(self, places: Sequence[tuple[int, int, int]], note: Note) -> None:
         """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
         if self.kept is not None:
             self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
             self._work.changed[self] = None
             return
         self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
-        most = self.rules.max_buried
-        if most is not None and len(self.burials.buried) > most and not self.paused:
-            self._hold(f"more than {most} messages are buried (max_buried)")
 
     # Going back
 
@@ -173,6 +170,7 @@ class Operated(Places):
             self.skips.add(start, stop)
         self._counted_from = min(self._counted_from, cursor)
         self._batch = None
+        self._furthest = max(self._furthest, self.cursor)
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
         self._work.changed[self] = None
@@ -207,6 +205,7 @@ class Operated(Places):
         if self.kept is not None:
             self.kept.clear()
         self._batch = None
+        self._furthest = max(self._furthest, self.cursor)
         self.cursor = self._saved_cursor = cursor
         self.alarm = inf
         for consumer in self.consumers:

@@ -70,6 +70,7 @@ class Places:
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
         self._saved_cursor = cursor
+        self._furthest = cursor  # the cursor may have been here before it went back
         self._batch: Batch | None = None  # the batch at the cursor
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
         self._source: BatchSource = self.kept if self.kept is not None else topic.log
@@ -145,6 +146,8 @@ class Places:
             self._work.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
+        if self.rules.ttl is not None:
+            self._come_back(self._work.now + self.rules.expiry_pause)
 
     def defer(self, start: int, count: int, due: int) -> None:
         """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
@@ -319,7 +322,9 @@ class Places:
         if (job := recovered_job(state.job, self._work.now)) is not None:
             self.burials.begin(job)
             self._come_back(job.next_step)
-        self._counted_from = self.topic.handed_over
+        self._counted_from = self._furthest = self.topic.handed_over
+        if self.rules.ttl is not None:
+            self._come_back(self._work.now)
         self._set_alarm()
 
     def _restored(

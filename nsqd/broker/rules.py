@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:
     from nsqd.ack import Ack
 
+_SHORTEST_PAUSE: Final = 1.0  # seconds
+_LONGEST_PAUSE: Final = 60.0
+
 
 class Overflow(StrEnum):
     """What becomes of messages beyond a bound."""
@@ -51,6 +54,11 @@ class ChannelRules:
     expire_after: float | None = None  # seconds without consumers
     expire_full: bool = False  # expires even with messages
     dry: frozenset[str] = frozenset()
+
+    @property
+    def expiry_pause(self) -> float:
+        """The seconds between two looks for expired messages of a channel that delivers nothing."""
+        return min(max((self.ttl or 0) / 1_000_000_000 / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
 
     def in_force(self) -> ChannelRules:
         """Return the rules without those that are only tried."""

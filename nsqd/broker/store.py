@@ -84,6 +84,12 @@ class TopicLog(BatchSource, Protocol):
         this must be called at once, before a segment is removed that is needed again.
         """
 
+    def older_than(self, timestamp: int) -> int:
+        """Return a sequence before which everything was published earlier than this, in nanoseconds.
+
+        It costs next to nothing, and may be much lower than it has to be.
+        """
+
     def outdated(self) -> int:
         """Return the sequence before which a retention set for this very topic drops even what no channel ever got."""
 

@@ -52,6 +52,9 @@ class MemoryLog:
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 
+    def older_than(self, timestamp: int) -> int:
+        return self.first
+
     def outdated(self) -> int:
         return 0
 

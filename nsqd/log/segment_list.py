@@ -86,5 +86,14 @@ class SegmentList:
                 return segment.base
         return active.base
 
+    def older_than(self, timestamp: int) -> int:
+        """Return the end of the oldest sealed segments of which all is known to be older than this."""
+        end = self.first
+        for one, following in pairwise(self._segments):
+            if not 0 < one.newest < timestamp:
+                break
+            end = following.base
+        return end
+
     def _place_of(self, sequence: int) -> int:
         return max(bisect_right(self._segments, sequence, key=_base_of) - 1, 0)

@@ -267,6 +267,9 @@ class DiskLog:
         expiry.remove_before(min(sequence, unwanted))
         self.carrying.release(sequence, sequence if passed is None else passed, unwanted)
 
+    def older_than(self, timestamp: int) -> int:
+        return self._segments.older_than(timestamp)
+
     def outdated(self) -> int:
         return self.expiry.outdated_before(is_all_written=not self._buffer.size)
 

@@ -140,6 +140,12 @@ class ChannelModel:
     def kick(self, entry: Entry) -> None:
         entry.place, entry.attempts, entry.saved_attempts, entry.any_order = Place.WAITING, 0, 0, True
 
+    def expire(self, entry: Entry, now: float, *, buries: bool) -> None:
+        if buries and not self.keeps:
+            self.bury(entry, now)
+        else:
+            entry.place = Place.DONE
+
     def discard(self, entry: Entry) -> None:
         entry.place, entry.forgotten = Place.DONE, True
 
@@ -154,6 +160,7 @@ class TopicModel:
     learning: bool = False  # its channels elsewhere are not known yet
     published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
     not_before: dict[int, float] = field(default_factory=dict)  # of deferred messages: publication plus delay
+    waits_since: dict[int, float] = field(default_factory=dict)  # publication plus delay, of all messages
     # What waits for a channel, or for the end of a pause or of learning:
     behind: list[tuple[int, int]] = field(default_factory=list)
     channels: dict[str, ChannelModel] = field(default_factory=dict)
@@ -182,6 +189,7 @@ class TopicModel:
                 continue
             sequence = len(self.published)
             self.published[sequence] = body
+            self.waits_since[sequence] = now + delay_ms / 1000
             self.behind.append((sequence, delay_ms))
             if delay_ms:
                 self.not_before[sequence] = now + delay_ms / 1000

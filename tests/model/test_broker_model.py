@@ -205,8 +205,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 client.consumer.unsent_bytes = 0
             if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
                 self._real(client).wants_attention()
-        for _, model, real in self._channels():
-            self._account_for_what_is_gone(model, self._places(real))
+        for topic, model, real in self._channels():
+            self._account_for_what_is_gone(topic, model, self._places(real))
 
     def _received(self, client: Client, pieces: list[bytes]) -> None:
         data = b"".join(pieces)
@@ -225,6 +225,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if channel.is_due_for_the_job(entry, "kick"):
             channel.kick(entry)
         assert not self._is_exhausted(entry), "one attempt too many"
+        assert not self._has_expired(topic, entry, late=LATE), "expired"
         if entry.place is Place.DEFERRED:
             assert self.now >= entry.due - 1e-5, "early"
         else:
@@ -242,6 +243,12 @@ class BrokerMachine(RuleBasedStateMachine):
     def _is_exhausted(self, entry: Entry) -> bool:
         most = self.policy.of_channels.max_attempts
         return most is not None and entry.attempts >= most
+
+    def _has_expired(self, topic: TopicModel, entry: Entry, late: float = 0.0) -> bool:
+        """Return whether the policy has the cursor pass over a message that was never delivered."""
+        ttl = self.policy.of_channels.ttl
+        is_new = entry.place is Place.WAITING and not (entry.attempts or entry.was_deferred or entry.any_order)
+        return ttl is not None and is_new and self.now - topic.waits_since[entry.sequence] > ttl / 1e9 + late - 1e-5
 
     def _overdue(self, entry: Entry) -> bool:
         return entry.place is Place.IN_FLIGHT and entry.deadline <= self.now
@@ -639,10 +646,11 @@ class BrokerMachine(RuleBasedStateMachine):
             elif model.is_due_for_the_job(entry, "discard") and found is Place.DONE:
                 model.discard(entry)
 
-    @rule(most=st.sampled_from([None, None, 1, 2, 4]))
-    def change_the_policy(self, most: int | None) -> None:
+    @rule(most=st.sampled_from([None, None, 1, 2, 4]), ttl=st.sampled_from([None, None, 3.0]), ttl_buries=st.booleans())
+    def change_the_policy(self, most: int | None, ttl: float | None, *, ttl_buries: bool) -> None:
         self._finish_turn()
-        self.policy.of_channels = ChannelRules(max_attempts=most)
+        nanoseconds = int(ttl * 1e9) if ttl is not None else None
+        self.policy.of_channels = ChannelRules(max_attempts=most, ttl=nanoseconds, ttl_buries=ttl_buries)
         self.broker.rules_changed(list(self.broker.topics))
 
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
@@ -887,13 +895,13 @@ class BrokerMachine(RuleBasedStateMachine):
         self.a_snapshot_tells_the_same_as_the_history()
 
     def every_message_is_in_one_place(self) -> None:
-        for _, model, real in self._channels():
+        for topic, model, real in self._channels():
             places = self._places(real)
             ready = _ready(real)
             others = len(real.in_flight) + len(real.deferred) + len(real.burials.buried)
             assert len(places) == real.depth + others, "somewhere twice"
             self._note_what_jobs_do(model, real)
-            self._account_for_what_is_gone(model, places)
+            self._account_for_what_is_gone(topic, model, places)
             for entry in model.entries.values():
                 found = places.pop(entry.sequence, Place.DONE)
                 self._let_time_pass(model, entry, found)
@@ -909,9 +917,12 @@ class BrokerMachine(RuleBasedStateMachine):
         places |= dict.fromkeys((s for piece in real.burials.buried.sequences() for s in piece), Place.BURIED)
         return places
 
-    def _account_for_what_is_gone(self, model: ChannelModel, places: dict[int, Place]) -> None:
+    def _account_for_what_is_gone(self, topic: TopicModel, model: ChannelModel, places: dict[int, Place]) -> None:
+        gone = Place.BURIED if self.policy.of_channels.ttl_buries and not model.keeps else Place.DONE
         for entry in model.entries.values():
-            if entry.only_in_log and self._could_be_taken(entry) and entry.sequence not in places:
+            if self._has_expired(topic, entry) and places.get(entry.sequence, Place.DONE) is gone:
+                model.expire(entry, self.now, buries=self.policy.of_channels.ttl_buries)
+            elif entry.only_in_log and self._could_be_taken(entry) and entry.sequence not in places:
                 entry.place = Place.DONE
             elif self.sampled_out and self._could_be_taken(entry) and entry.sequence not in places:
                 self.sampled_out -= 1

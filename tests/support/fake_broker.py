@@ -57,6 +57,9 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
+    def older_than(self, timestamp: int) -> int:
+        return 0
+
     def outdated(self) -> int:
         return 0
 

@@ -78,6 +78,17 @@ class FakeLog:
     def release(self, sequence: int, passed: int | None = None) -> None:
         self.released = sequence
 
+    def older_than(self, timestamp: int) -> int:
+        """Return the end of the batches that are older, as if each were a segment of its own."""
+        end = self.first
+        for batch in self._written:
+            if batch.end_sequence <= end:
+                continue
+            if batch.timestamp >= timestamp:
+                break
+            end = batch.end_sequence
+        return end
+
     def outdated(self) -> int:
         return self.outdated_before
 

@@ -52,3 +52,14 @@ def test_a_segment_with_young_keys_is_kept_and_so_are_those_behind_it() -> None:
     it.holding(10).keyed = 50
     assert it.unwanted_before(Retention(), 0, keyed_since=49) == 10
     assert it.unwanted_before(Retention(), 0, keyed_since=50) == 20
+
+
+def test_old_segments_end_where_the_first_young_or_unknown_one_begins() -> None:
+    it = segments(5, 10, 20, 30)
+    for base, newest in ((5, 100), (10, 200), (20, 150)):
+        it.holding(base).newest = newest
+    assert it.older_than(100) == 5
+    assert it.older_than(101) == 10
+    assert it.older_than(201) == 30  # the active one is never passed whole
+    it.holding(5).newest = 0
+    assert it.older_than(201) == 5

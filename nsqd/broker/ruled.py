@@ -1,0 +1,159 @@
+"""What the policy does to a channel's messages besides delivering them later: they expire, or the channel stops itself.
+
+Messages expire lazily. A message that waits ahead of the cursor for longer than its time to live is passed over where
+the cursor meets it: whole segments at once where nothing in them is young enough, otherwise batch by batch. A channel
+without consumers looks for such messages now and then. What was delivered once, deferred, or given back by an operator
+does not expire any more: somebody wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqd.broker.breaker import Breaker
+from nsqd.broker.buried import Note
+from nsqd.broker.operated import Operated
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.broker.feed import Feed
+    from nsqd.broker.work import ChannelWork
+
+EXPIRED_AT_ONCE: Final = 2_000  # batches, before others have their turn
+_PAUSE_TO_LOAD: Final = 0.05  # seconds after which a batch was probably read
+_NANOSECONDS: Final = 1_000_000_000
+
+
+class Ruled(Operated):
+    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
+        super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
+        self._breaker = breaker_of(None, self.rules.breaker)
+        self._tried_breaker = breaker_of(None, self.tried.breaker)
+
+    # Time to live
+
+    def look_for_expired(self, now: float) -> None:
+        """Pass over expired messages although nobody takes any, and ask to be called again if some are left."""
+        ttl = self.rules.ttl
+        if ttl is None:
+            return
+        for _ in range(EXPIRED_AT_ONCE):
+            if self._advance_over_gaps() >= self.topic.handed_over:
+                return  # `handed_over` asks for the next look
+            if not self._pass_expired(ttl):
+                break
+        else:
+            self._come_back(now)
+            return
+        is_read = self._batch is not None and self._batch.base_sequence <= self.cursor < self._batch.end_sequence
+        self._come_back(now + (self.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
+
+    def _pass_expired(self, ttl: int) -> bool:
+        """Pass over expired messages at the cursor: whole segments, or one batch. Return whether there were any."""
+        cursor, older = self.cursor, self._work.timestamp - ttl
+        batch = self._batch
+        if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
+            if self._pass_old_segments(older):
+                return True
+            batch = self._batch = self._source.batch_at(cursor)
+        if batch is None or not is_older(batch, older):
+            return False
+        stop = min(batch.end_sequence, self.topic.handed_over)
+        if (next_skip := self.skips.next_start()) is not None:
+            stop = min(stop, next_skip)
+        self.cursor = stop
+        if self.rules.ttl_buries and self.kept is None:
+            self._bury(places_in(batch, cursor, stop, 0), Note(f"waited for more than {_text_of(ttl)} (ttl)", ""))
+        else:
+            self._finish_unseen(cursor, stop)
+        self._count("ttl", stop - cursor)
+        return True
+
+    def _pass_old_segments(self, older: int) -> bool:
+        # A cursor that went back meets deferred messages, and a delay does not count as waiting.
+        if self.kept is not None or self.rules.ttl_buries or self.cursor < self._furthest:
+            return False
+        end = min(self.topic.log.older_than(older), self.topic.handed_over)
+        if end <= self.cursor:
+            return False
+        start = self.cursor
+        for low, high in [*self.skips, (end, end)]:
+            low = min(low, end)
+            if start < low:
+                self._finish_unseen(start, low)
+                self._count("ttl", low - start)
+            start = max(start, high)
+            if start >= end:
+                break
+        self.cursor = end
+        return True
+
+    def _finish_unseen(self, start: int, end: int) -> None:
+        """Note that [start, end), which the cursor passes, was finished without having been in flight."""
+        if self._finished and self._finished[-1][1] == start:
+            start = self._finished.pop()[0]
+        self._finished.append((start, end))
+        self._work.changed[self] = None
+
+    # A channel that stops itself
+
+    def unpause(self) -> None:
+        if self._breaker is not None:
+            self._breaker.reset()
+        super().unpause()
+
+    def _bury(self, places: Sequence[tuple[int, int, int]], note: Note) -> None:
+        super()._bury(places, note)
+        if self.kept is not None:
+            self._count("dropped in memory", len(places))
+            return
+        now, count = self._work.now, len(self.burials.buried)
+        self._count("buried", len(places) if not note.who else 0)
+        if (most := self.tried.max_buried) is not None and count > most:
+            self._count("max_buried, dry run", 1)
+        if (tried := self._tried_breaker) is not None:
+            tried.buried(len(places), now)
+            if tried.has_tripped(now):
+                self._count("breaker, dry run", 1)
+                tried.reset()
+        if (breaker := self._breaker) is not None:
+            breaker.buried(len(places), now)
+        if self.paused:
+            return
+        if (most := self.rules.max_buried) is not None and count > most:
+            self._hold(f"more than {most} messages are buried (max_buried)")
+        elif breaker is not None and breaker.has_tripped(now):
+            self._hold(f"at least {breaker.share:.0%} of the last minute's deliveries were buried (breaker)")
+
+    def _note_deliveries(self, count: int, now: float) -> None:
+        if self._breaker is not None:
+            self._breaker.delivered(count, now)
+        if self._tried_breaker is not None:
+            self._tried_breaker.delivered(count, now)
+
+
+def is_older(batch: Batch, timestamp: int) -> bool:
+    """Return whether a batch has waited since before this time. Its delay does not count as waiting."""
+    return batch.timestamp + batch.delay_ms * 1_000_000 < timestamp
+
+
+def places_in(batch: Batch, first: int, stop: int, attempts: int) -> list[tuple[int, int, int]]:
+    """Return sequence, id and attempts of [first, stop)."""
+    base = batch.base_id - batch.base_sequence
+    return [(sequence, base + sequence, attempts) for sequence in range(first, stop)]
+
+
+def breaker_of(former: Breaker | None, share: float | None) -> Breaker | None:
+    """Return what trips at this share. The same share goes on as it was, so that a new file forgets nothing."""
+    if share is None:
+        return None
+    return former if former is not None and former.share == share else Breaker(share)
+
+
+def _text_of(duration: int) -> str:
+    seconds = duration / _NANOSECONDS
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size and not seconds % size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"

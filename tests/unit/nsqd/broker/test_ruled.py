@@ -1,0 +1,160 @@
+"""A policy's time to live, and a channel that stops itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.wire.commands import dpub, fin, mpub, req
+from nsqd.broker.channel import Channel
+from nsqd.broker.rules import ChannelRules
+from tests.support.given_rules import GivenRules
+from tests.support.node import Node
+
+HOUR = 3_600_000_000_000
+
+
+def node_with(*bodies: bytes, **rules: object) -> Node:
+    node = Node(policy=GivenRules(replace(ChannelRules(), **rules)))  # type: ignore[arg-type]
+    node.broker.topic("t").channel("c")
+    publish(node, *bodies)
+    return node
+
+
+def publish(node: Node, *bodies: bytes) -> None:
+    node.client().say(mpub("t", bodies))
+
+
+def channel_of(node: Node) -> Channel:
+    return node.broker.topics["t"].channels["c"]
+
+
+def comes(node: Node, ready: int = 50) -> list[bytes]:
+    node.load()
+    consumer = node.consumer(ready=ready)
+    node.load()
+    found = consumer.messages()
+    consumer.say(b"RDY 0\n" + b"".join(fin(message.id) for message in found))
+    return [message.body for message in found]
+
+
+def test_a_message_that_waited_too_long_is_passed_over_and_counted() -> None:
+    node = node_with(b"old", b"old", ttl=HOUR)
+    node.pass_time(3_601)
+    publish(node, b"new")
+    assert comes(node) == [b"new"]
+    assert channel_of(node).policy_counts == {"ttl": 2}
+    node.broker.record_progress()
+    node.store.write_journal(force=True)
+    node.crash()
+    assert comes(node) == []
+
+
+def test_a_message_that_is_just_young_enough_is_delivered() -> None:
+    node = node_with(b"a", ttl=HOUR)
+    node.pass_time(3_600)
+    assert comes(node) == [b"a"]
+
+
+def test_expired_messages_leave_the_depth_without_any_consumer() -> None:
+    node = node_with(b"a", b"b", ttl=HOUR)
+    node.pass_time(3_601)
+    node.pass_time(61)
+    assert node.channel().depth == 0
+    publish(node, b"c")
+    assert node.channel().depth == 1
+
+
+def test_what_expires_may_be_buried() -> None:
+    node = node_with(b"a", b"b", ttl=HOUR, ttl_buries=True)
+    node.pass_time(3_601)
+    assert comes(node) == []
+    assert [it.note.reason for it in channel_of(node).burials.buried.from_place(0)] == [
+        "waited for more than 1h (ttl)"
+    ] * 2
+    channel_of(node).take_buried("kick", [0])
+    node.turn()
+    assert comes(node) == [b"a"]  # somebody wants it, so it does not expire again
+
+
+def test_a_delay_is_no_waiting() -> None:
+    node = node_with(ttl=HOUR)
+    node.client().say(dpub("t", 3_600_000, b"late"))
+    node.pass_time(3_599)
+    channel_of(node).seek(0)
+    node.turn()
+    node.pass_time(3_599)
+    assert comes(node) == [b"late"]
+
+
+def test_old_segments_are_passed_without_reading_them() -> None:
+    node = node_with(b"a", b"b", ttl=HOUR)
+    publish(node, b"c")
+    node.store.logs["t"].evict()
+    node.pass_time(3_601)
+    publish(node, b"new")
+    node.store.wanted.clear()
+    consumer = node.consumer(ready=5)
+    assert [message.body for message in consumer.messages()] == [b"new"]
+    assert not node.store.wanted
+
+
+def test_segments_with_deferred_messages_are_passed_without_them() -> None:
+    node = node_with(b"a", ttl=HOUR)
+    node.client().say(dpub("t", 3_600_000, b"late"))
+    publish(node, b"b")
+    node.pass_time(3_500)
+    node.store.logs["t"].evict()
+    node.pass_time(200)
+    assert comes(node) == [b"late"]
+    assert channel_of(node).policy_counts == {"ttl": 2}
+
+
+def test_what_was_delivered_once_does_not_expire() -> None:
+    node = node_with(b"a", ttl=HOUR)
+    consumer = node.consumer()
+    (a,) = consumer.messages()
+    consumer.say(b"RDY 0\n" + req(a.id, 0))
+    node.pass_time(7_200)
+    assert comes(node) == [b"a"]
+
+
+def test_a_time_to_live_that_is_only_tried_drops_nothing() -> None:
+    node = node_with(b"a", ttl=HOUR, dry=frozenset({"ttl"}))
+    node.pass_time(3_601)
+    assert comes(node) == [b"a"]
+    assert channel_of(node).policy_counts == {"ttl, dry run": 1}
+
+
+def fail_all(node: Node, count: int) -> None:
+    consumer = node.consumer(ready=count)
+    for message in consumer.messages():
+        consumer.say(req(message.id, 0))
+    consumer.say(b"RDY 0\n")
+
+
+def test_the_breaker_pauses_a_channel_that_buries_too_much() -> None:
+    node = node_with(*[b"x"] * 60, max_attempts=1, breaker=0.5)
+    fail_all(node, 20)
+    assert channel_of(node).paused
+    assert channel_of(node).paused_why == "at least 50% of the last minute's deliveries were buried (breaker)"
+    assert node.channel().depth + node.channel().in_flight_count == 40
+
+
+def test_a_channel_that_is_let_go_on_is_judged_anew() -> None:
+    node = node_with(*[b"x"] * 60, max_attempts=1, breaker=0.5)
+    fail_all(node, 20)
+    channel_of(node).unpause()
+    node.turn()
+    fail_all(node, 5)
+    assert not channel_of(node).paused
+
+
+@pytest.mark.parametrize("rule", ["breaker", "max_buried"])
+def test_a_rule_that_is_only_tried_pauses_nothing(rule: str) -> None:
+    given = {"breaker": 0.5, "max_buried": 1}
+    node = node_with(*[b"x"] * 30, max_attempts=1, **{rule: given[rule]}, dry=frozenset({rule}))
+    fail_all(node, 30)
+    assert not channel_of(node).paused
+    assert channel_of(node).policy_counts[f"{rule}, dry run"]
