@@ -33,6 +33,7 @@ from nsqclient._errors import (
     Requeue,
     Stopped,
     TLSRefused,
+    Unsupported,
 )
 from nsqclient._hostpool import Strategy, quorum
 from nsqclient._message import Batch, Message
@@ -67,6 +68,7 @@ __all__ = [
     "Stopped",
     "Strategy",
     "TLSRefused",
+    "Unsupported",
     "events",
     "open_consumer",
     "open_producer",

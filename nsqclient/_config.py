@@ -240,7 +240,12 @@ OPTIONS: Final = _table(
     ),
     Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff pauses"),
     Option(
-        "max_attempts", "int", "max_attempts", 0, 65535, help="deliveries before a message is given up; 0: no limit"
+        "max_attempts",
+        "int",
+        "max_attempts",
+        0,
+        65535,
+        help="deliveries before a message is given up: it becomes a dead letter, or is buried, or is finished; 0: no limit",
     ),
     Option(
         "low_rdy_idle_timeout",

@@ -22,6 +22,7 @@ from common.streams.deflate import DeflateLayer
 from common.streams.layer import StreamError
 from common.streams.snappy import SnappyLayer
 from common.wire import commands
+from common.wire.extensions import EXTENSIONS
 from common.wire.frames import FrameType
 from common.wire.message import HEADER_SIZE
 from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from nsqclient.events import Event
 
 HEARTBEAT: Final = b"_heartbeat_"
+# Errors about one message, which nsqd had already taken back when it was answered.
+LATE: Final = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED", "E_BURY_FAILED")
 
 _DEFAULT_MAX_RDY: Final = 2500
 _DEFAULT_MSG_TIMEOUT_MS: Final = 60_000
@@ -77,6 +80,7 @@ class Terms:
     auth_required: bool = False
     topology_region: str = ""
     topology_zone: str = ""
+    extensions: tuple[str, ...] = ()  # granted; none by NSQ's own nsqd
 
 
 class Connection(ABC):
@@ -391,6 +395,7 @@ def identify_body(config: Config, identity: Identity) -> bytes:
             "deflate_level": config.deflate_level,
             "topology_region": config.topology_region,
             "topology_zone": config.topology_zone,
+            "extensions": EXTENSIONS,
         }
     ).encode()
 
@@ -413,6 +418,7 @@ def read_terms(content: bytes) -> Terms:
             auth_required=bool(said.get("auth_required")),
             topology_region=str(said.get("topology_region", "")),
             topology_zone=str(said.get("topology_zone", "")),
+            extensions=tuple(str(name) for name in said.get("extensions") or ()),
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise HandshakeError(f"failed to IDENTIFY - {error}") from error
@@ -429,7 +435,7 @@ def error_of(content: bytes) -> ProtocolError:
     """Read the content of an error frame."""
     text = _text(content)
     code = text.partition(" ")[0]
-    return ProtocolError(code, text, fatal=code not in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
+    return ProtocolError(code, text, fatal=code not in LATE)
 
 
 def _text(content: bytes) -> str:

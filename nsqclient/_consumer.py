@@ -72,10 +72,10 @@ async def open_consumer(
     cancelled, unanswered messages are requeued at once.
 
     `resolve` returns what to dial for the address of an nsqd, and `discovery_filter` which of the listed addresses to
-    use. `dead_letter` is a topic, or a function, for messages whose `max_attempts` are used up; with None they are
-    logged and finished. `startup="require"` raises ConnectError if one of `nsqd` cannot be reached or no nsqlookupd
-    answers; otherwise the consumer keeps trying in the background. An nsqd that no nsqlookupd lists any more is kept,
-    unless for `drop_unlisted_after` seconds.
+    use. `dead_letter` is a topic, or a function, for messages whose `max_attempts` are used up; with None nsqd
+    buries them, or if it cannot, they are logged and finished. `startup="require"` raises ConnectError if one of `nsqd`
+    cannot be reached or no nsqlookupd answers; otherwise the consumer keeps trying in the background. An nsqd that no
+    nsqlookupd lists any more is kept, unless for `drop_unlisted_after` seconds.
 
     Raises ConfigError. If no nsqd will ever accept the consumer (an invalid name, no authorization), the block is
     cancelled and ProtocolError or AuthError raised.

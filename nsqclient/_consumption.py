@@ -2,9 +2,9 @@
 
 There is one `Consumption` for each consumer, and one `ConsumerConnection` for each nsqd that it is connected to.
 
-    nsqd --message--> queue --take--> a handler --finish, requeue--> nsqd
+    nsqd --message--> queue --take--> a handler --finish, requeue, bury--> nsqd
                         |
-                        +-- tried too often --> dead letters
+                        +-- tried too often --> dead letters, or buried
 
 The owner calls `tick` at `next_tick`. It is called back through `notify` when there may be messages to take, through
 `emit` with events, and through each connection's `wake` when that has bytes to send.
@@ -18,12 +18,12 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from common.durations import whole_milliseconds
-from common.wire import commands
-from common.wire.names import is_valid_name
+from common.wire import commands, extensions
+from common.wire.names import is_ephemeral, is_valid_name
 from nsqclient._backoff import Backoff, Signal, Step
-from nsqclient._connection import Connection, Identity
+from nsqclient._connection import LATE, Connection, Identity
 from nsqclient._delivery import Delivery
-from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused
+from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
 from nsqclient._flow import Flow, Seat
 from nsqclient._stats import ConnectionStats, ConsumerStats
 from nsqclient.events import (
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 _STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved
 # Answers to SUB that every later attempt would get as well.
 _FATAL_AT_START: Final = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID", "E_UNAUTHORIZED", "E_AUTH_")
-# Answers about a message that nsqd had already taken back when it was answered.
-_LATE: Final = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
 
 class Consumption:
@@ -88,6 +86,7 @@ class Consumption:
         self.received = 0
         self.finished = 0
         self.requeued = 0
+        self.buried = 0
         self.given_up = 0
         self.late_responses = 0
         self._has_dead_letters = has_dead_letters
@@ -155,7 +154,7 @@ class Consumption:
 
     def error_received(self, connection: ConsumerConnection, error: ProtocolError) -> None:
         """Handle an error frame."""
-        if error.code in _LATE:
+        if error.code in LATE:
             self.late_responses += 1
             words = error.text.split(" ")
             self.emit(LateResponse(words[2] if len(words) > 2 else "", connection.address, error.text))
@@ -172,7 +171,7 @@ class Consumption:
         if self.is_stopping:
             for message in messages:
                 if message.answered == "no":  # otherwise it was delivered again in the same read
-                    connection.requeue_at_once(message)
+                    connection.requeue_unseen(message)
             return
         seat = connection.seat
         self.flow.message_from(seat, now)
@@ -197,12 +196,15 @@ class Consumption:
         return None
 
     def give_up(self, message: Delivery, reason: str) -> None:
-        """Make a dead letter of a message, or finish it at once if nobody handles dead letters."""
+        """Make a dead letter of a message. If nobody handles dead letters, bury it, or else finish it."""
         if message.answered != "no":
             return
         self.given_up += 1
-        self.emit(GaveUp(message, reason))
-        if self._has_dead_letters:
+        buries = not self._has_dead_letters and message.can_bury
+        self.emit(GaveUp(message, reason, buries))
+        if buries:
+            message.bury(reason)
+        elif self._has_dead_letters:
             self.dead_letters.append((message, reason))
             self.notify()
         else:
@@ -210,9 +212,7 @@ class Consumption:
 
     def finish_dead_letter(self, message: Delivery) -> bool:
         """Finish a message that was given up, which backoff counts neither as success nor as failure."""
-        source = message._source
-        assert isinstance(source, ConsumerConnection)
-        return message.answered == "no" and source.finish(message, Signal.NEITHER)
+        return message.answered == "no" and _source_of(message).finish(message, Signal.NEITHER)
 
     def signal(self, signal: Signal) -> None:
         """Tell backoff about an answer. The resulting RDY is sent before the answer."""
@@ -279,7 +279,9 @@ class Consumption:
         for connection in self.connections:
             connection.send_cls()
         while self.queue:
-            self.queue.popleft().requeue(0, backoff=False)
+            message = self.queue.popleft()
+            if message.answered == "no":  # otherwise it was delivered again while it waited in the queue
+                _source_of(message).requeue_unseen(message)
         self.notify()
 
     def abandon(self) -> None:
@@ -308,6 +310,7 @@ class Consumption:
             received=self.received,
             finished=self.finished,
             requeued=self.requeued,
+            buried=self.buried,
             given_up=self.given_up,
             late_responses=self.late_responses,
             backoff_level=self.backoff.level,
@@ -326,6 +329,12 @@ class Consumption:
             ),
             oldest_queued_age=now - self.queue[0].received_at if self.queue else 0.0,
         )
+
+
+def _source_of(message: Delivery) -> ConsumerConnection:
+    source = message._source
+    assert isinstance(source, ConsumerConnection)
+    return source
 
 
 def check_names(topic: str, channel: str, config: Config) -> None:
@@ -392,6 +401,8 @@ class ConsumerConnection(Connection):
         self.channel = consumption.channel
         self.msg_timeout = 0.0
         self.max_msg_timeout = 0.0
+        self.can_requeue_uncounted = False  # nsqd grants the extension
+        self.can_bury = False  # and the channel is on disk
         self._consumption = consumption
         self._close_wait_received = False  # nsqd has answered CLS with CLOSE_WAIT
         self._delivery_class = consumption.delivery
@@ -401,6 +412,8 @@ class ConsumerConnection(Connection):
     def _opened(self, now: float) -> None:
         self.msg_timeout = self.terms.msg_timeout
         self.max_msg_timeout = self.terms.max_msg_timeout
+        self.can_requeue_uncounted = extensions.BURY in self.terms.extensions
+        self.can_bury = self.can_requeue_uncounted and not (is_ephemeral(self.topic) or is_ephemeral(self.channel))
         self.seat = Seat(self._tell_rdy, max_rdy=self.terms.max_rdy, now=now)
         self._send(commands.sub(self.topic, self.channel))
         self._consumption.connection_opened(self, now)
@@ -451,23 +464,38 @@ class ConsumerConnection(Connection):
         outgoing.append(b"FIN %b\n" % delivery._id)
         return True
 
-    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool) -> bool:
+    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool, count: bool) -> bool:
+        if not count and not self.can_requeue_uncounted:
+            raise Unsupported(f"nsqd {self.address} counts every attempt: it does not grant the extension `bury`")
         config = self._consumption.config
         if delay is None:
             delay = min(config.default_requeue_delay * delivery.attempts, config.max_requeue_delay)
         self._consumption.signal(Signal.FAILED if backoff else Signal.NEITHER)
-        self._requeue(delivery, whole_milliseconds(delay))
+        self._requeue(delivery, whole_milliseconds(delay), count)
         return True
 
-    def requeue_at_once(self, delivery: Delivery) -> None:
-        """Requeue a message that no handler has taken, without a signal to backoff."""
-        self._requeue(delivery, 0)
+    def requeue_unseen(self, delivery: Delivery) -> None:
+        """Requeue a message that no handler has taken: without a delay, and without counting the attempt if possible."""
+        self._requeue(delivery, 0, count=not self.can_requeue_uncounted)
 
-    def _requeue(self, delivery: Delivery, delay_ms: int) -> None:
+    def _requeue(self, delivery: Delivery, delay_ms: int, count: bool) -> None:
         delivery.answered = "requeued"
         self._consumption.requeued += 1
         del self.in_flight[delivery._id]
-        self._send(commands.req(delivery._id, delay_ms))
+        encode = commands.req if count else extensions.req_free
+        self._send(encode(delivery._id, delay_ms))
+
+    def bury(self, delivery: Delivery, reason: str) -> bool:
+        if not self.can_requeue_uncounted:
+            raise Unsupported(f"nsqd {self.address} buries nothing: it does not grant the extension `bury`")
+        if not self.can_bury:
+            raise Unsupported(f"nsqd buries nothing of {self.topic}/{self.channel}, which is not on disk")
+        delivery.answered = "buried"
+        self._consumption.buried += 1
+        self._consumption.signal(Signal.NEITHER)
+        del self.in_flight[delivery._id]
+        self._send(extensions.bury(delivery._id, reason))
+        return True
 
     def touch(self, delivery: Delivery) -> bool:
         delivery._deadline = min(self._consumption.clock() + self.msg_timeout, delivery.hard_deadline)
@@ -489,7 +517,7 @@ class ConsumerConnection(Connection):
     def requeue_all(self) -> None:
         """Requeue all unanswered messages without delay, so that other consumers get them at once."""
         for delivery in list(self.in_flight.values()):
-            self.requeue_at_once(delivery)
+            self._requeue(delivery, 0, count=True)
 
     def close(self) -> None:
         """End the connection at once."""

@@ -3,8 +3,8 @@
 Answering never waits and cannot be cancelled: it only queues a few bytes on the connection. So a message may be
 answered in a `finally`, in plain functions, and from any task of the consumer's loop.
 
-    no -> finished | requeued      by whoever has the message, once
-    no -> lost                     the connection has gone, and nsqd will deliver the message again
+    no -> finished | requeued | buried      by whoever has the message, once
+    no -> lost                              the connection has gone, and nsqd will deliver the message again
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nsqclient._errors import Requeue
 if TYPE_CHECKING:
     from types import TracebackType
 
-Answered = Literal["no", "finished", "requeued", "lost"]
+Answered = Literal["no", "finished", "requeued", "buried", "lost"]
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -36,8 +36,13 @@ class Source(Protocol):
     def msg_timeout(self) -> float: ...
     @property
     def max_msg_timeout(self) -> float: ...
+    @property
+    def can_bury(self) -> bool: ...
+    @property
+    def can_requeue_uncounted(self) -> bool: ...
     def finish(self, delivery: Delivery) -> bool: ...
-    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool) -> bool: ...
+    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool, count: bool) -> bool: ...
+    def bury(self, delivery: Delivery, reason: str) -> bool: ...
     def touch(self, delivery: Delivery) -> bool: ...
 
 
@@ -109,6 +114,11 @@ class Delivery:
         """When nsqd takes the message back even if it is touched, on the clock of the loop."""
         return self.received_at + self._source.max_msg_timeout
 
+    @property
+    def can_bury(self) -> bool:
+        """Whether nsqd can bury the message: NSQ's own cannot, and what is ephemeral is not on disk."""
+        return self._source.can_bury
+
     def json(self) -> Any:
         """Return the body, read as JSON. Raise ValueError."""
         return json.loads(self.body)
@@ -119,15 +129,24 @@ class Delivery:
         """Tell nsqd that the message is done and may be forgotten. Return whether this was its first answer."""
         return self.answered == "no" and self._source.finish(self)
 
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> bool:
+    def requeue(self, delay: float | None = None, *, backoff: bool = True, count: bool = True) -> bool:
         """Let nsqd deliver the message again after `delay` seconds. Return whether this was its first answer.
 
         By default the delay grows with the number of attempts. With `backoff` the answer counts as a failure, on which
-        the consumer slows down. Raises ValueError for a negative or infinite delay.
+        the consumer slows down. Without `count` the next delivery has the same number of attempts as this one. Raises
+        ValueError for a negative or infinite delay, and Unsupported if nsqd counts every attempt.
         """
         if delay is not None and not 0 <= delay < float("inf"):
             raise ValueError(f"a delay of {delay} seconds")
-        return self.answered == "no" and self._source.requeue(self, delay, backoff)
+        return self.answered == "no" and self._source.requeue(self, delay, backoff, count)
+
+    def bury(self, reason: str = "") -> bool:
+        """Have nsqd keep the message, and deliver it to nobody until somebody kicks it back into the channel.
+
+        Return whether this was its first answer. nsqd keeps 256 bytes of the reason, as one line. Backoff counts the
+        answer neither as a success nor as a failure. Raises Unsupported if nsqd does not bury; see `can_bury`.
+        """
+        return self.answered == "no" and self._source.bury(self, reason)
 
     def touch(self) -> bool:
         """Ask nsqd for more time: `deadline` is extended, up to `hard_deadline`. Return False if already answered."""
@@ -156,7 +175,8 @@ class Delivery:
     def answer_for(self, error: BaseException | None) -> BaseException | None:
         """Answer the message according to how a block has ended, unless it is answered already.
 
-        Without an error it is finished. A Requeue says how it is requeued; any other Exception requeues it with
+        Without an error it is finished. A Requeue says how it is requeued, except that the attempt counts if nsqd
+        counts every attempt; any other Exception requeues it with
         backoff. Any other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of
         `error` that the caller has to raise.
         """
@@ -165,7 +185,8 @@ class Delivery:
             if self.auto_response:
                 self.finish()
         elif requeue is not None:
-            self.requeue(requeue.delay, backoff=requeue.backoff)
+            count = requeue.count or not self._source.can_requeue_uncounted
+            self.requeue(requeue.delay, backoff=requeue.backoff, count=count)
         elif isinstance(error, Exception):
             self.requeue()
         else:

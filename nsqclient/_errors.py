@@ -53,6 +53,10 @@ class Disconnected(NSQError):
     """The connection was lost, or is not there, when it was needed."""
 
 
+class Unsupported(NSQError):
+    """nsqd cannot do this with the message, for example because it is NSQ's own. The message is still unanswered."""
+
+
 class PublishError(NSQError):
     """A message was not published, as far as is known."""
 
@@ -84,17 +88,23 @@ class Stopped(NSQError):
 class Requeue(Exception):
     """Raised by a handler to get its message again after `delay` seconds (None: as configured).
 
-    With `backoff` it counts as a failure, on which the consumer slows down.
+    With `backoff` it counts as a failure, on which the consumer slows down. Without `count` the attempt does not count,
+    if nsqd can do that.
     """
 
-    def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
-        super().__init__(delay, backoff)
+    def __init__(self, delay: float | None = None, backoff: bool = True, *, count: bool = True) -> None:
+        super().__init__(delay, backoff, count)
         self.delay = delay
         self.backoff = backoff
+        self.count = count
 
 
 class GiveUp(Exception):
-    """Raised by a handler for a message that can never be handled: it becomes a dead letter and is finished."""
+    """Raised by a handler for a message that can never be handled.
+
+    It becomes a dead letter. If nobody handles dead letters, nsqd buries it with the reason, or if it cannot do that,
+    the message is finished.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -61,8 +61,8 @@ def _line(event: events.Event) -> tuple[int, str]:
             return logging.WARNING, f"backing off for {seconds:g}s (backoff level {level}), setting all to RDY 0"
         case events.BackoffEnded():
             return logging.WARNING, "exiting backoff"
-        case events.GaveUp(message=message, reason=reason):
-            return logging.WARNING, f"msg {message.id} {reason}, giving up"
+        case events.GaveUp(message=message, reason=reason, buried=buried):
+            return logging.WARNING, f"msg {message.id} {reason}, giving up{' and burying it' if buried else ''}"
         case events.DiscoveryRound(found=found, failed=failed):
             return logging.DEBUG, f"discovery: {found} nsqd found, {failed} nsqlookupd did not answer"
         case events.LookupFailed(lookupd=lookupd, reason=reason):

@@ -47,10 +47,15 @@ class Batch(list[Message]):
         for message in self:
             message.finish()
 
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def requeue(self, delay: float | None = None, *, backoff: bool = True, count: bool = True) -> None:
         """Requeue all messages; see `Message.requeue`."""
         for message in self:
-            message.requeue(delay, backoff=backoff)
+            message.requeue(delay, backoff=backoff, count=count)
+
+    def bury(self, reason: str = "") -> None:
+        """Bury all messages; see `Message.bury`."""
+        for message in self:
+            message.bury(reason)
 
     def touch(self) -> None:
         """Touch all messages."""

@@ -32,6 +32,7 @@ class ConsumerStats:
     starved: bool
     connections: Sequence[ConnectionStats]
     oldest_queued_age: float = 0.0  # how long the next message has waited for a handler
+    buried: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,11 +50,22 @@ class _FromThread:
     def max_msg_timeout(self) -> float:
         return self._source.max_msg_timeout
 
+    @property
+    def can_bury(self) -> bool:
+        return self._source.can_bury
+
+    @property
+    def can_requeue_uncounted(self) -> bool:
+        return self._source.can_requeue_uncounted
+
     def finish(self, delivery: Delivery) -> bool:
         return self._ask(delivery, self._message.finish)
 
-    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool) -> bool:
-        return self._ask(delivery, lambda: self._message.requeue(delay, backoff=backoff))
+    def requeue(self, delivery: Delivery, delay: float | None, backoff: bool, count: bool) -> bool:
+        return self._ask(delivery, lambda: self._message.requeue(delay, backoff=backoff, count=count))
+
+    def bury(self, delivery: Delivery, reason: str) -> bool:
+        return self._ask(delivery, lambda: self._message.bury(reason))
 
     def touch(self, delivery: Delivery) -> bool:
         return self._ask(delivery, self._message.touch)

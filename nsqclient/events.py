@@ -79,6 +79,7 @@ class GaveUp:
 
     message: Delivery
     reason: str
+    buried: bool = False  # nsqd keeps it; otherwise it becomes a dead letter, or is finished
 
 
 @dataclass(frozen=True, slots=True)

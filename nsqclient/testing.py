@@ -7,7 +7,7 @@
                 await server.wait_empty("orders", "billing")
             assert server.bodies("orders.dead") == [b"boom"]
 
-It speaks the protocol as nsqd does, but without TLS, compression and AUTH. For a real broker there is the fixture
+It speaks the protocol as our nsqd does, but without TLS, compression and AUTH. For a real broker there is the fixture
 `nsq_broker` of the pytest plugin in this package.
 """
 
@@ -30,6 +30,7 @@ from trio.testing import memory_stream_pair
 from common.wakeup import Wakeup
 from common.wire import commands
 from common.wire.commands import CommandReader, Limits
+from common.wire.extensions import BURY, EXTENSIONS, granted
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
 from common.wire.message import Message, encode_message
@@ -40,7 +41,7 @@ _names: Final = count(1)
 _prefix: Final = Struct(">ii")
 _MSG_TIMEOUT: Final = 60.0
 _MAX_MSG_TIMEOUT: Final = 900.0
-_WORDS: Final = {Fault.FIN_FAILED: "FIN", Fault.REQ_FAILED: "REQ"}
+_WORDS: Final = {Fault.FIN_FAILED: "FIN", Fault.REQ_FAILED: "REQ", Fault.BURY_FAILED: "BURY"}
 _REPLY: Final[Mapping[str, object]] = {
     "max_rdy_count": 2500,
     "version": "1.3.0",
@@ -81,6 +82,7 @@ class _Channel:
     deferred: list[tuple[float, _Stored]] = field(default_factory=list)
     clients: list[_Client] = field(default_factory=list)
     finished: list[bytes] = field(default_factory=list)
+    buried: list[tuple[bytes, str]] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -98,7 +100,8 @@ class MemoryNSQD:
     """Takes the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
 
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
-    answer. Without `heartbeats` no heartbeat is ever sent. `on_command` may handle a command itself: it returns the
+    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing, as NSQ's own nsqd.
+    `on_command` may handle a command itself: it returns the
     bytes to send, or None to have the command executed as usual, or raises common.wire.faults.ProtocolError.
     """
 
@@ -107,6 +110,7 @@ class MemoryNSQD:
         *,
         reply: Mapping[str, object] | bytes = {},
         heartbeats: bool = True,
+        extensions: tuple[str, ...] = EXTENSIONS,
         on_command: Callable[[int, str], bytes | None] | Callable[[int, str], None] | None = None,
     ) -> None:
         self.commands: list[Said] = []
@@ -114,6 +118,7 @@ class MemoryNSQD:
         self._name = f"memory-nsqd-{next(_names)}:4150"
         self._reply = reply
         self._heartbeats = heartbeats
+        self._extensions = extensions
         self._on_command = on_command
         self._topics: dict[str, _Topic] = {}
         self._clients: list[_Client] = []
@@ -165,13 +170,17 @@ class MemoryNSQD:
         """Return the bodies of the channel's finished messages, in the order of their FIN."""
         return list(self._channel(topic, channel).finished)
 
+    def buried(self, topic: str, channel: str) -> list[tuple[bytes, str]]:
+        """Return body and reason of the channel's buried messages, in the order of their BURY."""
+        return list(self._channel(topic, channel).buried)
+
     def depth(self, topic: str, channel: str) -> int:
         """Return how many messages wait in the channel, including deferred ones."""
         found = self._channel(topic, channel)
         return len(found.waiting) + len(found.deferred)
 
     async def wait_empty(self, topic: str, channel: str) -> None:
-        """Return when every message of the channel is finished."""
+        """Return when every message of the channel is finished or buried."""
         await self.wait_until(lambda: self._channel(topic, channel).is_empty and not self._topic(topic).waiting)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -299,6 +308,7 @@ class _Client:
         self._scope = trio.CancelScope()
         self._heartbeat = 30.0
         self._msg_timeout = _MSG_TIMEOUT
+        self._buries = False  # the extension was granted
         self._magic = b""
         self._is_ending = False  # drop the connection once everything is written
 
@@ -400,8 +410,11 @@ class _Client:
                 self.rdy = int(number)
             case ["FIN", id]:
                 self._take(Fault.FIN_FAILED, id, lambda entry: self._finished(entry.stored))
-            case ["REQ", id, delay]:
-                self._take(Fault.REQ_FAILED, id, lambda entry: self._requeue(entry.stored, int(delay) / 1000))
+            case ["REQ", id, delay, *rest]:
+                is_free = self._buries and rest[:1] == ["free"]
+                self._take(Fault.REQ_FAILED, id, lambda entry: self._requeue(entry.stored, int(delay) / 1000, is_free))
+            case ["BURY", id, *reason] if self._buries:
+                self._take(Fault.BURY_FAILED, id, lambda entry: self._bury(entry.stored, " ".join(reason)))
             case ["TOUCH", id]:
                 self._touch(id)
             case ["CLS"]:
@@ -422,9 +435,13 @@ class _Client:
     def _identify(self, asked: dict[str, Any]) -> None:
         self._msg_timeout = (asked["msg_timeout"] or _MSG_TIMEOUT * 1000) / 1000
         self._heartbeat = asked["heartbeat_interval"] / 1000
+        names = asked.get("extensions")
+        extensions = granted(tuple(names) if names is not None else None, self._server._extensions)
+        self._buries = BURY in extensions
         reply = self._server._reply
         if not isinstance(reply, bytes):
-            reply = json.dumps({**_REPLY, "msg_timeout": int(self._msg_timeout * 1000), **reply}).encode()
+            told = {"extensions": extensions} if names is not None else {}
+            reply = json.dumps({**_REPLY, "msg_timeout": int(self._msg_timeout * 1000), **told, **reply}).encode()
         self.send(response_frame(reply))
 
     def _subscribe(self, topic: str, channel: str) -> None:
@@ -442,8 +459,13 @@ class _Client:
         assert self._channel is not None
         self._channel.finished.append(stored.body)
 
-    def _requeue(self, stored: _Stored, delay: float) -> None:
+    def _bury(self, stored: _Stored, reason: str) -> None:
         assert self._channel is not None
+        self._channel.buried.append((stored.body, reason))
+
+    def _requeue(self, stored: _Stored, delay: float, is_free: bool) -> None:
+        assert self._channel is not None
+        stored.attempts -= is_free
         if delay:
             self._channel.deferred.append((trio.current_time() + delay, stored))
         else:

@@ -31,7 +31,8 @@ ABOUT: Final = """\
 A POST has the message as its body and succeeds with any status 2xx. In the URL of a GET the message replaces %s, and
 only 200 is success (%% is a percent sign). Messages that fail are requeued with a delay, and the tool slows down.
 
-ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
+A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
+ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
 
 _OCTETS: Final = "application/octet-stream"
 _IDLE: Final = 90.0  # seconds that a connection is kept without a request

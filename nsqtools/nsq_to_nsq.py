@@ -27,7 +27,8 @@ ABOUT: Final = """\
 A message is finished when the destination has it. Messages that fail are requeued with a delay, and the tool slows
 down.
 
-ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
+A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
+ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,22 @@ import trio_asyncio
 import nsqclient
 import nsqclient.sync
 from common.wire.frames import OK_FRAME
-from nsqclient import Config, ConnectError, Message, NSQError, Requeue, aio, events, open_consumer, open_producer
+from nsqclient import (
+    Config,
+    ConnectError,
+    GiveUp,
+    Message,
+    NSQError,
+    Requeue,
+    aio,
+    events,
+    open_consumer,
+    open_producer,
+)
 from nsqclient.pytest_plugin import Broker, running_broker
+from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
+from tests.support.buried import buried_on_disk
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 
@@ -467,16 +480,7 @@ def test_dead_letters(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
         async with library.open_consumer(
             topic, "c", nsqd=address_of(nsqd), config=config, dead_letter=dead
         ) as consumer:
-            if library is nsqclient:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(consumer.run, fails)
-                    await trio.to_thread.run_sync(eventually, lambda: is_buried(dead))
-                    consumer.stop()
-            else:
-                task = asyncio.create_task(consumer.run(fails))
-                await asyncio.to_thread(eventually, lambda: is_buried(dead))
-                consumer.stop()
-                await task
+            await handle_until(library, consumer, fails, lambda: is_buried(dead))
 
     def is_buried(dead: str) -> bool:
         found = nsqd.topic(dead)
@@ -484,6 +488,101 @@ def test_dead_letters(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
 
     run(test)
     assert nsqd.channel(topic)["in_flight_count"] == 0
+
+
+def reasons_on_disk(nsqd: Nsqd, topic: str) -> list[tuple[str, int]]:
+    """Return reason and attempts of what is buried."""
+    return [(it.note.reason, it.attempts) for it in buried_on_disk(nsqd.data_path, topic)]
+
+
+@on_each_loop
+@pytest.mark.parametrize("in_thread", [False, True], ids=["async", "thread"])
+def test_a_handler_buries_gives_up_and_has_attempts_that_do_not_count(
+    nsqd: Nsqd, topic: str, library: Any, run: Run, in_thread: bool
+) -> None:
+    nsqd.connect().publish(topic, b"bury", b"give up", b"busy", b"fine")
+    seen: list[tuple[bytes, int]] = []
+
+    def answer(message: Message) -> None:
+        seen.append((message.body, message.attempts))
+        if message.body == b"bury":
+            assert message.bury("no such\norder: ü")
+            assert message.answered == "buried"
+        elif message.body == b"give up":
+            raise GiveUp("no JSON")
+        elif message.body == b"busy" and seen.count((b"busy", 1)) == 1:
+            raise Requeue(0.05, backoff=False, count=False)
+
+    async def answer_in_loop(message: Message) -> None:
+        answer(message)
+
+    async def test() -> None:
+        config = Config(max_in_flight=10)
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            handler = answer if in_thread else answer_in_loop
+            await handle_until(
+                library, consumer, handler, lambda: consumer.stats().finished == 2 and consumer.stats().buried == 2
+            )
+
+    run(test)
+    assert sorted(seen) == [(b"bury", 1), (b"busy", 1), (b"busy", 1), (b"fine", 1), (b"give up", 1)]
+    assert reasons_on_disk(nsqd, topic) == [("no such order: ü", 1), ("no JSON", 1)]
+    channel = nsqd.channel(topic)
+    assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
+
+
+async def handle_until(library: Any, consumer: Any, handler: Any, is_done: Callable[[], bool]) -> None:
+    """Have the consumer's messages handled until it is done, then stop it."""
+
+    pause = trio.sleep if library is nsqclient else asyncio.sleep
+
+    async def stop_when_done() -> None:
+        while not is_done():  # nsqd gives no event to wait for
+            await pause(0.01)
+        consumer.stop()
+
+    if library is nsqclient:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handler)
+            nursery.start_soon(stop_when_done)
+    else:
+        await asyncio.gather(consumer.run(handler), stop_when_done())
+
+
+@on_each_loop
+def test_what_always_fails_is_buried_in_the_end(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    bodies = [b"%d" % number for number in range(20)]
+    nsqd.connect().publish(topic, *bodies)
+
+    async def fails(message: Message) -> None:
+        raise Requeue(0, backoff=False)
+
+    async def test() -> None:
+        config = Config(max_attempts=3, max_in_flight=5)
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            await handle_until(library, consumer, fails, lambda: consumer.stats().buried == len(bodies))
+        assert (consumer.stats().given_up, consumer.stats().finished) == (len(bodies), 0)
+
+    run(test)
+    assert reasons_on_disk(nsqd, topic) == [("attempted 4 times", 4)] * len(bodies)
+
+
+@on_each_loop
+def test_what_is_not_on_disk_is_not_buried_and_who_tries_hears_it(
+    nsqd: Nsqd, topic: str, library: Any, run: Run
+) -> None:
+    nsqd.connect().publish(topic, b"x")
+
+    async def test() -> None:
+        async with library.open_consumer(topic, "c#ephemeral", nsqd=address_of(nsqd)) as consumer:
+            async for message in consumer:
+                assert not message.can_bury
+                with pytest.raises(nsqclient.Unsupported, match="not on disk"):
+                    message.bury("why")
+                assert message.finish()
+                consumer.stop()
+
+    run(test)
 
 
 @on_each_loop
@@ -675,6 +774,34 @@ def test_a_script(nsqd: Nsqd, topic: str) -> None:
         list(consumer.messages())
     with pytest.raises(nsqclient.Stopped):
         producer.publish(topic, b"too late")
+
+
+def test_a_script_buries_and_requeues_without_counting(start_nsqd: StartNsqd, topic: str) -> None:
+    nsqd = start_nsqd()
+    nsqd.connect().publish(topic, b"bad", b"busy")
+    seen: list[tuple[bytes, int]] = []
+    config = Config(max_in_flight=1)
+    with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+        for message in consumer.messages(idle_timeout=2.0):
+            seen.append((message.body, message.attempts))
+            if message.body == b"bad":
+                assert message.can_bury
+                assert message.bury("no such order")
+                assert not message.bury("again")
+            elif len(seen) == 2:
+                assert message.requeue(0, backoff=False, count=False)
+            else:
+                message.finish()
+                consumer.stop()
+    assert seen == [(b"bad", 1), (b"busy", 1), (b"busy", 1)]
+    nsqd.kill()
+    assert reasons_on_disk(nsqd, topic) == [("no such order", 1)]
+    nsqd.start()
+    with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+        for message in consumer.messages(idle_timeout=0.5):
+            assert message.body == b"busy"  # its FIN, unlike the BURY, may have been lost with the process
+            message.finish()
+    assert reasons_on_disk(nsqd, topic) == [("no such order", 1)]
 
 
 def test_a_script_stops_and_what_it_has_goes_back(nsqd: Nsqd, topic: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from nsqclient import (
     Message,
     Requeue,
     TLSRefused,
+    Unsupported,
     events,
     open_consumer,
     serve_consumer,
@@ -38,6 +40,17 @@ async def until_said(server: MemoryNSQD, *commands: str) -> None:
 
 def rdys(server: MemoryNSQD) -> list[int]:
     return [int(said.split(" ")[1]) for said in server.said(None, "RDY")]
+
+
+EventT = TypeVar("EventT")
+
+
+async def first(happened: AsyncIterator[object], kind: type[EventT]) -> EventT:
+    """Return the next event of this kind."""
+    async for event in happened:
+        if isinstance(event, kind):
+            return event
+    raise AssertionError("the consumer has ended")
 
 
 async def never(message: Message) -> None:
@@ -485,8 +498,32 @@ async def test_keep_alive_ends_before_nsqd_takes_the_message_back_anyway() -> No
 
 
 @jumping
-async def test_a_message_that_was_tried_too_often_is_given_up_without_its_handler() -> None:
+async def test_a_message_that_was_tried_too_often_is_buried_without_its_handler() -> None:
     async with MemoryNSQD() as server:
+        server.put("t", b"bad", attempts=6)
+        async with open_consumer("t", "c", nsqd=server) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, never)
+            await server.wait_until(lambda: bool(server.buried("t", "c")))
+            stats = consumer.stats()
+            assert (stats.given_up, stats.buried, stats.finished, stats.backoff_level) == (1, 1, 0, 0)
+            consumer.stop()
+        assert server.buried("t", "c") == [(b"bad", "attempted 6 times")]
+
+
+@pytest.mark.parametrize(("topic", "channel"), [("t", "c#ephemeral"), ("t#ephemeral", "c")])
+@jumping
+async def test_what_is_not_on_disk_is_finished_when_it_was_tried_too_often(topic: str, channel: str) -> None:
+    async with MemoryNSQD() as server:
+        server.put(topic, b"bad", attempts=6)
+        async with open_consumer(topic, channel, nsqd=server) as consumer:
+            await server.wait_until(lambda: bool(server.finished(topic, channel)))
+            assert (consumer.stats().given_up, consumer.stats().buried) == (1, 0)
+        assert server.said(None, "BURY") == []
+
+
+@jumping
+async def test_an_nsqd_that_buries_nothing_has_given_up_messages_finished() -> None:
+    async with MemoryNSQD(extensions=()) as server:
         server.put("t", b"bad", attempts=6)
         async with open_consumer("t", "c", nsqd=server) as consumer, trio.open_nursery() as nursery:
             nursery.start_soon(consumer.run, never)
@@ -540,7 +577,144 @@ async def test_a_handler_gives_up() -> None:
         assert server.finished("t", "c") == [b"bad"]
 
 
+@jumping
+async def test_a_handler_that_gives_up_says_why_the_message_is_buried() -> None:
+    async def handle(message: Message) -> None:
+        raise GiveUp("no such\norder")
+
+    async with MemoryNSQD() as server:
+        server.put("t", b"bad")
+        async with open_consumer("t", "c", nsqd=server) as consumer, trio.open_nursery() as nursery:
+            happened = consumer.events()
+            nursery.start_soon(consumer.run, handle)
+            await server.wait_until(lambda: bool(server.buried("t", "c")))
+            gave_up = await first(happened, events.GaveUp)
+            assert (gave_up.buried, gave_up.message.answered) == (True, "buried")
+            consumer.stop()
+        assert server.buried("t", "c") == [(b"bad", "no such order")]
+
+
+# Burying, and attempts that do not count
+
+
+@jumping
+async def test_a_message_is_buried_once() -> None:
+    async with MemoryNSQD() as server:
+        server.put("t", b"bad")
+        async with open_consumer("t", "c", nsqd=server) as consumer:
+            message = await anext(consumer)
+            assert message.can_bury
+            assert message.bury("why")
+            assert not message.bury("again")
+            assert not message.finish()
+            await server.wait_empty("t", "c")
+        assert server.buried("t", "c") == [(b"bad", "why")]
+        assert server.said(None, "BURY", "FIN", "REQ") == [f"BURY {message.id} why"]
+
+
+@jumping
+async def test_a_batch_is_buried() -> None:
+    async with MemoryNSQD() as server:
+        for number in range(3):
+            server.put("t", b"%d" % number)
+        async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=3)) as consumer:
+            async for batch in consumer.batches(3, 1.0):
+                batch.bury("all of them")
+                break
+        assert server.buried("t", "c") == [(b"%d" % number, "all of them") for number in range(3)]
+
+
+@jumping
+async def test_who_buries_at_an_nsqd_that_cannot_hears_it_and_still_has_the_message() -> None:
+    async with MemoryNSQD(extensions=()) as server:
+        server.put("t", b"bad")
+        async with open_consumer("t", "c", nsqd=server) as consumer:
+            message = await anext(consumer)
+            assert not message.can_bury
+            with pytest.raises(Unsupported, match="buries nothing: it does not grant the extension `bury`"):
+                message.bury("why")
+            with pytest.raises(Unsupported, match="counts every attempt"):
+                message.requeue(1, count=False)
+            assert message.answered == "no"
+            assert message.finish()
+
+
+@jumping
+async def test_who_buries_what_is_not_on_disk_hears_it() -> None:
+    async with MemoryNSQD() as server:
+        server.put("t", b"bad")
+        async with open_consumer("t", "c#ephemeral", nsqd=server) as consumer:
+            message = await anext(consumer)
+            with pytest.raises(Unsupported, match="t/c#ephemeral, which is not on disk"):
+                message.bury("why")
+            assert message.requeue(0, count=False)
+            assert (await anext(consumer)).attempts == 1
+
+
+@jumping
+async def test_a_bury_that_comes_too_late_is_reported_as_every_late_answer() -> None:
+    def late(connection: int, command: str) -> None:
+        if command.startswith("BURY"):
+            raise ProtocolError(Fault.BURY_FAILED, f"{command} failed ID not in flight", fatal=False)
+
+    async with MemoryNSQD(on_command=late) as server:
+        id = server.put("t", b"slow")
+        async with open_consumer("t", "c", nsqd=server) as consumer:
+            happened = consumer.events()
+            (await anext(consumer)).bury()
+            late_response = await first(happened, events.LateResponse)
+            assert (late_response.id, consumer.stats().late_responses) == (id, 1)
+            assert consumer.stats().connections
+
+
+@pytest.mark.parametrize(("extensions", "attempts"), [(("bury",), 1), ((), 2)])
+@jumping
+async def test_a_handler_asks_for_an_attempt_that_does_not_count(extensions: tuple[str, ...], attempts: int) -> None:
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.attempts)
+        if len(seen) == 1:
+            raise Requeue(1, backoff=False, count=False)
+
+    async with MemoryNSQD(extensions=extensions) as server:
+        server.put("t", b"x")
+        async with open_consumer("t", "c", nsqd=server) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handle)
+            await server.wait_empty("t", "c")
+            consumer.stop()
+    assert seen == [1, attempts]
+
+
+@pytest.mark.parametrize(("extensions", "attempts"), [(("bury",), 1), ((), 2)])
+@jumping
+async def test_what_no_handler_has_seen_goes_back_without_counting(extensions: tuple[str, ...], attempts: int) -> None:
+    async with MemoryNSQD(extensions=extensions) as server:
+        for number in range(3):
+            server.put("t", b"%d" % number)
+        async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=3)) as consumer:
+            (await anext(consumer)).finish()
+            await server.wait_until(lambda: server.depth("t", "c") == 0)
+        async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=3)) as consumer:
+            others = [await anext(consumer), await anext(consumer)]
+            assert [message.attempts for message in others] == [attempts, attempts]
+            for message in others:
+                message.finish()
+
+
 # Backoff
+
+
+@jumping
+async def test_burying_is_neither_success_nor_failure_to_backoff() -> None:
+    async with MemoryNSQD() as server:
+        for number in range(2):
+            server.put("t", b"%d" % number)
+        async with open_consumer("t", "c", nsqd=server) as consumer:
+            (await anext(consumer)).requeue(100)
+            assert consumer.stats().backoff_level == 1
+            (await anext(consumer)).bury()
+            assert consumer.stats().backoff_level == 1
 
 
 @jumping
@@ -640,7 +814,7 @@ async def test_a_drain_waits_for_handlers_and_gives_back_what_waits() -> None:
                 consumer.stop()
             assert trio.current_time() >= 3
         answers = server.said(None, "CLS", "FIN", "REQ")
-        assert answers == ["CLS", *(f"REQ {id} 0" for id in ids[1:]), f"FIN {ids[0]}"]
+        assert answers == ["CLS", *(f"REQ {id} 0 free" for id in ids[1:]), f"FIN {ids[0]}"]
         await server.wait_until(lambda: server.connections == 0)
 
 
@@ -687,12 +861,16 @@ async def test_a_message_that_races_the_stop_goes_back() -> None:
 @jumping
 async def test_cancelling_run_gives_everything_back() -> None:
     async with MemoryNSQD() as server:
-        ids = {server.put("t", b"%d" % number) for number in range(5)}
+        ids = [server.put("t", b"%d" % number) for number in range(5)]
         with trio.move_on_after(2):
             async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=5)) as consumer:
                 await consumer.run(never, concurrency=2)
         assert trio.current_time() < 3.1
-        assert set(server.said(None, "REQ")) == {f"REQ {id} 0" for id in ids}
+        # nsqd may send the two that handlers had once more before it reads the CLS.
+        assert {said for said in server.said(None, "REQ") if not said.endswith("free")} == {
+            f"REQ {id} 0" for id in ids[:2]
+        }
+        assert {f"REQ {id} 0 free" for id in ids[2:]} <= set(server.said(None, "REQ"))
         assert server.said(None, "FIN") == []
         await server.wait_until(lambda: server.connections == 0)
 

@@ -26,6 +26,7 @@ def test_milliseconds_become_seconds() -> None:
         b'{"max_rdy_count": -5}',
         b'{"max_rdy_count": 1e400}',
         b'{"msg_timeout": "x"}',
+        b'{"extensions": 1}',
         b'{"max_msg_timeout": -1}',
         b'{"x":' + b"[" * 100_000,
     ],
@@ -34,3 +35,16 @@ def test_milliseconds_become_seconds() -> None:
 def test_what_makes_no_sense_is_no_handshake(answer: bytes) -> None:
     with pytest.raises(HandshakeError, match=r"^failed to IDENTIFY - "):
         read_terms(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "extensions"),
+    [
+        (b'{"extensions": ["bury", "keys"]}', ("bury", "keys")),
+        (b'{"extensions": []}', ()),
+        (b'{"extensions": null}', ()),
+        (b'{"extensions": [1]}', ("1",)),
+    ],
+)
+def test_extensions_are_those_that_nsqd_names(answer: bytes, extensions: tuple[str, ...]) -> None:
+    assert read_terms(answer).extensions == extensions
