@@ -16,7 +16,8 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.conftest import StartNsqd
-from tests.support.process import Nsqd
+from tests.support.buried import buried_on_disk
+from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -80,6 +81,26 @@ def test_a_client_gets_all_that_it_publishes(start_nsqd: StartNsqd, peer: str) -
     assert channel["message_count"] == len(what["expected"])
     left = [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "timeout_count", "requeue_count")]
     assert left == [0, 0, 0, 0, 100]
+
+
+@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+def test_what_a_handler_always_fails_at_is_buried_in_the_end(start_nsqd: StartNsqd, tmp_path: Path, peer: str) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[[policy]]\nmax_attempts = 5\n")
+    nsqd = start_nsqd(f"policy-file={policy}")
+    bodies = {"plain": [f"plain-{number}" for number in range(100)], "fails": [f"fails-{it}" for it in range(300)]}
+    mixed = [body for pair in zip(bodies["plain"], bodies["fails"], strict=False) for body in pair]
+    rest = bodies["fails"][100:]
+    what = {"pub": mixed, "mpub": [rest], "dpub": [], "expected": mixed + rest, "most_attempts": 5}
+    arrivals: dict[str, list[int]] = defaultdict(list)
+    for body, attempts, _ in run(peer, nsqd, what):
+        arrivals[body].append(attempts)
+
+    assert arrivals == {body: [1, 2, 3, 4, 5] if body.startswith("fails") else [1] for body in mixed + rest}
+    buried = eventually(lambda: len(it := buried_on_disk(nsqd.data_path, peer, "channel")) == 300 and it)
+    assert {(it.attempts, it.note.reason) for it in buried} == {(5, "5 attempts, the last one requeued")}
+    channel = nsqd.channel(peer, "channel")
+    assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "requeue_count")] == [0, 0, 0, 1500]
 
 
 def test_the_lock_file_names_no_place_to_download_from() -> None:

@@ -107,6 +107,8 @@ def test_who_was_told_ok_finds_the_new_topic_by_nsqlookupd(cluster: Cluster) -> 
 def test_a_new_topic_is_visible_everywhere_within_a_second(cluster: Cluster) -> None:
     cluster.start()
     eventually(lambda: all(len(it.get("/nodes")["producers"]) == 3 for it in cluster.lookupds), LIMIT)
+    for lookupd in cluster.lookupds:
+        assert [node["extensions"] for node in lookupd.get("/nodes")["producers"]] == [["bury"]] * 3
     for node in cluster.nodes:
         node.connect().publish("t", b"x")
     took(lambda: cluster.sees("t", cluster.ports), "a new topic is at every nsqlookupd after")

@@ -18,12 +18,15 @@ began = time.monotonic()
 
 
 async def handle(message: Any) -> bool:
-    """Return whether the message is finished."""
+    """Return whether the message will not come again."""
     body = message.body.decode()
     arrived.append((body, message.attempts, time.monotonic() - began))
     if body.startswith("requeue") and message.attempts == 1:
         await message.req(100)
         return False
+    if body.startswith("fails"):
+        await message.req(0)
+        return bool(message.attempts == plan["most_attempts"])
     if body.startswith("touch"):
         await asyncio.sleep(plan["touch_after"])
         await message.touch()

@@ -41,6 +41,10 @@ def handle(consumer: Any, message: Any) -> None:
     message.enable_async()
     if body.startswith("requeue") and message.attempts == 1:
         message.requeue(100, backoff=False)
+    elif body.startswith("fails"):
+        message.requeue(0, backoff=False)
+        if message.attempts == plan["most_attempts"]:
+            is_done_with(body)
     elif body.startswith("touch"):
         gevent.spawn_later(plan["touch_after"], message.touch)
         gevent.spawn_later(plan["finish_after"], finish, message)
@@ -50,7 +54,11 @@ def handle(consumer: Any, message: Any) -> None:
 
 def finish(message: Any) -> None:
     message.finish()
-    left.discard(message.body.decode())
+    is_done_with(message.body.decode())
+
+
+def is_done_with(body: str) -> None:
+    left.discard(body)
     if not left:
         done.set()
 
@@ -77,7 +85,7 @@ for body in plan["dpub"]:
     producer.publish(topic, body.encode(), defer=plan["delay_ms"])
     answered()
 done.wait(30)
-gevent.sleep(0.1)  # until the last FIN is sent
+gevent.sleep(0.1)  # until the last answer is sent
 consumer.close()
 producer.close_stream() if is_special else producer.close()
 json.dump(arrived, sys.stdout)

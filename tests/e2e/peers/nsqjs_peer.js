@@ -29,8 +29,12 @@ writer.on('error', fail)
 
 const finish = (message) => {
   message.finish()
-  left.delete(message.body.toString())
-  // The last FIN is still to be sent.
+  isDoneWith(message.body.toString())
+}
+
+const isDoneWith = (body) => {
+  left.delete(body)
+  // The last answer is still to be sent.
   if (left.size === 0) setTimeout(end, 100)
 }
 
@@ -45,6 +49,9 @@ reader.on('message', (message) => {
   arrived.push([body, message.attempts, (performance.now() - began) / 1000])
   if (body.startsWith('requeue') && message.attempts === 1) {
     message.requeue(100, false)
+  } else if (body.startsWith('fails')) {
+    message.requeue(0, false)
+    if (message.attempts === plan.most_attempts) isDoneWith(body)
   } else if (body.startsWith('touch')) {
     setTimeout(() => message.touch(), plan.touch_after * 1000)
     setTimeout(() => finish(message), plan.finish_after * 1000)

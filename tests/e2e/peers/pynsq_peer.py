@@ -24,6 +24,10 @@ def handle(message: Any) -> bool:
     arrived.append((body, message.attempts, time.monotonic() - began))
     if body.startswith("requeue") and message.attempts == 1:
         message.requeue(time_ms=100, backoff=False)
+    elif body.startswith("fails"):
+        message.requeue(time_ms=0, backoff=False)
+        if message.attempts == plan["most_attempts"]:
+            is_done_with(body)
     elif body.startswith("touch"):
         IOLoop.current().call_later(plan["touch_after"], message.touch)
         IOLoop.current().call_later(plan["finish_after"], finish, message)
@@ -34,9 +38,13 @@ def handle(message: Any) -> bool:
 
 def finish(message: Any) -> None:
     message.finish()
-    left.discard(message.body.decode())
+    is_done_with(message.body.decode())
+
+
+def is_done_with(body: str) -> None:
+    left.discard(body)
     if not left:
-        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # until the last FIN is sent
+        IOLoop.current().call_later(0.1, IOLoop.current().stop)  # until the last answer is sent
 
 
 def check(connection: Any, answer: Any) -> None:
