@@ -62,6 +62,10 @@ class ChannelSnapshot:
     in_flight_count: int
     deferred_count: int
     buried_count: int = 0
+    bury_count: int = 0  # messages that were buried since the start, as those of the next two
+    kick_count: int = 0
+    discard_count: int = 0
+    paused_why: str = ""  # if it was not a person who has paused it
     policy_counts: Mapping[str, int] = field(default_factory=dict)  # by cause: what the policy did to messages
     message_count: int
     zone_local_msg_count: int = 0

@@ -18,6 +18,7 @@ from nsqd.http.access import (
     Endpoint,
 )
 from nsqd.http.backlog import BacklogEndpoints
+from nsqd.http.buried import BuriedEndpoints
 from nsqd.http.calls import Calls
 from nsqd.http.changes import Changes
 from nsqd.http.channels import ChannelEndpoints
@@ -84,6 +85,7 @@ def make_app(
         topics=TopicEndpoints(calls),
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
+        buried=BuriedEndpoints(calls),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=Changes(time_ns),
@@ -111,6 +113,7 @@ class _Handlers(NamedTuple):
     topics: TopicEndpoints
     channels: ChannelEndpoints
     backlogs: BacklogEndpoints
+    buried: BuriedEndpoints
     config: ConfigEndpoints
     policy: PolicyEndpoints
     changes: Changes
@@ -141,6 +144,11 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("GET", "/channel/state", it.backlogs.state, access=READ_TOPIC),
         Endpoint("POST", "/channel/restore", it.backlogs.restore, access=OPERATE_TOPIC, change="restore_channel"),
         Endpoint("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
+        Endpoint("GET", "/channel/buried", it.buried.show, access=READ_TOPIC),
+        Endpoint("GET", "/channel/jobs", it.buried.jobs, access=READ_TOPIC, logged=False),
+        Endpoint("POST", "/channel/kick", it.buried.kick, access=OPERATE_TOPIC, change="kick"),
+        Endpoint("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
+        Endpoint("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
         Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
         Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
         Endpoint("GET", "/config/policy", it.policy.show, access=READ_TOPIC),

@@ -71,6 +71,7 @@ class BacklogEndpoints:
                 "finished": backlog.finished,
                 "requeued": backlog.requeued,
                 "deferred": backlog.deferred,
+                **({"buried": backlog.buried} if backlog.buried else {}),
                 "paused": paused,
                 "count": backlog.count,
                 "retention": {"kept": bool(time or size), "time": time / _NANOSECONDS, "bytes": size},
@@ -186,8 +187,9 @@ def _backlog_in(found: Mapping[str, Any]) -> Backlog:
         finished=[(it[0], it[1]) for it in _entries(found, "finished", (end, end))],
         requeued=[(it[0], it[1]) for it in _entries(found, "requeued", (end - 1, _MOST_ATTEMPTS))],
         deferred=[(it[0], it[1], it[2]) for it in _entries(found, "deferred", (end - 1, _MOST_ATTEMPTS, _LATEST))],
+        buried=[(it[0], it[1]) for it in _entries(found, "buried", (end, end))] if "buried" in found else (),
     )
-    if len(backlog.finished) + len(backlog.requeued) + len(backlog.deferred) > MOST:
+    if len(backlog.finished) + len(backlog.requeued) + len(backlog.deferred) + len(backlog.buried) > MOST:
         raise BadDocument(f"more than {MOST} ranges and exceptions")
     _check_consistent(backlog)
     return backlog
@@ -219,10 +221,15 @@ def _check_consistent(backlog: Backlog) -> None:
         raise BadDocument("finished: expected ranges between next and end")
     if any(end > start for (_, end), (start, _) in pairwise(ranges)):
         raise BadDocument("finished: expected ascending ranges that do not overlap")
+    buried = backlog.buried
+    if any(start >= end for start, end in buried) or any(end > start for (_, end), (start, _) in pairwise(buried)):
+        raise BadDocument("buried: expected ascending ranges that do not overlap")
     exceptions = backlog.exceptions()
     if len(set(exceptions)) < len(exceptions):
         raise BadDocument("requeued, deferred: a message is there twice")
     if any(is_in(sequence, ranges) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in finished")
+    if any(is_in(sequence, buried) for sequence in exceptions):
+        raise BadDocument("requeued, deferred: a message is also in buried")
     if any(not due for _, _, due in backlog.deferred):
         raise BadDocument("deferred: expected a time")

@@ -62,6 +62,10 @@ def _channel(channel: ChannelSnapshot) -> Object:
         "paused": channel.paused,
         "e2e_processing_latency": _latency(channel.e2e_processing_latency),
     }
+    if channel.buried_count:
+        described["buried_count"] = channel.buried_count
+    if channel.paused_why:
+        described["paused_why"] = channel.paused_why
     if channel.policy_counts:
         described["policy_counts"] = dict(channel.policy_counts)
     if channel.oldest_timestamp is not None:

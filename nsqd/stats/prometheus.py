@@ -31,12 +31,16 @@ _CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]]
     ("messages", "Messages that the channel got.", lambda it: it.message_count),
     ("requeues", "Messages that consumers put back.", lambda it: it.requeue_count),
     ("timeouts", "Messages that were not finished in time.", lambda it: it.timeout_count),
+    ("burials", "Messages that were buried.", lambda it: it.bury_count),
+    ("kicks", "Buried messages that were given back to the channel.", lambda it: it.kick_count),
+    ("discards", "Buried messages that were discarded.", lambda it: it.discard_count),
 )
 _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
     ("depth", "Messages that wait for a consumer.", lambda it: it.depth),
     ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
     ("in_flight", "Messages that consumers work on.", lambda it: it.in_flight_count),
     ("deferred", "Messages that wait for their time.", lambda it: it.deferred_count),
+    ("buried", "Messages that are buried: they wait for a person.", lambda it: it.buried_count),
     ("clients", "Consumers.", lambda it: it.client_count),
     ("paused", "1 while the channel is paused.", lambda it: int(it.paused)),
 )

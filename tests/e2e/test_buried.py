@@ -1,0 +1,91 @@
+"""Buried messages of a real nsqd: through a kill -9, listed, kicked at a rate, discarded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd, eventually
+
+pytestmark = pytest.mark.e2e
+
+CHANNEL = "topic=t&channel=c"
+COUNT = 50
+
+
+@pytest.fixture
+def nsqd(start_nsqd: StartNsqd, tmp_path: Path) -> Nsqd:
+    """Return a broker that has buried 50 messages of channel c, after one attempt each; channel d has got them too."""
+    file = tmp_path / "policy.toml"
+    file.write_text('[[policy]]\nchannel = "c"\nmax_attempts = 1\n')
+    nsqd = start_nsqd(f"policy-file={file}")
+    nsqd.post("/topic/create?topic=t")
+    for channel in "cd":
+        nsqd.post(f"/channel/create?topic=t&channel={channel}")
+    nsqd.connect().publish("t", *[b"%d" % number for number in range(COUNT)])
+    client = nsqd.connect()
+    client.subscribe("t", "c", ready=COUNT)
+    for message in client.messages(COUNT):
+        client.send(b"REQ %b 0\n" % message.id)
+    assert eventually(lambda: nsqd.channel("t").get("buried_count") == COUNT)
+    client.close()
+    return nsqd
+
+
+def listed(nsqd: Nsqd, more: str = "") -> list[Any]:
+    answer = nsqd.http("GET", f"/channel/buried?{CHANNEL}{more}")
+    assert answer.status == 200, answer
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def kill(nsqd: Nsqd) -> None:
+    nsqd.kill()
+    nsqd.start()
+
+
+def test_what_is_buried_outlives_kill_9_and_comes_back_when_it_is_kicked(nsqd: Nsqd) -> None:
+    before = listed(nsqd)
+    assert [it["body"] for it in before] == [f"{number}" for number in range(COUNT)]
+    assert {it["reason"] for it in before} == {"1 attempts, the last one requeued"}
+    kill(nsqd)
+    assert listed(nsqd) == before
+    answer = nsqd.http("POST", f"/channel/kick?{CHANNEL}")
+    assert answer.json == {"kicked": COUNT, "job": None}
+    kill(nsqd)
+    client = nsqd.connect()
+    client.subscribe("t", "c", ready=COUNT)
+    messages = client.messages(COUNT)
+    client.finish(*messages)
+    assert sorted(message.id.decode() for message in messages) == sorted(it["id"] for it in before)
+    assert {message.attempts for message in messages} == {1}
+    assert nsqd.channel("t", "d")["depth"] == COUNT  # nothing came twice here
+
+
+def test_a_kick_at_a_rate_goes_on_after_kill_9(nsqd: Nsqd) -> None:
+    answer = nsqd.http("POST", f"/channel/kick?{CHANNEL}&rate=20")
+    assert answer.json["job"]["rate"] == 20
+    assert eventually(lambda: nsqd.channel("t")["depth"] >= 5)
+    kill(nsqd)
+    assert eventually(lambda: nsqd.channel("t")["depth"] == COUNT)
+    found = nsqd.http("GET", f"/channel/jobs?{CHANNEL}").json["jobs"]
+    assert eventually(lambda: nsqd.http("GET", f"/channel/jobs?{CHANNEL}").json["jobs"][0]["ended_at"]), found
+    assert listed(nsqd) == []
+
+
+def test_what_is_discarded_stays_away(nsqd: Nsqd) -> None:
+    answer = nsqd.http("POST", f"/channel/discard?{CHANNEL}&limit=30")
+    assert answer.json == {"discarded": 30, "job": None}
+    last = nsqd.http("GET", "/changes").json["changes"][-1]
+    assert (last["what"], last["topic"], last["channel"], last["detail"]) == ("discard", "t", "c", "limit=30")
+    kill(nsqd)
+    assert [it["body"] for it in listed(nsqd)] == [f"{number}" for number in range(30, COUNT)]
+    assert nsqd.channel("t")["depth"] == 0
+
+
+def test_bodies_come_from_the_disk_as_well(nsqd: Nsqd) -> None:
+    kill(nsqd)
+    assert [it["body"] for it in listed(nsqd, "&after=39")] == [f"{number}" for number in range(40, COUNT)]
