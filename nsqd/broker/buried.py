@@ -138,9 +138,12 @@ class Buried:
         return [place for place, packed in self._entries.items() if packed >> shift & _ID_MASK in wanted]
 
     def from_place(self, sequence: int) -> Iterator[Burial]:
-        """Yield what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
-        for place in self._sequences_from(sequence):
-            if (burial := self.get(place)) is not None:
+        """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
+        return self._still_buried(self._sequences_from(sequence))
+
+    def _still_buried(self, sequences: Iterable[int]) -> Iterator[Burial]:
+        for sequence in sequences:
+            if (burial := self.get(sequence)) is not None:
                 yield burial
 
     def _sequences_from(self, sequence: int) -> list[int]:

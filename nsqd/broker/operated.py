@@ -128,14 +128,15 @@ class Operated(Places):
     def restore_backlog(self, backlog: Backlog) -> Restored:
         """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
 
-        What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and was
-        kicked since waits as it does now. What the log no longer has is left out.
+        What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and waits
+        now, because it was kicked or the channel was moved back, still waits. What the log no longer has is left out.
         """
         assert self.kept is None, "what is ephemeral has no past"
         self.record_progress()
         end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
         held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
         kicked = [it for it in self._all_waiting() if it[0] not in held and is_in(it[0], backlog.buried)]
+        kicked += [(sequence, 0, 0) for sequence in self._ahead_among(backlog.buried)]
         requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
         deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
         requeued = [it for it in requeued if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
@@ -161,6 +162,12 @@ class Operated(Places):
         lies_buried += sum(sequence < backlog.next and sequence in buried for sequence in backlog.exceptions())
         restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
         return Restored(restored, backlog.count - restored)
+
+    def _ahead_among(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
+        """Return the messages of these ranges that the cursor is going to meet."""
+        skips = list(self.skips)
+        ahead = [range(start, end) for start, end in from_place(ranges, self.cursor)]
+        return [sequence for sequences in ahead for sequence in sequences if not is_in(sequence, skips)]
 
     def _replace_before(self, end: int, cursor: int, skipped: list[tuple[int, int]]) -> None:
         """Move the cursor, and replace the skip ranges before `end`. What it has passed behind `end` stays passed."""
@@ -208,6 +215,7 @@ class Operated(Places):
         self._furthest = max(self._furthest, self.cursor)
         self.cursor = self._saved_cursor = cursor
         self.alarm = inf
+        self._come_back(self.burials.next_step)  # a job goes on
         for consumer in self.consumers:
             consumer.in_flight = 0
         self._work.changed[self] = None  # the log may be able to remove something

@@ -120,6 +120,8 @@ class ChannelModel:
             if sequence not in kept:
                 entry.place, entry.forgotten = Place.DONE, True
         self.entries.update((entry.sequence, entry) for entry in restored if entry.sequence not in kept)
+        for sequence in kicked:
+            self.entries[sequence].any_order = True
         self.last_first = -1
 
     def redeliver(self, sequences: list[int]) -> list[int]:

@@ -193,6 +193,19 @@ def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
     assert comes(node) == [(b"a", 1), (b"d", 1)]
 
 
+def test_one_that_waits_again_because_the_channel_was_moved_back_is_left_as_well() -> None:
+    node = node_with_two_buried()
+    backlog = channel_of(node).backlog(100)
+    assert backlog is not None
+    take(node, "kick", 0)
+    channel_of(node).seek(0)
+    result = channel_of(node).restore_backlog(backlog)
+    node.turn()
+    assert result == (1, 0)
+    node.crash()
+    assert comes(node) == [(b"a", 1), (b"d", 1)]
+
+
 def test_what_is_buried_keeps_its_place_in_the_log() -> None:
     node = node_with_two_buried()
     consumer = node.consumer(ready=5)
@@ -311,6 +324,30 @@ def test_a_job_goes_on_by_itself_at_its_rate() -> None:
     assert burials.job is None
     assert burials.ended is not None
     assert (burials.ended.done, burials.ended.who) == (40, "ana")
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_job_goes_on_when_the_channel_is_emptied_or_moved(moved: bool) -> None:
+    node = node_with_many_buried(40)
+    begin(node, rate=10)
+    if moved:
+        channel_of(node).seek(0)
+    else:
+        channel_of(node).empty()
+    node.turn()
+    node.pass_time(1.0)
+    assert (node.channel().depth, node.channel().buried_count) == (10, 30)
+
+
+def test_a_job_leaves_what_is_buried_after_it_began_even_within_the_same_millisecond() -> None:
+    node = node_with(b"a")
+    consumer = node.consumer(ready=1)
+    (a,) = consumer.messages()
+    channel_of(node).begin_job("kick", Selection(LATER), rate=10, who="ana")
+    bury(node, consumer, a.id)
+    node.pass_time(1.0)
+    assert channel_of(node).burials.job is None
+    assert node.channel().buried_count == 1
 
 
 def test_a_job_goes_on_after_a_crash_where_it_was() -> None:
