@@ -37,6 +37,8 @@ def main() -> int:
     plan = PLANS[arguments.command]
     if arguments.without_fdatasync:
         plan = replace(plan, fails=False, syncs_files=False)
+    if arguments.without_buries:
+        plan = replace(plan, buries=False)
     return simulate(
         arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
     )
@@ -64,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--verbose", action="store_true", help="print everything that happens, each call of the disk too"
         )
+        text = "no message fails for good: the lives that seeds had before nsqd could bury messages"
+        command.add_argument("--without-buries", action="store_true", help=text)
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)
@@ -100,7 +104,7 @@ def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
         counts += outcome.counts
         if outcome.error:
             failed += 1
-            say(f"seed {seed}: {outcome.error}\n    {command_for(name, seed)}")
+            say(f"seed {seed}: {outcome.error}\n    {command_for(name, seed, plan)}")
         if done % 500 == 0:
             say(f"{done} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))

@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
+from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel
 from nsqd.broker.topic import Topic
 from nsqd.log.record import decode_batch, decode_header
 from nsqd.log.segment import Walk
 from nsqd.log.topic_log import DiskLog
+from tests.faults.burying import BuriedModel, JobModel
 from tests.faults.disk import Crash, SimulatedDisk
+from tests.faults.promise import Marks, Violation
 
 ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 @dataclass(slots=True)
@@ -49,28 +49,34 @@ class Due:
     outlived: bool = False  # nsqd was restarted since: wall time counts
 
 
+class Known(NamedTuple):
+    """How many attempts a message had after an action."""
+
+    attempts: int
+    number: int
+    lazily: bool  # the journal may record it later
+
+
 @dataclass(slots=True)
 class Owed:
     """A message that a channel has to deliver."""
 
     attempts: int = 0
-    history: list[tuple[int, int]] = field(default_factory=list)  # (attempts, number of the action)
+    history: list[Known] = field(default_factory=list)
     due: Due | None = None
     held_until: float = -inf  # in flight until this true time
     since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
+    kicked: int = 0  # the number of the kick that made its attempts begin anew; 0: none
+
+    def note_attempts(self, attempts: int, number: int, *, lazily: bool) -> None:
+        self.attempts = attempts
+        self.history.append(Known(attempts, number, lazily))
 
 
 class Gone(NamedTuple):
     number: int
     owed: Owed
     lazily: bool  # finished by FIN, which the journal may record later
-
-
-class Marks(NamedTuple):
-    """What the journal certainly has: everything up to `urgent`, but FINs and first deliveries only up to `lazy`."""
-
-    urgent: int
-    lazy: int
 
 
 @dataclass(slots=True)
@@ -82,6 +88,8 @@ class ChannelModel:
     sought: int = 0  # the number of its last seek or restore
     owed: dict[int, Owed] = field(default_factory=dict)
     gone: dict[int, Gone] = field(default_factory=dict)
+    buried: BuriedModel = field(default_factory=BuriedModel)
+    before_burial: dict[int, Owed] = field(default_factory=dict)  # what was owed of each message that is buried
 
 
 @dataclass(slots=True)
@@ -115,6 +123,7 @@ class Ledger:
 
     def __init__(self, may_drop: Collection[str] = ()) -> None:
         self.may_drop = may_drop
+        self.most_attempts: int | None = None  # what the policy allows
         self.number = 0
         self.written = self.synced = Marks(0, 0)
         self.topics: dict[str, TopicModel] = {}
@@ -197,20 +206,23 @@ class Ledger:
         before = channel.owed
         channel.owed = {s: owed for s, owed in before.items() if s >= topic.handed_over}
         for sequence in range(cursor, topic.handed_over):
+            if sequence in channel.buried.held:
+                continue
             since = before[sequence].since if sequence in before else number
             channel.owed[sequence] = Owed(since=since, due=self.due_by_publication(topic, sequence))
         for sequence in before.keys() - channel.owed.keys():
             channel.gone[sequence] = Gone(number, before[sequence], False)
 
     def channel_restored(self, channel: ChannelModel, restored: Mapping[int, Owed], end: int, held: set[int]) -> None:
-        """Note that exactly these messages before `end` are owed, besides those in flight (`held`)."""
+        """Note that exactly these messages before `end` are owed, besides those that stay as they are (`held`)."""
         number = channel.sought = self._next()
         before = channel.owed
         channel.owed = {s: owed for s, owed in before.items() if s >= end or s in held}
         for sequence, owed in restored.items():
-            if sequence not in channel.owed:
+            if sequence not in channel.owed and sequence not in channel.buried.held:
                 since = before[sequence].since if sequence in before else number
-                channel.owed[sequence] = replace(owed, history=[(owed.attempts, number)], since=since)
+                history = [Known(owed.attempts, number, lazily=owed.attempts == 1)]
+                channel.owed[sequence] = replace(owed, history=history, since=since)
         for sequence in before.keys() - channel.owed.keys():
             channel.gone[sequence] = Gone(number, before[sequence], False)
 
@@ -306,8 +318,9 @@ class Ledger:
             raise Violation(f"{place} is delivered {owed.due.at - now:.3f} seconds early")
         if attempts != owed.attempts + 1:
             raise Violation(f"{place} is delivered with attempts {attempts} after {owed.attempts}")
-        owed.attempts = attempts
-        owed.history.append((attempts, self._next()))
+        if self.most_attempts is not None and owed.attempts >= self.most_attempts:
+            raise Violation(f"{place} is delivered with attempts {attempts}, {self.most_attempts} is the limit")
+        owed.note_attempts(attempts, self._next(), lazily=attempts == 1)
         owed.held_until, owed.due = held_until, None
         self.delivered += 1
         self.redelivered += attempts > 1
@@ -319,10 +332,62 @@ class Ledger:
     def finished(self, channel: ChannelModel, sequence: int) -> None:
         channel.gone[sequence] = Gone(self._next(), channel.owed.pop(sequence), True)
 
-    def requeued(self, channel: ChannelModel, sequence: int, delay: float, now: float, forward: float) -> None:
+    def requeued(
+        self, channel: ChannelModel, sequence: int, delay: float, now: float, forward: float, *, counts: bool = True
+    ) -> None:
         owed = channel.owed[sequence]
         owed.held_until = -inf
-        owed.due = Due(now + delay, forward, self._next(), is_publication=False) if delay else None
+        number = self._next()
+        owed.due = Due(now + delay, forward, number, is_publication=False) if delay else None
+        if not counts:
+            owed.note_attempts(owed.attempts - 1, number, lazily=False)
+
+    # Messages that fail
+
+    def was_buried(self, channel: ChannelModel, burial: Burial) -> None:
+        owed = channel.owed.pop(burial.sequence)
+        if burial.attempts != owed.attempts:
+            raise Violation(f"{channel.name}: {burial} has other attempts, {owed.attempts} is right")
+        owed.held_until, owed.due = -inf, None
+        channel.before_burial[burial.sequence] = owed
+        channel.buried.add(burial, self._next())
+
+    def was_taken(self, channel: ChannelModel, verb: Verb, sequence: int) -> None:
+        """Note that a buried message was kicked or discarded."""
+        number, owed = self._next(), channel.before_burial.pop(sequence)
+        channel.buried.remove(sequence, number)
+        if verb == "kick":
+            channel.owed[sequence] = Owed(since=owed.since, kicked=number)
+        else:
+            channel.gone[sequence] = Gone(number, owed, False)
+
+    def job_begun(self, channel: ChannelModel, verb: Verb, selection: Selection) -> None:
+        channel.buried.job = JobModel(verb, selection, self._next())
+
+    def job_stopped(self, channel: ChannelModel) -> None:
+        channel.buried.stop_job(self._next())
+
+    def observe_burials(self, topic: TopicModel, channel: ChannelModel, real: Channel, now: float) -> None:
+        """Note what nobody has asked for in this turn: messages that a policy has buried, or that a job has taken."""
+        place, found = f"{topic.name}/{channel.name}", real.burials.buried
+        for burial in found.from_place(0):
+            if burial.sequence in channel.buried.held:
+                continue
+            owed = channel.owed.get(burial.sequence)
+            if owed is None or self.most_attempts is None or owed.attempts < self.most_attempts:
+                raise Violation(f"{place}: {burial} is buried, and nobody knows why")
+            if now < owed.held_until:
+                raise Violation(f"{place}: {burial} is buried while it is in flight")
+            self.was_buried(channel, burial)
+        for sequence in [sequence for sequence in channel.buried.held if sequence not in found]:
+            for verb in ("kick", "discard"):
+                if channel.buried.job_takes(sequence, verb):
+                    self.was_taken(channel, verb, sequence)
+                    break
+            else:
+                raise Violation(f"{place}: message {sequence} was buried, and is not any more")
+        if channel.buried.job is not None or real.burials.job is not None:
+            channel.buried.check_job(real.burials.job, place, self._next())
 
     # What is on disk
 
@@ -334,6 +399,7 @@ class Ledger:
         for topic in self.topics.values():
             log = broker.topics[topic.name].log
             assert isinstance(log, DiskLog)
+            self._observe_breakers(topic, broker.topics[topic.name])
             topic.first = max(topic.first, log.first)
             topic.has_identity = not log._fault.identity_is_unsaved
             if written:
@@ -344,6 +410,12 @@ class Ledger:
                     if sequence in topic.messages and sequence not in topic.vague:
                         seen[sequence] = topic.messages[sequence]
                 topic.synced_tail = log.synced_tail
+
+    def _observe_breakers(self, topic: TopicModel, real: Topic) -> None:
+        """Note channels that have paused themselves, which may happen in the middle of a turn with deliveries."""
+        for name, channel in topic.channels.items():
+            if not is_ephemeral(name) and real.channels[name].paused_why and not channel.paused:
+                self.pause_channel(channel, True)
 
     def forget_ids(self) -> None:
         """Forget these ids, which could not be reserved, so they may come again."""
@@ -383,6 +455,16 @@ class Ledger:
             raise Violation(
                 f"{topic.name}/{channel.name}: owes {sorted(owed - topic.vague)}, has {sorted(places)}: differ in {sorted(wrong)}"
             )
+        buried = [burial.sequence for burial in real.burials.buried.from_place(0)]
+        wrong = (channel.buried.held.keys() ^ set(buried)) - topic.vague
+        if wrong or len(buried) != len(real.burials.buried):
+            held = sorted(channel.buried.held)
+            raise Violation(f"{topic.name}/{channel.name}: buried are {buried}, {held} is right: {sorted(wrong)}")
+        for sequence in set(buried) - topic.vague:
+            if real.topic.log.next_readable(sequence) != sequence or real.low_water() > sequence:
+                raise Violation(f"{topic.name}/{channel.name}: message {sequence} is buried, and may go with the log")
+        if real.alarm > real.burials.next_step:
+            raise Violation(f"{topic.name}/{channel.name}: nobody is going to do the next step of the job")
         counted = real.depth + len(real.in_flight) + len(real.deferred)
         if counted != len(places):
             raise Violation(f"{topic.name}/{channel.name}: counts {counted}, has {len(places)}")
@@ -499,6 +581,7 @@ class _Comparison:
         self.crash = crash
         self.doubted = doubted  # because of damage in the journal, everything from here on is redelivered
         self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
+        self.was_vague = topic.vague
         self.needed = required(topic, crash)
 
     def run(self, disk: SimulatedDisk) -> None:
@@ -570,28 +653,54 @@ class _Comparison:
         place = f"{topic.name}/{channel.name}"
         places = dict(_places(topic.name, found))
         places.update((sequence, 0) for sequence in range(real.handed_over, real.log.tail))
-        for sequence, owed in channel.owed.items():
-            if owed.since > self.marks.urgent:
+        buried = {burial.sequence: burial for burial in found.burials.buried.from_place(0)}
+        for sequence, owed in [*channel.owed.items(), *channel.before_burial.items()]:
+            if owed.since > self.marks.urgent or channel.buried.job_takes(sequence, "discard"):
                 continue  # the seek may be lost
-            survived = sequence in self.before and topic.messages.get(sequence) == self.before[sequence]
-            if survived and sequence not in places:
+            if self._survived(sequence) and sequence not in places and sequence not in buried:
                 raise Violation(f"{place}: message {sequence} was not finished, and will not be delivered")
             if sequence in self.needed and sequence < first and sequence not in topic.messages:
                 raise Violation(f"{place}: message {sequence} was not finished, and its segment is gone")
+        self._compare_buried(channel, buried, place)
         self._compare_what_came_back(channel, places.keys(), place)
         if channel.paused != found.paused:
-            if max(channel.paused_since, channel.created) <= self.marks.urgent:
+            is_by_policy = bool(found.paused_why)  # in a turn that has not ended
+            if max(channel.paused_since, channel.created) <= self.marks.urgent and not is_by_policy:
                 raise Violation(f"{place}: the pause is {found.paused}")
             channel.paused = found.paused
         channel.owed = {
             sequence: self._owed(channel, sequence, attempts, place) for sequence, attempts in places.items()
         }
+        number = self.ledger.number
         channel.gone = {
-            sequence: gone._replace(number=self.ledger.number)
+            sequence: gone._replace(number=number)
             for sequence, gone in channel.gone.items()
-            if sequence not in places and sequence in topic.messages
+            if sequence not in places and sequence not in buried and sequence in topic.messages
         }
+        channel.before_burial = {
+            sequence: Owed(burial.attempts, [Known(burial.attempts, number, lazily=False)])
+            for sequence, burial in buried.items()
+        }
+        is_known = channel.created <= self.marks.urgent
+        marks, synced = (self.marks, self.ledger.synced) if is_known else (Marks(-1, -1), Marks(-1, -1))
+        channel.buried.adopt(
+            [*buried.values()], found.burials.job, place=place, marks=marks, synced=synced, number=number
+        )
         channel.created = channel.paused_since = channel.sought = self.ledger.number
+
+    def _survived(self, sequence: int) -> bool:
+        return sequence in self.before and self.topic.messages.get(sequence) == self.before[sequence]
+
+    def _compare_buried(self, channel: ChannelModel, buried: dict[int, Burial], place: str) -> None:
+        if channel.created > self.marks.urgent:
+            return  # only topology.json may have it, or an earlier channel of this name
+        for sequence in channel.buried.wrong(buried, self.marks, self.ledger.most_attempts):
+            if self._survived(sequence):
+                possible = channel.buried.possible(sequence, self.marks)
+                raise Violation(f"{place}: message {sequence} is {buried.get(sequence)}, {possible} is right")
+        for sequence in buried:
+            if not self._survived(sequence) and sequence not in self.was_vague and sequence in self.topic.messages:
+                raise Violation(f"{place}: message {sequence} is new, and is buried: {buried[sequence]}")
 
     def _compare_what_came_back(self, channel: ChannelModel, places: Collection[int], place: str) -> None:
         topic, marks = self.topic, self.marks
@@ -600,6 +709,8 @@ class _Comparison:
         for sequence in places:
             is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
             if sequence in channel.owed or is_new or sequence >= self.doubted:
+                continue
+            if sequence in channel.before_burial:
                 continue
             gone = channel.gone.get(sequence)
             if gone is None:
@@ -615,12 +726,15 @@ class _Comparison:
             before = None
         elif sequence in channel.owed:
             before = channel.owed[sequence]
+        elif sequence in channel.before_burial:
+            is_kicked = channel.buried.job_takes(sequence, "kick")
+            before = None if is_kicked else channel.before_burial[sequence]
         else:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
-        owed = Owed(attempts, [(attempts, self.ledger.number)])
+        owed = Owed(attempts, [Known(attempts, self.ledger.number, lazily=attempts == 1)])
         if before is not None:
             if (
-                max(channel.created, channel.sought, before.since) <= self.marks.urgent
+                max(channel.created, channel.sought, before.since, before.kicked) <= self.marks.urgent
             ):  # otherwise the earlier state may be back
                 self._compare_attempts(before, attempts, place, sequence)
             owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
@@ -631,12 +745,15 @@ class _Comparison:
         return owed
 
     def _compare_attempts(self, before: Owed, attempts: int, place: str, sequence: int) -> None:
-        if attempts > before.attempts + 1:  # the journal is written before the frames are sent
+        possible = [0]  # what the journal knew last, and all that came later
+        for known in before.history:
+            is_known = known.number <= (self.marks.lazy if known.lazily else self.marks.urgent)
+            possible = [known.attempts] if is_known else [*possible, known.attempts]
+        if attempts > max(possible) + 1:  # the journal is written before the frames are sent
             raise Violation(f"{place}: message {sequence} has attempts {attempts}, it had {before.attempts}")
-        known = [a for a, number in before.history if number <= (self.marks.urgent if a > 1 else self.marks.lazy)]
         is_read_again = attempts == 0 and sequence >= self.doubted
-        if attempts < max(known, default=0) and not is_read_again:
-            raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {max(known)}")
+        if attempts < min(possible) and not is_read_again:
+            raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {possible}")
 
     def _due_left(self, before: Owed, sequence: int) -> Due | None:
         due = before.due
@@ -667,7 +784,7 @@ def _places(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
     ahead = [(s, 0) for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
     deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
     for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
-        if sequence in found:
+        if sequence in found or sequence in channel.burials.buried:
             raise Violation(f"{topic}/{channel.name}: message {sequence} is in two places")
         found[sequence] = attempts
     return iter(found.items())

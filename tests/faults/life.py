@@ -15,8 +15,10 @@ from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
-from nsqd.broker.channel import Channel
+from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.rules import NO_CHANNEL_RULES, ChannelRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
@@ -25,8 +27,10 @@ from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import ROUNDING, ChannelModel, Due, Ledger, Marks, Owed, Published, TopicModel, Violation
+from tests.faults.ledger import ROUNDING, ChannelModel, Due, Ledger, Owed, Published, TopicModel
 from tests.faults.machine import Clock, Machine
+from tests.faults.promise import Marks, Violation
+from tests.support.given_rules import GivenRules
 from tests.support.log_settings import log_settings
 
 SMALL_JOURNAL: Final = {
@@ -111,6 +115,7 @@ class Life:
         self.settings = log_settings(ack=ack, **settings)
         self.ledger = Ledger(may_drop=[name for name, kept in self.settings.topic_retention.items() if kept])
         self.options = Options(max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.mem_queue_size)
+        self.rules = GivenRules()
         self.machine: Machine | None = None
         self.clients: list[Client] = []
         self.starts = 0
@@ -133,7 +138,7 @@ class Life:
     def start(self, crash: Crash) -> None:
         """Start, for the first time or after a crash. The ledger compares whether everything is there."""
         self.clock.restart(self.random)
-        machine = Machine(self.disk, self.clock, self.settings, self.options, self.random)
+        machine = Machine(self.disk, self.clock, self.settings, self.options, self.random, self.rules)
         self.machine = machine
         self.starts += 1
         machine.flush = self._flush
@@ -216,6 +221,7 @@ class Life:
     def _flush(self) -> None:
         """Send the frames: only now have clients seen them, and publishes of this turn have their answers."""
         self._settle_drafts()
+        self._observe_burials()
         for client in self.clients:
             pieces, client.outbox = client.outbox, []
             had_room = client.consumer.room > 0
@@ -280,7 +286,15 @@ class Life:
         if store.journal_error is None:
             self._journal_in_doubt = False
         self._observe_retention()
+        self._observe_burials()
         self.ledger.observe(self.running.broker, store.journal.waiting, written=not self._journal_in_doubt)
+
+    def _observe_burials(self) -> None:
+        for topic in self.ledger.topics.values():
+            real = self.running.broker.topics[topic.name]
+            for name, channel in topic.channels.items():
+                if not is_ephemeral(name) and name in real.channels:
+                    self.ledger.observe_burials(topic, channel, real.channels[name], self.clock.true)
 
     def _observe_retention(self) -> None:
         for topic in self.ledger.topics.values():
@@ -417,7 +431,9 @@ class Life:
             real.channel(noted.channel, cursor=cursor)
             self.ledger.channel_created(topic, noted.channel, self.clock.true, self.clock.forward, cursor=cursor)
         channel = real.channels[noted.channel]
+        owed_now = topic.channels[noted.channel].owed
         held = {sequence for sequence, _ in channel.in_flight.positions()}
+        held |= {sequence for sequence in owed_now if is_in(sequence, backlog.buried)}  # kicked since
         restored = self._owed_by(topic, backlog)
         result = channel.restore_backlog(backlog)
         self.note(f"  {result}")
@@ -445,7 +461,8 @@ class Life:
     def redeliver(self, topic: TopicModel, name: str, sequences: range) -> None:
         real, channel = self.running.broker.topics[topic.name], topic.channels[name]
         log = real.log
-        expected = [s for s in sequences if s not in channel.owed and log.next_readable(s) == s]
+        there = channel.owed.keys() | channel.buried.held.keys()
+        expected = [s for s in sequences if s not in there and log.next_readable(s) == s]
         result = real.channels[name].redeliver(sequences)
         self.note(f"redeliver {topic.name}/{name} {sequences}: {result}")
         if result.redelivered != len(expected) and not topic.vague.intersection(sequences):
@@ -540,14 +557,73 @@ class Life:
             if message_id not in failed:
                 self.ledger.finished(client.topic.channels[client.channel], sequence)
 
-    def requeue(self, client: Client, message_id: bytes, delay: float) -> None:
+    def requeue(self, client: Client, message_id: bytes, delay: float, *, counts: bool = True) -> None:
+        real, ledger = self._real_channel(client), self.ledger
+        now = self.running.broker.now
+        failure = real.requeue(client.consumer, message_id, int(delay * 1000), now, counts=counts)
+        free = "" if counts else " free"
+        self.note(f"client {client.number} requeues {message_id.decode()} for {delay}{free}: {failure!r}")
+        sequence = client.in_hand.pop(message_id)
+        if failure is not None:
+            return
+        channel = client.topic.channels[client.channel]
+        most = ledger.most_attempts
+        if not counts or most is None or channel.owed[sequence].attempts < most:
+            ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward, counts=counts)
+        elif real.kept is not None:
+            ledger.finished(channel, sequence)
+        else:
+            self._was_buried(client, sequence)
+
+    def bury(self, client: Client, message_id: bytes) -> None:
         real = self._real_channel(client)
-        failure = real.requeue(client.consumer, message_id, int(delay * 1000), self.running.broker.now)
-        self.note(f"client {client.number} requeues {message_id.decode()} for {delay}: {failure!r}")
+        reason = self.random.choice(("bad", "worse"))
+        failure = real.bury(client.consumer, message_id, reason, self.running.broker.now)
+        self.note(f"client {client.number} buries {message_id.decode()}, {reason}: {failure!r}")
+        if real.kept is not None:
+            assert failure == NOT_ON_DISK
+            return
         sequence = client.in_hand.pop(message_id)
         if failure is None:
-            channel = client.topic.channels[client.channel]
-            self.ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward)
+            self._was_buried(client, sequence)
+
+    def _was_buried(self, client: Client, sequence: int) -> None:
+        burial = self._real_channel(client).burials.buried.get(sequence)
+        if burial is None:
+            raise Violation(f"{client.topic.name}/{client.channel}: message {sequence} should be buried")
+        self.ledger.was_buried(client.topic.channels[client.channel], burial)
+
+    def take_buried(self, topic: TopicModel, name: str, verb: Verb, sequences: list[int]) -> None:
+        real, channel = self.running.broker.topics[topic.name].channels[name], topic.channels[name]
+        expected = [sequence for sequence in dict.fromkeys(sequences) if sequence in channel.buried.held]
+        taken = real.take_buried(verb, sequences)
+        self.note(f"{verb} {topic.name}/{name} {sequences}: {taken}")
+        if taken != len(expected):
+            raise Violation(f"{topic.name}/{name}: {verb} of {taken} messages, {expected} were buried")
+        for sequence in expected:
+            self.ledger.was_taken(channel, verb, sequence)
+
+    def begin_job(self, topic: TopicModel, name: str, verb: Verb, *, rate: float, reason: str, limit: int) -> None:
+        real = self.running.broker.topics[topic.name].channels[name]
+        if real.burials.job is not None:
+            return
+        selection = Selection(self.running.broker.timestamp // 1_000_000 + 1, reason, limit)
+        self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
+        self.ledger.job_begun(topic.channels[name], verb, selection)
+        real.begin_job(verb, selection, rate=rate, who="operator")
+        self._observe_burials()
+
+    def stop_job(self, topic: TopicModel, name: str) -> None:
+        self.note(f"stop the job of {topic.name}/{name}")
+        self.running.broker.topics[topic.name].channels[name].stop_job()
+        self.ledger.job_stopped(topic.channels[name])
+
+    def change_rules(self, rules: ChannelRules) -> None:
+        """Have these rules from now on, and in the next lives."""
+        self.note(f"rules: {rules.max_attempts} attempts, {rules.max_buried} buried")
+        self.rules.of_channels, self.ledger.most_attempts = rules, rules.max_attempts
+        if self.machine is not None:
+            self.machine.broker.rules_changed(list(self.machine.broker.topics))
 
     def touch(self, client: Client, message_id: bytes) -> None:
         real = self._real_channel(client)
@@ -586,8 +662,13 @@ class Life:
         self.disk.stop_at = None
         self.pass_time(5.0)  # the disk works again
         self._check_that_it_publishes()
+        self.change_rules(NO_CHANNEL_RULES)
         with self.turn():
             for topic in list(self.ledger.topics.values()):
+                for name, channel in topic.channels.items():
+                    if not is_ephemeral(name):
+                        self.stop_job(topic, name)
+                        self.take_buried(topic, name, "kick", list(channel.buried.held))
                 if not topic.channels:
                     self.create_channel(topic.name, "drain")
                 self.pause_topic(topic, False)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
-from nsqd.broker.rules import NO_RULES
+from nsqd.broker.rules import NO_RULES, Rules
 from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.committer import (
@@ -92,7 +92,13 @@ class Machine:
     """A machine, made anew for each start. `observe` is called after each turn and each step of a task."""
 
     def __init__(
-        self, disk: SimulatedDisk, clock: Clock, settings: LogSettings, options: Options, random: Random
+        self,
+        disk: SimulatedDisk,
+        clock: Clock,
+        settings: LogSettings,
+        options: Options,
+        random: Random,
+        rules: Rules = NO_RULES,
     ) -> None:
         self.disk = disk
         self.clock = clock
@@ -115,16 +121,16 @@ class Machine:
             clock_mark=clock.mark,
         )
         try:
-            self._start(options)
+            self._start(options, rules)
         except DataPathError:
             self.store.close()
             raise
 
-    def _start(self, options: Options) -> None:
+    def _start(self, options: Options, rules: Rules) -> None:
         store, clock = self.store, self.clock
         self.recovered = store.recover()
         self.broker = restored_broker(
-            store, self.recovered, options, NO_RULES, now=clock.monotonic(), timestamp=clock.wall()
+            store, self.recovered, options, rules, now=clock.monotonic(), timestamp=clock.wall()
         )
         self.broker.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())

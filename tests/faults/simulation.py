@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
+from nsqd.broker.burials import Verb
+from nsqd.broker.rules import ChannelRules
 from nsqd.log.retention import Retention
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import TopicModel, Violation
+from tests.faults.ledger import TopicModel
 from tests.faults.life import Client, Life, small_journal
+from tests.faults.promise import Violation
 
 TOPICS: Final = ("orders", "orders", "clicks", "scratch")
 CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")
@@ -62,6 +65,7 @@ class Plan:
     crashes: tuple[Crash, ...] = tuple(Crash)
     fails: bool = True
     syncs_files: bool = True
+    buries: bool = True  # messages that fail are buried, kicked and discarded
     history: bool = False  # with seeks, restored backlogs, redeliveries, retention, and a disk reserve
 
 
@@ -71,9 +75,10 @@ POWER_LOSS: Final = Plan(ack=Ack.SYNCED, crashes=tuple(crash for crash in Crash 
 HISTORY: Final = Plan(history=True)
 
 
-def command_for(name: str, seed: int) -> str:
+def command_for(name: str, seed: int, plan: Plan) -> str:
     """Return the command that repeats the life, with a trace."""
-    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose"
+    without = "" if plan.buries else " --without-buries"
+    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose{without}"
 
 
 def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = None) -> Outcome:
@@ -119,6 +124,8 @@ class Simulation:
         self.steps_of_the_clock = random.random() < 0.3
         self.fails = plan.fails and random.random() < 0.5
         self._crash_at_stop = Crash.KILL
+        if plan.buries:
+            self._change_rules()
 
     def _told(self, text: str) -> None:
         self._note(f"{self.life.clock.true:10.3f} {text}" if hasattr(self, "life") else text)
@@ -180,6 +187,8 @@ class Simulation:
             choices += [(3, self._fail), (2, self._fill_up), (6, self.life.disk.heal)]
         if self.plan.history:
             choices += [(2, self._use_up), (6, self._note_backlog)]
+        if self.plan.buries:
+            choices.append((1, self._change_rules))
         if self.steps_of_the_clock:
             choices.append((2, self._step_clock))
         weights, events = zip(*choices, strict=True)
@@ -205,6 +214,9 @@ class Simulation:
         ]
         if self.plan.history:
             choices += [(4, self._seek), (2, self._create_from), (4, self._restore), (3, self._redeliver)]
+        if self.plan.buries:
+            choices += [(5, self._bury), (2, self._requeue_free), (3, self._take_buried), (2, self._begin_job)]
+            choices.append((1, self._stop_job))
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
@@ -272,6 +284,54 @@ class Simulation:
         if (client := self._client()) is not None and client.in_hand:
             delay = self.random.choice((0.0, 0.0, *DELAYS))
             self.life.requeue(client, self.random.choice(sorted(client.in_hand)), delay)
+
+    def _requeue_free(self) -> None:
+        if (client := self._client()) is not None and client.in_hand:
+            delay = self.random.choice((0.0, *DELAYS))
+            self.life.requeue(client, self.random.choice(sorted(client.in_hand)), delay, counts=False)
+
+    def _bury(self) -> None:
+        if (client := self._client()) is not None and client.in_hand:
+            for message_id in self.random.sample(sorted(client.in_hand), self.random.randint(1, len(client.in_hand))):
+                self.life.bury(client, message_id)
+                self.counts["buried"] += 1
+
+    def _some_buried(self) -> tuple[TopicModel, str] | None:
+        """Return a channel, most of the time one with buried messages."""
+        found = [
+            (topic, name)
+            for topic in self.life.ledger.topics.values()
+            for name, channel in topic.channels.items()
+            if channel.buried.held
+        ]
+        return self.random.choice(found) if found and self.random.random() < 0.9 else self._some_lasting()
+
+    def _verb(self) -> Verb:
+        return "kick" if self.random.random() < 0.7 else "discard"
+
+    def _take_buried(self) -> None:
+        if (found := self._some_buried()) is not None:
+            topic, name = found
+            held = list(topic.channels[name].buried.held)
+            sequences = self.random.sample(held, self.random.randint(0, len(held)))
+            verb = self._verb()
+            self.life.take_buried(topic, name, verb, [*sequences, self.random.randint(0, topic.tail)])
+            self.counts[f"{verb}s"] += len(sequences)
+
+    def _begin_job(self) -> None:
+        if (found := self._some_buried()) is not None:
+            rate = self.random.choice((0.0, 0.1, 10.0))
+            reason, limit = self.random.choice(("", "", "bad", "attempts")), self.random.choice((0, 0, 2))
+            self.life.begin_job(*found, self._verb(), rate=rate, reason=reason, limit=limit)
+            self.counts["jobs"] += 1
+
+    def _stop_job(self) -> None:
+        if (found := self._some_lasting()) is not None:
+            self.life.stop_job(*found)
+
+    def _change_rules(self) -> None:
+        most = self.random.choice((None, None, 1, 2, 4))
+        self.life.change_rules(ChannelRules(max_attempts=most, max_buried=self.random.choice((None, None, None, 2))))
 
     def _touch(self) -> None:
         if (client := self._client()) is not None and client.in_hand:

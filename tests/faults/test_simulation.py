@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.faults import simulation
 from tests.faults.simulation import HISTORY, POWER_LOSS, Plan, command_for, run
+from tests.support.buried_bugs import BUGS
 
 SEEDS = 500
 HISTORY_SEEDS = 200
@@ -25,11 +28,18 @@ FOUND_POWER_LOSS = (
     2300460,
 )  # about what is read again after damage in the journal; a deletion that was lost
 
+# The same, since messages can be buried.
+FOUND_BURYING = (163, 261, 266, 277)  # a job that nobody went on with after the channel was emptied
+FOUND_BURYING_IN_HISTORY = (
+    *(63, 162, 586, 748),  # a job that took what was buried after it began; two things that the ledger did not know
+    *(174, 241, 786),  # kicked messages that a restored backlog dropped
+)
+
 
 def check(plan: Plan, seeds: range, name: str) -> None:
     for seed in seeds:
         outcome = run(seed, plan)
-        assert not outcome.error, f"{outcome.error}\n{command_for(name, seed)}\n" + "\n".join(outcome.trace[-40:])
+        assert not outcome.error, f"{outcome.error}\n{command_for(name, seed, plan)}\n" + "\n".join(outcome.trace[-40:])
 
 
 @pytest.mark.parametrize("part", range(5))
@@ -40,7 +50,17 @@ def test_random_lives(part: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_life_that_found_something(seed: int) -> None:
+    check(replace(simulation.ANYTHING, buries=False), range(seed, seed + 1), "simulate")
+
+
+@pytest.mark.parametrize("seed", FOUND_BURYING)
+def test_life_with_buried_messages_that_found_something(seed: int) -> None:
     check(simulation.ANYTHING, range(seed, seed + 1), "simulate")
+
+
+@pytest.mark.parametrize("seed", FOUND_BURYING_IN_HISTORY)
+def test_life_with_buried_messages_and_a_past_that_found_something(seed: int) -> None:
+    check(HISTORY, range(seed, seed + 1), "history")
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -55,7 +75,7 @@ def test_nothing_that_was_synced_is_lost_with_the_power() -> None:
 
 @pytest.mark.parametrize("seed", FOUND_POWER_LOSS)
 def test_power_loss_that_found_something(seed: int) -> None:
-    check(POWER_LOSS, range(seed, seed + 1), "power-loss")
+    check(replace(POWER_LOSS, buries=False), range(seed, seed + 1), "power-loss")
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
@@ -68,3 +88,9 @@ def test_seed_replays_the_same_life() -> None:
     first, again = run(17), run(17)
     assert first.trace == again.trace
     assert first.trace
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_ledger_notices_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    BUGS[bug](monkeypatch)
+    assert any(run(seed, HISTORY).error for seed in range(100))
