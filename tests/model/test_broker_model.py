@@ -1023,7 +1023,7 @@ class FailingMachine(BrokerMachine):
         self.subscribe("orders", "mail", ready=6, timeout=60.0, sample_rate=0)
         self.create_channel("orders", "audit")
         self.publish_many("orders", 8)
-        self.change_the_policy(most)
+        self.change_the_policy(most, None, ttl_buries=False)
         self.bury(0, 1)
         self.bury(0, 3)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
@@ -12,7 +12,7 @@ from nsqd.broker.buried import Buried, Note
 from nsqd.broker.channel import Channel
 from nsqd.broker.replay import ChannelState
 
-_Places = Iterable[tuple[int, int, int]]
+_Places = Sequence[tuple[int, int, int]]
 
 
 def _drop_at_the_limit(patch: pytest.MonkeyPatch) -> None:
