@@ -127,6 +127,7 @@ class DiskNode:
 
 class Consumer:
     def __init__(self, node: DiskNode, topic: str, channel: str, count: int) -> None:
+        self.node = node
         self.client = Client(node)  # type: ignore[arg-type]  # of a Node it needs what a DiskNode has
         self.client.say(b"  V2SUB %b %b\nRDY %d\n" % (topic.encode(), channel.encode(), count))
         self.got: list[Message] = []
@@ -144,6 +145,15 @@ class Consumer:
         for message in self.got:
             if message.body in bodies:
                 self.client.say(b"FIN %b\n" % message.id)
+
+    def bury(self, *bodies: bytes, reason: str = "bad") -> None:
+        subscription = self.client.protocol._subscription
+        assert subscription is not None
+        for message in self.got:
+            if message.body in bodies:
+                failure = subscription._channel.bury(subscription.consumer, message.id, reason, monotonic())
+                assert failure is None, failure
+        self.node.turn()
 
     def requeue(self, body: bytes, delay_ms: int) -> None:
         (number,) = (message.id for message in self.got if message.body == body)
@@ -207,6 +217,22 @@ def make_carried(path: Path) -> None:
         node.settle()
         node.carry()
         node.settle()
+        node.stop()
+
+
+def make_buried(path: Path, *, carried: bool) -> None:
+    """Make topic t with a channel that has buried a few messages and finished all others."""
+    path.mkdir(exist_ok=True)
+    with running(path) as node:
+        node.broker.topic("t").channel("c")
+        node.publish("t", *BODIES)
+        consumer = node.consume("t", "c")
+        consumer.finish(*(it for it in BODIES if it not in WAITING))
+        consumer.bury(*WAITING)
+        node.settle()
+        if carried:
+            node.carry()
+            node.settle()
         node.stop()
 
 

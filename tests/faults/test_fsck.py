@@ -25,8 +25,10 @@ from nsqd.log.segment import INDEX_SUFFIX
 from tests.faults.data_paths import (
     BODIES,
     FINISHED,
+    WAITING,
     FastFiles,
     make,
+    make_buried,
     records_of,
     run_fsck,
     running,
@@ -265,6 +267,59 @@ def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
     assert ("8 messages that wait in channel c are in no segment and in no side file", 14, 22) in texts
     assert ("channel d needs messages before the first segment", 0, 22) in texts
+
+
+# Buried messages
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_nothing_is_found_where_messages_are_buried(path: Path, carried: bool) -> None:
+    shutil.rmtree(path)
+    make_buried(path, carried=carried)
+    assert bool([*(path / T).glob("carried.*")]) == carried
+    before = snapshot(path)
+    assert run_fsck(path)[:2] == (0, [])
+    assert snapshot(path) == before
+
+
+def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
+    shutil.rmtree(path)
+    make_buried(path, carried=False)
+    for base in (0, 5):
+        (path / T / f"{base:020}.log").unlink()
+    texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
+    assert texts == {("2 messages that are buried in channel c are in no segment and in no side file", 3, 9)}
+    with running(path) as node:
+        assert node.broker.lost == {"t": 2}
+        assert node.broker.topics["t"].channels["c"].snapshot(clients=False).buried_count == len(WAITING) - 2
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, again: bool) -> None:
+    shutil.rmtree(path)
+    make_buried(path, carried=True)
+    with running(path) as node:
+        channel = node.broker.topics["t"].channels["c"]
+        log = node.store.logs["t"]
+        burials = [*channel.burials.buried.from_place(0)]
+        assert log.first > burials[-2].sequence, "its segment is gone"
+        assert [(it.attempts, it.note.reason) for it in burials] == [(1, "bad")] * len(WAITING)
+        if again:  # what was carried once is carried with what is buried since
+            node.publish("t", *BODIES)
+            more = node.consume("t", "c")
+            more.finish(*BODIES[1:])
+            more.bury(BODIES[0])
+            more.client.say(b"RDY 0\n")
+            node.settle()
+            node.carry()
+            node.settle()
+        taken = channel.take_buried("kick", [burial.sequence for burial in burials])
+        assert taken == len(WAITING)
+        node.settle()
+        node.stop()
+    with running(path) as node:
+        got = node.consume("t", "c").got
+        assert [(it.body, it.attempts) for it in got] == [(it, 1) for it in WAITING]
 
 
 # A new identity
