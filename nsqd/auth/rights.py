@@ -27,7 +27,7 @@ from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 class Role(StrEnum):
     PUBLISH = "publish"
     READ = "read"  # metrics, settings, and messages
-    OPERATE = "operate"  # actions that can be undone, and settings that change at run time
+    OPERATE = "operate"  # actions that lose no message, and settings that change at run time
     ADMIN = "admin"  # everything
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,13 @@ class Operated(Places):
         """Finish everything handed over so far: waiting, in flight, deferred."""
         self._forget_all(self.topic.handed_over)
         self._record(("empty", self.topic.name, self.name, self.cursor))
+
+    def waits_before(self, cursor: int) -> bool:
+        """Return whether `seek(cursor)` would lose a message: one before it that waits, is deferred or is in flight."""
+        if self._advance_over_gaps() < cursor:
+            return True
+        pieces = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
+        return any(sequence < cursor for piece in pieces for sequence in piece)
 
     def seek(self, cursor: int) -> None:
         """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""

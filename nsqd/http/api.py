@@ -142,7 +142,7 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC, change="seek_channel"),
         Endpoint("GET", "/channel/position", it.channels.position, access=READ_TOPIC),
         Endpoint("GET", "/channel/state", it.backlogs.state, access=READ_TOPIC),
-        Endpoint("POST", "/channel/restore", it.backlogs.restore, access=OPERATE_TOPIC, change="restore_channel"),
+        Endpoint("POST", "/channel/restore", it.backlogs.restore, access=ADMIN_TOPIC, change="restore_channel"),
         Endpoint("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
         Endpoint("GET", "/channel/buried", it.buried.show, access=READ_TOPIC),
         Endpoint("GET", "/channel/jobs", it.buried.jobs, access=READ_TOPIC, logged=False),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PLACES: Final = 20  # places listed by /channel/position unless the request says how many
 _MOST_PLACES: Final = 1000
 _DIGITS: Final = 10
+_LOSES: Final = "messages before that place are not finished: passing over them needs the role admin"
 
 
 class ChannelEndpoints:
@@ -57,6 +58,8 @@ class ChannelEndpoints:
         with self._calls.journaled_turn():
             channel = find_channel(self._broker, topic_name, name)
             cursor = _cursor(find_topic(self._broker, topic_name), pinned)
+            if not request.may_lose and channel.waits_before(cursor):
+                raise HttpError(403, "FORBIDDEN", details={"reason": _LOSES})
             channel.seek(cursor)
         await self._calls.durable()
         return json({"cursor": cursor})

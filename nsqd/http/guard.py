@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from common.http_api import JSON, V1, HttpError, Request, Response, parse_query
 from common.nsq_json import dumps
 from common.wire.names import is_valid_name
+from nsqd.auth.rights import Role
 from nsqd.http.access import Access, Endpoint, Scope
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class _Verdict:
     refusal: Response | None  # None: the request may be answered
     is_limited: bool = False  # the answer must be about the topic alone
     holder: str = ""  # the name of who asks
+    may_lose: bool = True  # has the role that deleting needs
 
 
 _IS_UNKNOWN: Final = _Verdict(UNKNOWN)
@@ -47,11 +49,13 @@ class Guard:
     def check(self, request: Request, endpoint: Endpoint) -> Response | None:
         """Return the answer to a request that is refused, or None if it may be answered.
 
-        In the latter case, note in the request who its holder is, and whether that one is limited to topics.
+        In the latter case, note in the request who its holder is, whether that one is limited to topics, and whether it
+        may lose messages.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
         request.is_limited, request.holder = verdict.is_limited, verdict.holder
+        request.may_lose = verdict.may_lose
         return verdict.refusal
 
     def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
@@ -82,7 +86,9 @@ class Guard:
         topic = _topic_in(query) if access.scope is Scope.TOPIC else None
         if not holder.may(access.role, topic):
             return _IS_FORBIDDEN
-        return _Verdict(None, is_limited=bool(holder.topics), holder=holder.name)
+        return _Verdict(
+            None, is_limited=bool(holder.topics), holder=holder.name, may_lose=holder.may(Role.ADMIN, topic)
+        )
 
 
 def token_of(authorization: bytes) -> bytes:

@@ -316,3 +316,60 @@ def test_changes_name_their_holder_and_show_nothing_of_other_topics(start_nsqd: 
     assert [it["who"] for it in limited.json["changes"]] == ["admin", "on call"]
     assert b"secret" not in limited.body
     eventually(lambda: 'CHANGE: pause_topic topic="orders" channel="" "" who="on call"' in nsqd.log)
+
+
+def test_an_operator_passes_over_no_waiting_message(start_nsqd: StartNsqd, file: Path) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    ask(nsqd, "admin", "POST", "/topic/create?topic=t")
+    ask(nsqd, "admin", "POST", "/channel/create?topic=t&channel=c")
+    ask(nsqd, "admin", "POST", "/mpub?topic=t", b"1\n2\n3")
+    forward = ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=latest")
+    assert (forward.status, forward.json["message"]) == (403, "FORBIDDEN")
+    assert "admin" in forward.json["reason"]
+    assert waiting(nsqd) == 3
+    assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=1").status == 403
+    assert waiting(nsqd) == 3
+    assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=earliest").status == 200
+    assert waiting(nsqd) == 3
+    assert ask(nsqd, "admin", "POST", "/channel/seek?topic=t&channel=c&from=latest").status == 200
+    assert waiting(nsqd) == 0
+    assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=latest").status == 200, "nothing waits"
+    assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=earliest").status == 200, "backwards"
+    assert waiting(nsqd) == 3
+
+
+def test_an_operator_does_not_lose_what_is_in_flight_or_deferred_by_moving_a_channel(
+    start_nsqd: StartNsqd, file: Path
+) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    ask(nsqd, "admin", "POST", "/topic/create?topic=t")
+    ask(nsqd, "admin", "POST", "/channel/create?topic=t&channel=c")
+    ask(nsqd, "admin", "POST", "/mpub?topic=t", b"1\n2")
+    with logged_in(nsqd, "reader") as consumer:
+        consumer.subscribe("t", "c", ready=2)
+        first, second = consumer.messages(2)
+        assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=latest").status == 403
+        consumer.finish(first)
+        consumer.requeue(second, 3_000_000)
+        consumer.in_step()
+    assert ask(nsqd, "operator", "POST", "/channel/seek?topic=t&channel=c&from=latest").status == 403
+    assert waiting(nsqd) == 1
+
+
+def test_a_restore_needs_the_right_to_delete_as_it_can_drop_a_backlog(start_nsqd: StartNsqd, file: Path) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    ask(nsqd, "admin", "POST", "/topic/create?topic=t")
+    ask(nsqd, "admin", "POST", "/channel/create?topic=t&channel=c")
+    ask(nsqd, "admin", "POST", "/mpub?topic=t", b"1\n2\n3")
+    state = ask(nsqd, "admin", "GET", "/channel/state?topic=t&channel=c").json
+    drops_all = json.dumps({**state, "next": state["end"]}).encode()
+    assert ask(nsqd, "operator", "POST", "/channel/restore?topic=t&channel=c", drops_all).status == 403
+    assert waiting(nsqd) == 3
+    assert ask(nsqd, "admin", "POST", "/channel/restore?topic=t&channel=c", drops_all).status == 200
+    assert waiting(nsqd) == 0
+
+
+def waiting(nsqd: Nsqd) -> int:
+    (channel,) = ask(nsqd, "reader", "GET", "/stats?format=json&topic=t").json["topics"][0]["channels"]
+    count: int = channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+    return count

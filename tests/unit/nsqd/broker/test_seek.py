@@ -207,3 +207,21 @@ def test_many_of_them_are_met_a_part_at_a_time() -> None:
     assert node.broker.alarms.next <= node.now, "nobody would come back"
     node.pass_time(0.001)
     assert (bodies(consumer), node.channel().deferred_count) == ([b"now"], 4500)
+
+
+def test_a_seek_loses_what_is_not_finished_before_its_place() -> None:
+    node = node_with(b"a", b"b", b"c", b"d")
+    consumer = node.consumer(ready=3)
+    first, second, _ = consumer.messages()
+    channel = channel_of(node)
+    assert [place for place in range(5) if not channel.waits_before(place)] == [0]
+    consumer.say(fin(first.id) + req(second.id, 60_000))
+    assert [place for place in range(5) if not channel.waits_before(place)] == [0, 1]
+
+
+def test_a_seek_to_the_end_of_a_finished_channel_loses_nothing() -> None:
+    node = node_with(b"a", b"b")
+    consumer = node.consumer(ready=2)
+    for message in consumer.messages():
+        consumer.say(fin(message.id))
+    assert not channel_of(node).waits_before(2)
