@@ -40,6 +40,9 @@ class NoLog:
     def has_room(self, count: int, size: int) -> bool:
         return True
 
+    def bytes_from(self, sequence: int) -> int:
+        return 0
+
     def refusal(self) -> str | None:
         return None
 

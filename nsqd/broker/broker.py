@@ -181,6 +181,7 @@ class Broker(TopicWork[Channel, Topic]):
             topic.take_rules(self.rules.topic(name))
             for channel in topic.channels.values():
                 channel.take_rules(self.rules.channel(name, channel.name))
+            topic.bounds_changed()
 
     # The journal
 

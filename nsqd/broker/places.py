@@ -25,6 +25,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from nsqd.broker.bounds import Held
 from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.kept import Kept
@@ -83,6 +84,13 @@ class Places:
         """How many messages could be taken now."""
         return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
 
+    def held(self) -> Held:
+        """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
+        log = self.topic.log
+        messages = self.depth + len(self.deferred) + log.tail - self.topic.handed_over
+        start = self.cursor if self.cursor < log.tail else log.first
+        return Held(messages, messages * log.bytes_from(start) // max(log.tail - start, 1))
+
     @property
     def message_count(self) -> int:
         return self.topic.handed_over - self._counted_from
@@ -135,7 +143,7 @@ class Places:
 
     def _count(self, cause: str, count: int) -> None:
         """Count what a rule has done to messages, or would have done."""
-        if count:
+        if count > 0:
             self.policy_counts[cause] = self.policy_counts.get(cause, 0) + count
 
     # Handing over

@@ -89,6 +89,7 @@ class TopicSnapshot:
     message_count: int
     message_bytes: int
     paused: bool
+    policy_counts: Mapping[str, int] = field(default_factory=dict)
     e2e_processing_latency: LatencySnapshot
 
 

@@ -68,6 +68,9 @@ class TopicLog(BatchSource, Protocol):
     def refusal(self) -> str | None:
         """Return the error with which `append` would settle a receipt now; None: it would take the batch."""
 
+    def bytes_from(self, sequence: int) -> int:
+        """Return about how many bytes lie from this message to the tail."""
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Put the batch into the buffer that the next write empties. Its base_sequence must be the tail.
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.bounded import Bounded, Refused
 from nsqd.broker.channel import Channel, microseconds
-from nsqd.broker.feed import Feed
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
@@ -24,7 +24,6 @@ from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
-    from nsqd.broker.rules import TopicRules
     from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 
@@ -32,32 +31,20 @@ if TYPE_CHECKING:
 _MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch, because a batch is read and sent as a whole
 
 
-class Refused(Exception):
-    """The topic takes no messages; `cause` is the error for the client."""
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
-
 # A batch that has no place in the log yet: payload, offsets, delay in ms, receipt, key. It is a tuple, because every
 # single publish makes one, and an object with named fields would cost half a microsecond more.
 _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
 
 
-class Topic(Feed):
+class Topic(Bounded):
     def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
-        super().__init__(name, log, ephemeral=is_ephemeral(name))
+        super().__init__(name, log, work.rules.topic(name), ephemeral=is_ephemeral(name))
         self._work = work
-        self.take_rules(work.rules.topic(name))
         self.paused = False
-        self.closing = False
         self.learning = True  # until it is known which channels this topic has elsewhere
-        self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
         self.outdated_count = 0  # messages that retention dropped before a channel got them
-        self._written_tail = log.tail
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_bytes = 0
         self._singles_receipt = Receipt()
@@ -79,18 +66,14 @@ class Topic(Feed):
     def backend_depth(self) -> int:
         return max(0, min(self.depth, self.log.cached_from - self.handed_over))
 
-    def take_rules(self, rules: TopicRules) -> None:
-        """Follow these rules from now on."""
-        self.rules, self.tried = rules.in_force(), rules.tried()
-
     # Publishing
 
     def publish_one(self, sized_body: bytes, delay_ms: int = 0) -> Receipt:
         """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt."""
-        if self.closing:
-            raise Refused("exiting")
         if delay_ms:
             return self.publish(sized_body, (0, len(sized_body)), delay_ms)
+        if self._is_guarded:
+            self._admit(1, len(sized_body))
         if not self._singles:
             self._singles_receipt = Receipt()
             self._work.unsealed[self] = None
@@ -107,6 +90,8 @@ class Topic(Feed):
             raise Refused("exiting")
         if key and (known := self._known(key)) is not None:
             return known
+        if self._is_guarded:
+            self._admit(len(offsets) - 1, len(payload))
         self._close_singles()
         receipt = Receipt()
         if key:
@@ -116,6 +101,9 @@ class Topic(Feed):
         if delay_ms:
             self._work.deferring[self] = None
         return receipt
+
+    def _has_drafts(self) -> bool:
+        return bool(self._singles or self._drafts)
 
     def _known(self, key: bytes) -> Receipt | None:
         receipt = self._keys.find(key, self._work.timestamp)
@@ -149,6 +137,7 @@ class Topic(Feed):
     def seal(self, timestamp: int) -> None:
         """Give this turn's publishes their places in the log, and append them to its buffer."""
         self._close_singles()
+        self._room = self._tried_room = None
         drafts: Iterable[_Draft] = self._drafts
         self._drafts = []
         if self.ephemeral and not self.flowing:
@@ -202,6 +191,7 @@ class Topic(Feed):
     def refuse(self, cause: str) -> None:
         """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
         self._close_singles()
+        self._room = self._tried_room = None
         drafts, self._drafts = self._drafts, []
         if any(delay_ms for _, _, delay_ms, _, _ in drafts):
             self.record(("cut", self.name, self.log.tail))
@@ -225,6 +215,8 @@ class Topic(Feed):
             self.record(("cut", self.name, self._written_tail))
         if self.flowing:
             self._advance(now, sealed)
+        if self._drops:
+            self._drop_beyond_bounds()
 
     def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
         """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
@@ -282,18 +274,17 @@ class Topic(Feed):
             return
         dropped = outdated - self.handed_over
         self.outdated_count += dropped
-        self.handed_over = outdated
-        self._parked = [parked for parked in self._parked if parked[0] >= outdated]
-        # The log removes nothing before the journal entry that says this is synced.
-        self.record(("freeze", self.name, outdated))
+        self._pass_over(outdated)
         self._work.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
         )
 
-    def passed(self) -> int:
-        """Return the sequence before which channels need single messages only; see `exceptions`."""
-        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])
+    def _pass_over(self, end: int) -> None:
+        self.handed_over = end
+        self._parked = [parked for parked in self._parked if parked[0] >= end]
+        # The log removes nothing before the journal entry that says this is synced.
+        self.record(("freeze", self.name, end))
 
     def exceptions(self) -> Iterator[Iterable[int]]:
         """Return, in pieces, the sequences of all that waits or is in flight, as of now.
@@ -336,6 +327,7 @@ class Topic(Feed):
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self._work.shape_changed(self.name)
+            self.bounds_changed()
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
@@ -403,7 +395,7 @@ class Topic(Feed):
 
     def close(self) -> None:
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
-        self.closing = True
+        self.closing = self._is_guarded = True
         self._singles.clear()
         self._singles_bytes = 0
         self._singles_receipt.settle("exiting")
@@ -460,6 +452,7 @@ class Topic(Feed):
         self._parked = list(state.parked)
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
+        self.bounds_changed()
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Take out, and count, messages that are nowhere any more: neither in the log nor in a side file."""
@@ -489,6 +482,7 @@ class Topic(Feed):
             message_count=self.message_count,
             message_bytes=self.message_bytes,
             paused=self.paused,
+            policy_counts=dict(self.policy_counts),
             e2e_processing_latency=self._latency_snapshot(),
         )
 

@@ -8,11 +8,12 @@ from common.wire.commands import Publication, Publications, parse_decimal, to_si
 from common.wire.faults import Fault, ProtocolError
 from common.wire.names import decode_name
 from common.wire.quoting import quote
-from nsqd.broker.topic import Refused, Topic
+from nsqd.broker.bounded import Refused
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.broker.topic import Topic
     from nsqd.client.outbox import Outbox
 
 _NANOSECONDS_PER_MS: Final = 1_000_000

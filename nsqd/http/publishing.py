@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError, parse_query
+from common.http_api import HttpError, Response, parse_query
 from common.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
-from nsqd.broker.topic import Refused
+from nsqd.broker.bounded import Refused
 from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
@@ -36,7 +37,25 @@ INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
+RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds: consumers may have made room by then
 UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer closed before its body was complete
+
+
+class _Full(HttpError):
+    """The answer to a publish beyond a bound of the policy."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(429, "FULL", details={"reason": cause})
+        answer = super().response
+        self._response = replace(answer, headers=(*answer.headers, RETRY_AFTER))
+
+    @property
+    def response(self) -> Response:
+        return self._response
+
+
+# The same answer, so that it is rendered once: publishers try again and again.
+_full: Final = lru_cache(maxsize=256)(_Full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +102,8 @@ class Publishing:
             if target.late is not None:
                 return target.late
             return topic.publish_one(sized_body, target.delay_ms)
-        except Refused:
-            return EXITING
+        except Refused as refused:
+            return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_query(self, query: bytes) -> HttpError | None:
         """Make the checks that come before the body is read, and create the topic."""
@@ -118,8 +137,8 @@ class Publishing:
             if not payload:
                 return _nothing_to_do()
             return topic.publish(payload, offsets, target.delay_ms, target.key)
-        except Refused:
-            return EXITING
+        except Refused as refused:
+            return _full(refused.cause) if refused.is_full else EXITING
 
     def mpub_cut_short(self, query: bytes, body: MpubBody) -> Receipt | HttpError:
         """Answer a request whose body ended too early.

@@ -35,6 +35,10 @@ class MemoryLog:
         """Return whether `count` messages with `size` bytes of payload fit within the bounds."""
         return self._cache.has_room(count, size + BATCH_OVERHEAD)
 
+    def bytes_from(self, sequence: int) -> int:
+        held = self.tail - self.first
+        return self._cache.bytes * max(self.tail - max(sequence, self.first), 0) // max(held, 1)
+
     def refusal(self) -> str | None:
         return None
 

@@ -95,5 +95,15 @@ class SegmentList:
             end = following.base
         return end
 
+    def bytes_from(self, sequence: int) -> int:
+        """Return how many bytes lie from this sequence on. In its own segment all messages count as equally long."""
+        if self.active is None or sequence >= self.tail:
+            return 0
+        place = self._place_of(sequence)
+        segment = self._segments[place]
+        later = sum(it.size for it in self._segments[place + 1 :])
+        end = self.end_of(segment)
+        return later + segment.size * (end - max(sequence, segment.base)) // max(end - segment.base, 1)
+
     def _place_of(self, sequence: int) -> int:
         return max(bisect_right(self._segments, sequence, key=_base_of) - 1, 0)

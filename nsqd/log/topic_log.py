@@ -140,6 +140,9 @@ class DiskLog:
         """Return True: what does not fit into memory is on disk."""
         return True
 
+    def bytes_from(self, sequence: int) -> int:
+        return self._segments.bytes_from(sequence) + self._buffer.size
+
     def refusal(self) -> str | None:
         return self._refuses(0)
 

@@ -30,7 +30,7 @@ def stats_json(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, versi
 
 
 def _topic(topic: TopicSnapshot) -> Object:
-    return {
+    described: Object = {
         "topic_name": topic.topic_name,
         "channels": [_channel(channel) for channel in topic.channels],
         "depth": topic.depth,
@@ -40,6 +40,9 @@ def _topic(topic: TopicSnapshot) -> Object:
         "paused": topic.paused,
         "e2e_processing_latency": _latency(topic.e2e_processing_latency),
     }
+    if topic.policy_counts:
+        described["policy_counts"] = dict(topic.policy_counts)
+    return described
 
 
 def _channel(channel: ChannelSnapshot) -> Object:

@@ -78,6 +78,12 @@ def nsqd_metrics(
             _family("gauge", f"nsqd_topic_{name}", text, ((_of(t), read(t)) for t in topics))
             for name, text, read in _TOPIC_GAUGES
         ),
+        _family(
+            "counter",
+            "nsqd_topic_policy_total",
+            "What rules of the policy file have done to messages of the topic, or would have done, by cause.",
+            (({**_of(t), "cause": cause}, count) for t in topics for cause, count in t.policy_counts.items()),
+        ),
         *(
             _family("counter", f"nsqd_channel_{name}_total", text, ((_in(t, c), read(c)) for t, c in channels))
             for name, text, read in _CHANNEL_COUNTERS

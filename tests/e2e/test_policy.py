@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.wire import commands
 from tests.e2e.conftest import StartNsqd
+from tests.support.client import Client
 from tests.support.process import Nsqd, eventually, run_to_end
 
 pytestmark = pytest.mark.e2e
@@ -109,3 +116,101 @@ def test_the_retention_of_a_topic_changes_while_nsqd_runs(start_nsqd: StartNsqd,
     assert first() == 0
     replace_and_wait(nsqd, file, '[[policy]]\ntopic = "t"\nretention_time = "0s"\n')
     assert eventually(lambda: first() > 0)
+
+
+RATE = 500
+
+
+def seconds_for(clients: list[Client], count: int) -> float:
+    """Return how long it took from now on until so many messages were delivered and finished, to all of them together."""
+    lock, deadline = threading.Lock(), time.monotonic() + 90.0
+    got, ended = 0, 0.0
+    began = time.monotonic()
+
+    def consume(client: Client) -> None:
+        nonlocal got, ended
+        while time.monotonic() < deadline:
+            try:
+                message = client.message(timeout=1.0)
+            except TimeoutError:
+                if ended:
+                    return
+                continue
+            client.finish(message)
+            with lock:
+                got += 1
+                if got == count:
+                    ended = time.monotonic()
+            if ended:
+                return
+
+    with ThreadPoolExecutor(len(clients)) as threads:
+        list(threads.map(consume, clients))
+    assert ended, f"only {got} were delivered"
+    return ended - began
+
+
+@pytest.mark.parametrize("consumers", [1, 50])
+def test_a_channel_delivers_at_its_rate(start_nsqd: StartNsqd, file: Path, consumers: int) -> None:
+    seconds = int(os.environ.get("NSQ_TEST_SECONDS", "4"))  # NSQ_TEST_SECONDS=60 shows that a minute is as exact
+    file.write_text(f'[[policy]]\nchannel = "slow"\nmax_rate = "{RATE}/s"\n')
+    nsqd = start_nsqd(f"policy-file={file}")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(nsqd.connect()) for _ in range(consumers)]
+        for client in clients:
+            client.subscribe("t", "slow", ready=20)
+        clients[0].publish("t", *[b"x"] * (RATE * (seconds + 3)))
+        took = seconds_for(clients, RATE * (seconds + 1))  # one second's worth came at once
+    print(f"{consumers} consumers got {RATE * seconds / took:.1f} a second")
+    assert took >= 0.98 * seconds  # never too fast
+    assert took <= 1.02 * seconds + 1.0  # the end of a run waits for the machine
+
+
+def test_a_publish_beyond_a_bound_is_refused_until_there_is_room(start_nsqd: StartNsqd, file: Path) -> None:
+    file.write_text('[[policy]]\nchannel = "*"\nmax_messages = 3\n\n[[policy]]\nmax_bytes = "1MB"\n')
+    nsqd = start_nsqd(f"policy-file={file}")
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    for _ in range(3):
+        nsqd.post("/pub?topic=t", b"x")
+    full = {"message": "FULL", "reason": "channel t:c is full (max_messages = 3)"}
+    for path in ("/pub?topic=t", "/mpub?topic=t", "/pub?topic=t&defer=1000"):
+        answer = nsqd.http("POST", path, b"x")
+        assert (answer.status, answer.headers["retry-after"], answer.json) == (429, "1", full)
+    with nsqd.connect() as client:
+        client.send(commands.pub("t", b"x"))
+        assert client.error() == b"E_PUB_FAILED PUB failed channel t:c is full (max_messages = 3)"
+    with nsqd.connect() as client:
+        client.send(commands.mpub("t", [b"x"]))
+        assert client.error() == b"E_MPUB_FAILED MPUB failed channel t:c is full (max_messages = 3)"
+    assert nsqd.topic("t")["policy_counts"] == {"max_messages, rejected": 5}
+    assert b'nsqd_topic_policy_total{topic="t",cause="max_messages, rejected"} 5' in nsqd.http("GET", "/metrics").body
+    nsqd.restart()
+    assert nsqd.http("POST", "/pub?topic=t", b"x").status == 429
+    with nsqd.connect() as client:
+        client.subscribe("t", ready=3)
+        client.finish(*client.messages(3))
+    assert eventually(lambda: nsqd.http("POST", "/pub?topic=t", b"x").status == 200)
+    nsqd.post("/pub?topic=u", bytes(900_000))  # a topic without a channel
+    answer = nsqd.http("POST", "/pub?topic=u", bytes(200_000))
+    assert (answer.status, answer.json["reason"]) == (429, "topic u is full (max_bytes = 1000000)")
+
+
+def test_a_full_channel_drops_its_oldest_messages(start_nsqd: StartNsqd, file: Path) -> None:
+    file.write_text('[[policy]]\nchannel = "c"\nmax_bytes = "100kB"\noverflow = "drop-oldest"\n')
+    nsqd = start_nsqd(f"policy-file={file}", "max-bytes-per-file=20000", "mem-queue-size=10")
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    nsqd.post("/channel/create?topic=t&channel=all")
+    for number in range(300):
+        nsqd.post("/pub?topic=t", b"%d" % number + bytes(997))
+    dropped = nsqd.channel("t")["policy_counts"]["overflow, dropped"]
+    assert 200 <= dropped <= 210  # 100 messages of a kilobyte, less what their records take
+    nsqd.kill()
+    nsqd.start()
+    with nsqd.connect() as client:
+        client.subscribe("t", ready=400)
+        numbers = [int(message.body.rstrip(b"\0")) for message in client.messages(300 - dropped)]
+        assert numbers[-1] == 299
+        assert len(set(numbers)) == len(numbers)
+    assert nsqd.channel("t", "all")["depth"] == 300

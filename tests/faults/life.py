@@ -15,12 +15,12 @@ from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
+from nsqd.broker.bounded import Refused
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import NO_CHANNEL_RULES, ChannelRules
 from nsqd.broker.snapshot import ClientSnapshot
-from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import Fault
 from nsqd.log.recovery.store import Recovered

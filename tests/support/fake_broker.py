@@ -38,6 +38,9 @@ class FakeLog:
     def has_room(self, count: int, size: int) -> bool:
         return True
 
+    def bytes_from(self, sequence: int) -> int:
+        return sum(len(batch.payload) for batch in self.batches if batch.base_sequence >= sequence)
+
     def refusal(self) -> str | None:
         return None
 

@@ -49,6 +49,13 @@ class FakeLog:
         capacity = self._store.memory_capacity
         return capacity is None or not is_ephemeral(self.topic) or self.tail - self.released + count <= capacity
 
+    def bytes_from(self, sequence: int) -> int:
+        return sum(
+            len(batch.payload)
+            for batch in [*self._written, *(batch for batch, _ in self._buffered)]
+            if batch.base_sequence >= sequence
+        )
+
     def refusal(self) -> str | None:
         return None
 

@@ -9,8 +9,8 @@ from itertools import chain
 import pytest
 
 from common.wire.commands import dpub, fin, mpub, pub, req
+from nsqd.broker.bounded import Refused
 from nsqd.broker.replay import replay
-from nsqd.broker.topic import Refused
 from tests.support.fake_broker import FakeStore, make_broker
 from tests.support.node import Node
 

@@ -49,6 +49,7 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_topic_depth": "gauge",
         "nsqd_topic_backend_depth": "gauge",
         "nsqd_topic_paused": "gauge",
+        "nsqd_topic_policy_total": "counter",
         "nsqd_channel_messages_total": "counter",
         "nsqd_channel_requeues_total": "counter",
         "nsqd_channel_timeouts_total": "counter",

@@ -161,7 +161,7 @@ def test_any_failure_of_the_log_is_exiting(nsqd: Nsqd, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["/pub?topic=t", "/mpub?topic=t"])
 def test_closing_topic_refuses(nsqd: Nsqd, target: str) -> None:
-    nsqd.broker.topic("t").closing = True
+    nsqd.broker.topic("t").close()
     answer: Answer = nsqd.post(target, b"x")
     assert (answer.status, answer.body) == (503, error("EXITING"))
 

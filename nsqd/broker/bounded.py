@@ -1,0 +1,131 @@
+"""A topic and its bounds: how much it and its channels hold, who is refused, and what is dropped.
+
+A topic is built in three layers, each a class of its own that inherits from the one above it:
+
+    Feed        what channels see
+    Bounded     the rules of the policy
+    Topic       publishing, handing over, channels, the journal
+
+They are one object, because a step from one to another would cost each publish.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from nsqd.broker.bounds import Held, Room, drops, excess, refuses
+from nsqd.broker.feed import Feed
+
+if TYPE_CHECKING:
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.rules import ChannelRules, TopicRules
+    from nsqd.broker.store import TopicLog
+
+
+class Refused(Exception):
+    """The topic takes no messages; `cause` is the error for the client."""
+
+    def __init__(self, cause: str, *, is_full: bool = False) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.is_full = is_full  # a bound of the policy is reached, so trying again later may help
+
+
+class Bounded(Feed):
+    def __init__(self, name: str, log: TopicLog, rules: TopicRules, *, ephemeral: bool) -> None:
+        super().__init__(name, log, ephemeral=ephemeral)
+        self.channels: dict[str, Channel] = {}
+        self.closing = False
+        self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
+        self.rules, self.tried = rules.in_force(), rules.tried()
+        self._written_tail = log.tail
+        # One look for each publish tells that neither a deletion nor a bound is in its way.
+        self._is_guarded = refuses(self.rules) or refuses(self.tried)
+        self._drops = drops(self.rules) or drops(self.tried)
+        self._room: Room | None = None  # for this turn's publishes
+        self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
+        self._tried_room: Room | None = None  # the same if rules that are only tried were in force
+
+    @abstractmethod
+    def _has_drafts(self) -> bool:
+        """Return whether something was published in this turn."""
+
+    @abstractmethod
+    def _pass_over(self, end: int) -> None:
+        """Give what lies before `end`, and was not handed over, to nobody. The topic does not flow."""
+
+    def take_rules(self, rules: TopicRules) -> None:
+        """Follow these rules from now on."""
+        self.rules, self.tried = rules.in_force(), rules.tried()
+        self.bounds_changed()
+
+    def bounds_changed(self) -> None:
+        """Note that bounds of the topic or of a channel came or went."""
+        rules: list[ChannelRules | TopicRules] = [self.rules, self.tried]
+        for channel in self.channels.values():
+            rules += (channel.rules, channel.tried)
+        self._is_guarded = self.closing or any(map(refuses, rules))
+        self._drops = any(map(drops, rules))
+        self._room = self._tried_room = None
+        if self._drops:
+            self._drop_beyond_bounds()
+
+    def _admit(self, count: int, size: int) -> None:
+        """Let messages of the topic or of one of its channels be published, unless that is full. Raises Refused."""
+        if self.closing:
+            raise Refused("exiting")
+        if not self._is_guarded:
+            return
+        if self._room is None:
+            self._room, self._tried_room = self._measure()
+        if (full := self._room.take(count, size)) is not None:
+            if not self._has_drafts():
+                self._room = None  # this turn may end without a look at the topic
+            self._count(f"{full.rule}, rejected", count)
+            raise Refused(full.words, is_full=True)
+        if self._tried_room is not None and (full := self._tried_room.take(count, size)) is not None:
+            self._count(f"{full.rule}, dry run", count)
+
+    def _measure(self) -> tuple[Room, Room]:
+        room, tried = Room(), Room()
+        held = self._held()
+        room.narrow(f"topic {self.name}", self.rules, held)
+        tried.narrow(f"topic {self.name}", self.tried, held)
+        for channel in self.channels.values():
+            if refuses(channel.rules) or refuses(channel.tried):
+                held, name = channel.held(), f"channel {self.name}:{channel.name}"
+                room.narrow(name, channel.rules, held)
+                tried.narrow(name, channel.tried, held)
+        return room, tried
+
+    def _held(self) -> Held:
+        passed = self.passed()
+        return Held(self.log.tail - passed, self.log.bytes_from(passed))
+
+    def _drop_beyond_bounds(self) -> None:
+        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's."""
+        for channel in self.channels.values():
+            channel.drop_beyond_bounds()
+        if drops(self.tried):
+            beyond = excess(self.tried, self._held())
+            self._count("overflow, dry run", beyond - self._tried_beyond)
+            self._tried_beyond = beyond
+        if not drops(self.rules) or not (beyond := excess(self.rules, self._held())):
+            return
+        end = min(self.passed() + beyond, self._written_tail)
+        dropped = sum(channel.drop_before(end) for channel in self.channels.values() if channel.kept is None)
+        if (before := self.handed_over) < end:  # nobody got these yet
+            dropped += end - before
+            self._pass_over(end)
+            for channel in self.channels.values():
+                channel.pass_over(before, end)
+        self._count("overflow, dropped", dropped)
+
+    def _count(self, cause: str, count: int) -> None:
+        if count > 0:
+            self.policy_counts[cause] = self.policy_counts.get(cause, 0) + count
+
+    def passed(self) -> int:
+        """Return the sequence before which channels need single messages only; see `exceptions`."""
+        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])

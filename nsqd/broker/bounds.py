@@ -1,0 +1,91 @@
+"""How much a topic may still be given in this turn, by the bounds of the policy: its own, and those of its channels.
+
+What a channel holds is what waits in it, now or for its time. What a topic holds is what its hindmost channel has not
+passed yet. History, which only retention keeps, does not count: `retention_bytes` bounds that.
+
+Bytes are an estimate where a bound lies within a file of the log: each message counts as much as the others there.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsqd.broker.rules import Overflow
+
+if TYPE_CHECKING:
+    from nsqd.broker.rules import ChannelRules, TopicRules
+
+    AnyRules = ChannelRules | TopicRules
+
+
+class Held(NamedTuple):
+    """How much something holds."""
+
+    messages: int
+    size: int  # bytes
+
+
+class Full(NamedTuple):
+    """The bound that a publish would exceed."""
+
+    rule: str
+    words: str
+
+
+def is_bounded(rules: AnyRules) -> bool:
+    return rules.max_messages is not None or rules.max_bytes is not None
+
+
+def refuses(rules: AnyRules) -> bool:
+    """Return whether these rules ever refuse a publish."""
+    return is_bounded(rules) and rules.overflow is Overflow.REJECT
+
+
+def drops(rules: AnyRules) -> bool:
+    """Return whether these rules ever drop the oldest messages."""
+    return is_bounded(rules) and rules.overflow is Overflow.DROP_OLDEST
+
+
+def excess(rules: AnyRules, held: Held) -> int:
+    """Return how many messages are beyond the bounds, or a few more if sizes differ."""
+    beyond = 0
+    if rules.max_messages is not None:
+        beyond = held.messages - rules.max_messages
+    if rules.max_bytes is not None and held.size > rules.max_bytes:
+        mean = held.size / max(held.messages, 1)
+        beyond = max(beyond, held.messages - int(rules.max_bytes / mean))
+    return max(beyond, 0)
+
+
+class Room:
+    """What is left, of all bounds that refuse publishes."""
+
+    __slots__ = ("_bytes", "_bytes_of", "_messages", "_messages_of")
+
+    def __init__(self) -> None:
+        self._messages: float = inf
+        self._messages_of = ""
+        self._bytes: float = inf
+        self._bytes_of = ""
+
+    def narrow(self, name: str, rules: AnyRules, held: Held) -> None:
+        """Take these bounds of a topic or a channel into account."""
+        if not refuses(rules):
+            return
+        if rules.max_messages is not None and rules.max_messages - held.messages < self._messages:
+            self._messages = rules.max_messages - held.messages
+            self._messages_of = f"{name} is full (max_messages = {rules.max_messages})"
+        if rules.max_bytes is not None and rules.max_bytes - held.size < self._bytes:
+            self._bytes = rules.max_bytes - held.size
+            self._bytes_of = f"{name} is full (max_bytes = {rules.max_bytes})"
+
+    def take(self, messages: int, size: int) -> Full | None:
+        """Use the room for a publish, or return the bound that is in its way."""
+        if messages > self._messages:
+            return Full("max_messages", self._messages_of)
+        if size > self._bytes:
+            return Full("max_bytes", self._bytes_of)
+        self._messages -= messages
+        self._bytes -= size
+        return None

@@ -1,0 +1,293 @@
+"""Bounds of topics and channels: who is refused, what is dropped, and what only counts."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from nsqd.broker.bounded import Refused
+from nsqd.broker.bounds import Held, Room, excess
+from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
+from tests.support.given_rules import GivenRules
+from tests.support.node import Node
+
+DROP = Overflow.DROP_OLDEST
+SIZE = 4 + 2  # of each message that is published here
+
+
+class Bounded:
+    """A node with rules, and messages that are numbered from 10 on."""
+
+    def __init__(self, of_channels: ChannelRules | None = None, of_topics: TopicRules | None = None) -> None:
+        self.policy = GivenRules(of_channels or ChannelRules(), of_topics or TopicRules())
+        self.node = Node(policy=self.policy, mem_queue_size=1000, idempotence_window=10**12)
+        self.numbers = count(10)
+        self.topic = self.node.broker.topic("t")
+
+    def publish(self, count: int = 1, **options: Any) -> None:
+        """Publish one batch in a turn of its own."""
+        payload = b"".join(b"\0\0\0\2%d" % next(self.numbers) for _ in range(count))
+        try:
+            self.topic.publish(payload, range(0, SIZE * count + 1, SIZE), **options)
+        finally:
+            self.node.turn()
+
+    def waiting(self, channel: str = "c") -> list[int]:
+        """Return the numbers of the messages that the channel delivers from now on."""
+        consumer = self.node.consumer(channel=channel, ready=1000)
+        self.node.load()
+        return [int(message.body) for message in consumer.messages()]
+
+    def follow(self, of_channels: ChannelRules | None = None, of_topics: TopicRules | None = None) -> None:
+        self.policy.of_channels = of_channels or ChannelRules()
+        self.policy.of_topics = of_topics or TopicRules()
+        self.node.broker.rules_changed(["t"])
+        self.node.turn()
+
+
+BOUNDS = [
+    (ChannelRules(max_messages=3), None, "channel t:c is full (max_messages = 3)"),
+    (ChannelRules(max_bytes=3 * SIZE), None, f"channel t:c is full (max_bytes = {3 * SIZE})"),
+    (None, TopicRules(max_messages=3), "topic t is full (max_messages = 3)"),
+    (None, TopicRules(max_bytes=3 * SIZE), f"topic t is full (max_bytes = {3 * SIZE})"),
+    (ChannelRules(max_messages=4), TopicRules(max_messages=3), "topic t is full (max_messages = 3)"),
+]
+
+
+@pytest.mark.parametrize(("of_channels", "of_topics", "words"), BOUNDS)
+def test_a_publish_beyond_a_bound_is_refused_with_its_words(
+    of_channels: ChannelRules | None, of_topics: TopicRules | None, words: str
+) -> None:
+    it = Bounded(of_channels, of_topics)
+    it.topic.channel("c")
+    it.publish(2)
+    with pytest.raises(Refused) as caught:
+        it.publish(2)
+    assert (caught.value.cause, caught.value.is_full) == (words, True)
+    it.publish()
+    with pytest.raises(Refused):
+        it.publish()
+    assert it.waiting() == [10, 11, 14]
+
+
+def test_the_bound_holds_within_a_turn() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3))
+    it.topic.channel("c")
+    for _ in range(3):
+        it.topic.publish_one(b"\0\0\0\2xx")
+    for _ in range(2):
+        with pytest.raises(Refused):
+            it.topic.publish_one(b"\0\0\0\2xx")
+    with pytest.raises(Refused):
+        it.topic.publish_one(b"\0\0\0\2xx", 1000)
+    it.node.turn()
+    assert it.topic.snapshot(channel="", clients=False).policy_counts == {"max_messages, rejected": 3}
+    assert it.node.channel().depth == 3
+
+
+def test_consuming_makes_room() -> None:
+    it = Bounded(ChannelRules(max_messages=2))
+    consumer = it.node.consumer(ready=2)
+    it.publish(2)
+    messages = consumer.messages()
+    it.publish(2)  # what is in flight does not wait
+    with pytest.raises(Refused):
+        it.publish()
+    consumer.say(b"".join(b"FIN %b\n" % message.id for message in messages))
+    it.publish(2)
+
+
+def test_what_is_deferred_waits_too() -> None:
+    it = Bounded(ChannelRules(max_messages=2))
+    it.topic.channel("c")
+    it.publish(2, delay_ms=60_000)
+    with pytest.raises(Refused):
+        it.publish()
+
+
+def test_a_topic_without_a_channel_and_a_paused_one_are_bounded() -> None:
+    it = Bounded(ChannelRules(max_messages=2), TopicRules(max_messages=3))
+    it.publish(3)
+    with pytest.raises(Refused):
+        it.publish()
+    it.topic.channel("c")  # which gets the three
+    it.topic.pause()
+    it.follow(ChannelRules(max_messages=4))
+    it.publish()
+    with pytest.raises(Refused, match="channel t:c is full"):
+        it.publish()
+
+
+def test_a_topic_holds_what_its_hindmost_channel_has_not_passed() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3))
+    it.topic.channel("slow")
+    consumer = it.node.consumer(ready=10)
+    it.publish(3)
+    consumer.say(b"".join(b"FIN %b\n" % message.id for message in consumer.messages()))
+    with pytest.raises(Refused):
+        it.publish()
+    it.topic.delete_channel("slow")
+    it.node.turn()
+    it.publish(3)
+
+
+def test_a_key_of_a_refused_publish_is_free_and_a_repeat_is_not_refused() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=2))
+    it.topic.channel("c")
+    it.publish(2, key=b"a")
+    it.publish(2, key=b"a")  # it was published already
+    with pytest.raises(Refused):
+        it.publish(key=b"b")
+    it.follow()
+    it.publish(key=b"b")
+    assert it.node.channel().depth == 3
+
+
+def test_a_bound_comes_and_goes_with_the_file_and_holds_after_a_crash() -> None:
+    it = Bounded()
+    it.topic.channel("c")
+    it.publish(5)
+    it.follow(ChannelRules(max_messages=5))
+    with pytest.raises(Refused):
+        it.publish()
+    it.node.crash()
+    it.topic = it.node.broker.topics["t"]
+    with pytest.raises(Refused):
+        it.publish()
+    it.follow()
+    it.publish()
+
+
+def test_a_deleted_topic_is_exiting_whatever_its_bounds() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=1))
+    it.node.broker.delete_topic("t")
+    with pytest.raises(Refused, match="exiting"):
+        it.topic.publish_one(b"\0\0\0\2xx")
+
+
+@pytest.mark.parametrize("rules", [
+    ChannelRules(max_messages=3, overflow=DROP),
+    ChannelRules(max_bytes=3 * SIZE, overflow=DROP),
+])  # fmt: skip
+def test_a_channel_drops_its_oldest_messages(rules: ChannelRules) -> None:
+    it = Bounded(rules)
+    it.topic.channel("c")
+    it.publish(2)
+    it.publish(3)
+    assert it.node.channel().policy_counts == {"overflow, dropped": 2}
+    it.node.pass_time(1.0)
+    it.node.broker.record_progress()
+    it.node.turn()
+    it.node.crash()
+    assert it.waiting() == [12, 13, 14]
+
+
+def test_retries_are_dropped_before_what_is_new_and_deferred_messages_are_not() -> None:
+    it = Bounded(ChannelRules(max_messages=4, overflow=DROP))
+    consumer = it.node.consumer(ready=2)
+    it.publish(2)
+    first, second = consumer.messages()
+    it.publish(2, delay_ms=1000)
+    consumer.say(b"RDY 0\nREQ %b 0\n" % first.id)
+    it.publish(1)
+    it.publish(1)
+    assert it.node.channel().policy_counts == {"overflow, dropped": 1}
+    it.publish(1)
+    assert it.node.channel().policy_counts == {"overflow, dropped": 2}
+    consumer.say(b"FIN %b\n" % second.id)
+    it.node.pass_time(2.0)
+    assert sorted(it.waiting()) == [12, 13, 15, 16]
+
+
+@pytest.mark.parametrize("rules", [
+    TopicRules(max_messages=3, overflow=DROP),
+    TopicRules(max_bytes=3 * SIZE, overflow=DROP),
+])  # fmt: skip
+def test_a_topic_drops_what_its_hindmost_channels_have_not_passed(rules: TopicRules) -> None:
+    it = Bounded(of_topics=rules)
+    it.topic.channel("a")
+    it.publish(2)
+    it.topic.channel("b")
+    it.publish(3)
+    assert it.node.topic().policy_counts == {"overflow, dropped": 2}
+    assert (it.waiting("a"), it.waiting("b")) == ([12, 13, 14], [12, 13, 14])
+
+
+def test_a_topic_drops_what_no_channel_got() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3, overflow=DROP))
+    it.publish(2)
+    it.publish(3)
+    assert (it.node.topic().depth, it.node.topic().policy_counts) == (3, {"overflow, dropped": 2})
+    it.node.crash()
+    assert it.waiting() == [12, 13, 14]
+
+
+def test_a_paused_topic_drops_for_its_channels_too() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.publish(1)
+    it.topic.pause()
+    it.publish(4)
+    assert it.node.channel().depth + it.node.topic().depth == 3
+    it.topic.unpause()
+    it.node.turn()
+    assert it.waiting() == [12, 13, 14]
+
+
+def test_a_new_bound_drops_at_once() -> None:
+    it = Bounded()
+    it.topic.channel("c")
+    it.publish(5)
+    it.follow(ChannelRules(max_messages=2, overflow=DROP))
+    assert it.waiting() == [13, 14]
+
+
+@pytest.mark.parametrize(("of_channels", "of_topics", "counted"), [
+    (ChannelRules(max_messages=3), None, {"max_messages, dry run": 2}),
+    (None, TopicRules(max_bytes=3 * SIZE), {"max_bytes, dry run": 2}),
+    (None, TopicRules(max_messages=3, overflow=DROP), {"overflow, dry run": 2}),
+])  # fmt: skip
+def test_bounds_that_are_only_tried_count_and_do_nothing(
+    of_channels: ChannelRules | None, of_topics: TopicRules | None, counted: dict[str, int]
+) -> None:
+    dry = frozenset({"max_messages", "max_bytes"})
+    it = Bounded(
+        ChannelRules(max_messages=of_channels.max_messages, dry=dry) if of_channels else None,
+        TopicRules(
+            max_messages=of_topics.max_messages, max_bytes=of_topics.max_bytes, overflow=of_topics.overflow, dry=dry
+        )
+        if of_topics
+        else None,
+    )
+    it.topic.channel("c")
+    for _ in range(5):
+        it.publish()
+    assert it.node.topic().policy_counts == counted
+    assert it.waiting() == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize(("rules", "held", "beyond"), [
+    (TopicRules(max_messages=10), Held(10, 0), 0),
+    (TopicRules(max_messages=10), Held(13, 0), 3),
+    (TopicRules(max_bytes=100), Held(10, 100), 0),
+    (TopicRules(max_bytes=100), Held(10, 101), 1),
+    (TopicRules(max_bytes=5), Held(1, 100), 1),
+    (TopicRules(max_messages=9, max_bytes=100), Held(10, 200), 5),
+    (TopicRules(), Held(10, 200), 0),
+])  # fmt: skip
+def test_excess(rules: TopicRules, held: Held, beyond: int) -> None:
+    assert excess(rules, held) == beyond
+
+
+def test_room_names_the_nearest_bound() -> None:
+    room = Room()
+    assert room.take(10**9, 10**12) is None
+    room.narrow("a", TopicRules(max_messages=10, max_bytes=100), Held(3, 90))
+    room.narrow("b", TopicRules(max_messages=9), Held(5, 0))
+    room.narrow("c", TopicRules(max_messages=1, overflow=DROP), Held(5, 0))
+    assert room.take(5, 1) == ("max_messages", "b is full (max_messages = 9)")
+    assert room.take(4, 11) == ("max_bytes", "a is full (max_bytes = 100)")
+    assert room.take(4, 10) is None
+    assert room.take(1, 0) == ("max_messages", "b is full (max_messages = 9)")
