@@ -7,7 +7,7 @@ million of them, so each costs two integers. The reasons, which many messages sh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.broker.positions import Pins
@@ -15,9 +15,8 @@ from nsqd.broker.positions import Pins
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
 
-_PIECE: Final = 4_000  # sequences; copying them takes a fraction of a millisecond
-_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
-_FEW: Final = 1_000  # sequences that left and are still in the order
+_BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
+_ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _TIME_BITS: Final = 48
@@ -89,104 +88,112 @@ class Notes:
 
 
 class Buried:
-    """All buried messages of one channel, by sequence."""
+    """All buried messages of one channel, by sequence.
 
-    __slots__ = ("_entries", "_is_sorted", "_notes", "_order", "pins")
+    They lie in blocks of neighbouring sequences. Whoever needs all of them as of now, such as the snapshot for a new
+    journal, takes the blocks themselves, which takes no time. From then on a block is copied before it changes.
+    """
+
+    __slots__ = ("_blocks", "_count", "_notes", "_shared", "pins")
 
     def __init__(self) -> None:
-        self._entries: dict[int, int] = {}  # sequence -> number of the note, id, time, attempts
-        self._order: list[int] = []  # all sequences, and some that have left
-        self._is_sorted = True
+        # By block, then by sequence: number of the note, id, time, attempts.
+        self._blocks: dict[int, dict[int, int]] = {}
+        self._shared: set[int] = set()  # blocks that somebody else holds as well
+        self._count = 0
         self._notes = Notes()
         self.pins = Pins()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._count
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._entries
+        block = self._blocks.get(sequence >> _BLOCK_BITS)
+        return block is not None and sequence in block
 
     def add(self, burial: Burial) -> None:
         sequence, message_id, attempts, buried_at, note = burial
         self.remove(sequence)
         packed = (self._notes.add(note) << _ID_BITS | message_id) << _TIME_BITS | buried_at & _TIME_MASK
-        self._entries[sequence] = packed << _ATTEMPTS_BITS | min(attempts, _ATTEMPTS_MASK)
-        self._is_sorted = self._is_sorted and (not self._order or self._order[-1] < sequence)
-        self._order.append(sequence)
+        number = sequence >> _BLOCK_BITS
+        if number not in self._blocks:
+            self._blocks[number] = {}
+        self._own(number)[sequence] = packed << _ATTEMPTS_BITS | min(attempts, _ATTEMPTS_MASK)
+        self._count += 1
         self.pins.add(sequence)
 
     def remove(self, sequence: int) -> bool:
         """Take a message out. Return whether it was there."""
-        packed = self._entries.pop(sequence, None)
-        if packed is None:
+        if sequence not in self:
             return False
-        self._notes.remove(packed >> _NOTE_SHIFT)
+        number = sequence >> _BLOCK_BITS
+        block = self._own(number)
+        self._notes.remove(block.pop(sequence) >> _NOTE_SHIFT)
+        if not block:
+            del self._blocks[number]
+        self._count -= 1
         self.pins.remove(sequence)
-        if len(self._order) > 2 * len(self._entries) + _FEW:
-            self._order = sorted(self._entries)
-            self._is_sorted = True
         return True
 
+    def _own(self, number: int) -> dict[int, int]:
+        """Return a block that may be changed."""
+        if number in self._shared:
+            self._shared.remove(number)
+            self._blocks[number] = self._blocks[number].copy()
+        return self._blocks[number]
+
+    def _share(self, first: int = 0) -> list[dict[int, int]]:
+        """Return the blocks from this one on in ascending order, as they are now."""
+        numbers = sorted(number for number in self._blocks if number >= first)
+        self._shared.update(numbers)
+        return [self._blocks[number] for number in numbers]
+
     def get(self, sequence: int) -> Burial | None:
-        packed = self._entries.get(sequence)
+        block = self._blocks.get(sequence >> _BLOCK_BITS)
+        packed = block.get(sequence) if block is not None else None
         return None if packed is None else _unpacked(sequence, packed, self._notes.get(packed >> _NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> list[int]:
-        """Return the sequences of these messages, as far as they are buried. This looks at everything."""
+        """Return the sequences of these messages, as far as they are buried. This may look at everything."""
         wanted = set(message_ids)
         shift = _TIME_BITS + _ATTEMPTS_BITS
-        return [place for place, packed in self._entries.items() if packed >> shift & _ID_MASK in wanted]
+        found: list[int] = []
+        for block in self._blocks.values():
+            if len(found) == len(wanted):
+                break
+            found += [place for place, packed in block.items() if packed >> shift & _ID_MASK in wanted]
+        return found
 
     def from_place(self, sequence: int) -> Iterator[Burial]:
         """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
-        return self._still_buried(self._sequences_from(sequence))
+        return self._still_buried(self._share(sequence >> _BLOCK_BITS), sequence)
 
-    def _still_buried(self, sequences: Iterable[int]) -> Iterator[Burial]:
-        for sequence in sequences:
-            if (burial := self.get(sequence)) is not None:
-                yield burial
-
-    def _sequences_from(self, sequence: int) -> list[int]:
-        order = self._sorted()
-        low, high = 0, len(order)
-        while low < high:
-            middle = (low + high) // 2
-            if order[middle] < sequence:
-                low = middle + 1
-            else:
-                high = middle
-        return order[low:]
-
-    def _sorted(self) -> list[int]:
-        """Return all sequences in ascending order, among some that have left."""
-        if not self._is_sorted:  # nearly sorted, as messages fail in about the order in which they came
-            self._order.sort()
-            self._order = list(dict.fromkeys(self._order))  # one that left and came again was there twice
-            self._is_sorted = True
-        return self._order
+    def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[Burial]:
+        for block in blocks:
+            for place in sorted(block):
+                if place >= first and (burial := self.get(place)) is not None:
+                    yield burial
 
     def ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return what is buried in [start, end) as ascending ranges."""
         found: list[tuple[int, int]] = []
         first = stop = start
-        for sequence in self._sequences_from(start):
-            if sequence >= end:
-                break
-            if sequence not in self._entries:
-                continue
-            if sequence != stop:
-                if first < stop:
-                    found.append((first, stop))
-                first = sequence
-            stop = sequence + 1
+        for block in sorted(number for number in self._blocks if number >= start >> _BLOCK_BITS):
+            for sequence in sorted(self._blocks[block]):
+                if sequence < start or sequence >= end:
+                    continue
+                if sequence != stop:
+                    if first < stop:
+                        found.append((first, stop))
+                    first = sequence
+                stop = sequence + 1
         if first < stop:
             found.append((first, stop))
         return found
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all that is buried now, in pieces."""
-        entries = iter(self._entries.copy())
-        return iter(lambda: list(islice(entries, _PIECE)), [])
+        return map(list, self._share())
 
     def reasons(self) -> list[tuple[Note, int]]:
         """Return each reason with how many messages have it, the most frequent first."""
@@ -194,15 +201,16 @@ class Buried:
 
     def cut(self, tail: int) -> bool:
         """Drop what lies at or behind the tail. Return whether there was anything."""
-        beyond = [sequence for sequence in self._entries if sequence >= tail]
+        blocks = [block for number, block in self._blocks.items() if number >= tail >> _BLOCK_BITS]
+        beyond = [sequence for block in blocks for sequence in block if sequence >= tail]
         for sequence in beyond:
             self.remove(sequence)
         return bool(beyond)
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._order.clear()
-        self._is_sorted = True
+        self._blocks.clear()
+        self._shared.clear()
+        self._count = 0
         self._notes = Notes()
         self.pins.clear()
 
@@ -210,7 +218,7 @@ class Buried:
 
     def changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
-        return _changes(topic, channel, self._entries.copy(), self._notes.copy())
+        return _changes(topic, channel, self._share(), self._notes.copy())
 
     def apply(self, notes: Sequence[str], entries: Sequence[int]) -> None:
         """Add what a `bury` of the journal names."""
@@ -233,11 +241,17 @@ def buried_sequences(entries: Sequence[int]) -> Sequence[int]:
     return entries[::_NUMBERS]
 
 
-def _changes(topic: str, channel: str, found: dict[int, int], notes: Sequence[Note]) -> Iterator[ChannelChange]:
-    entries = iter(found.items())
+def _changes(
+    topic: str, channel: str, blocks: Iterable[dict[int, int]], notes: Sequence[Note]
+) -> Iterator[ChannelChange]:
+    entries = chain.from_iterable(map(_items, blocks))
     while piece := list(islice(entries, _ENTRIES_PER_CHANGE)):
         burials = [_unpacked(sequence, packed, notes[packed >> _NOTE_SHIFT]) for sequence, packed in piece]
         yield bury_change(topic, channel, burials)
+
+
+def _items(block: dict[int, int]) -> Iterable[tuple[int, int]]:
+    return block.items()
 
 
 def _unpacked(sequence: int, packed: int, note: Note) -> Burial:
