@@ -188,7 +188,7 @@ class _Endpoints:
         if not node:
             raise HttpError(400, "INVALID_NODE")
         first, end = _number(body, "first", 0, most=_HIGHEST), _number(body, "end", _HIGHEST, most=_HIGHEST)
-        return await self._messages.plan_replay(topic, node, first, end, target, identity)
+        return await self._messages.plan_replay(topic, node, first, end, target, identity, log=_word(body, "log"))
 
     def _topic(self, request: Request) -> str:
         topic = str(request.path_params["topic"])

@@ -19,6 +19,7 @@ class Message:
     size: int
     body: bytes | None  # None: the user may not see it
     sequence: int | None = None  # None in a tail
+    log: str | None = None  # the id of the log that has the sequence; None: not known
     attempts: int | None = None  # so far; None: not known
     delay: float = 0.0  # seconds of delay with which it was published
     is_masked: bool = False  # something in the body was replaced
@@ -41,6 +42,7 @@ class NodeLog:
     node: str
     first: int = 0  # the sequence of the oldest message
     next: int = 0  # the sequence that the next published message will get
+    log: str = ""  # its id; another one if the topic has been deleted and created again
     first_time: float | None = None
     last_time: float | None = None
     continue_at: int | None = None  # where to read on after this page; None: nothing is left
@@ -99,6 +101,7 @@ class ReplayPlan:
     title: str
     consequences: tuple[str, ...]
     must_type: str = ""  # the name that the user has to type as a confirmation; empty: none
+    log: str = ""  # the id of the log; empty: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,7 @@ def message_json(message: Message, *, most: int) -> dict[str, Any]:
 
 
 def to_json_but_body(message: Message) -> dict[str, Any]:
-    fields = ("node", "id", "timestamp", "size", "sequence", "attempts", "delay", "is_masked")
+    fields = ("node", "id", "timestamp", "size", "sequence", "log", "attempts", "delay", "is_masked")
     return {name: getattr(message, name) for name in fields}
 
 

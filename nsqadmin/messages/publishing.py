@@ -12,7 +12,7 @@ import trio
 
 from common.wire.names import is_valid_name
 from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
-from nsqadmin.messages.reading import Unreadable, gap_in, message_in, next_in
+from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, of_log
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -84,12 +84,19 @@ class Publisher:
         packed = b"".join([pack(">I", len(bodies)), *(pack(">I", len(body)) + body for body in bodies)])
         await self._upstream.post(node, f"/mpub?topic={quote_plus(topic)}&binary=true", packed)
 
-    def plan_replay(self, log: NodeLog, topic: str, first: int, end: int, target: str) -> ReplayPlan:
-        """Return what replaying this range of `log` would do. Raise CannotPublish."""
+    def plan_replay(
+        self, log: NodeLog, topic: str, first: int, end: int, target: str, *, expected: str = ""
+    ) -> ReplayPlan:
+        """Return what replaying this range of `log` would do. Raise CannotPublish.
+
+        `expected` is the id of the log that the range was chosen from, if it is known.
+        """
         if not is_valid_name(target):
             raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
         if log.reason:
             raise CannotPublish("NO_HISTORY", f"{log.node}: {log.reason}")
+        if expected and log.log and log.log != expected:
+            raise CannotPublish("ANOTHER_LOG", f"{log.node}: {ANOTHER_LOG}")
         first, end = max(first, log.first), min(end, log.next)
         if first >= end:
             raise CannotPublish("EMPTY_RANGE", f"{log.node} has [{log.first}, {log.next})")
@@ -106,6 +113,7 @@ class Publisher:
             title=f"Replay {count:,} message{'' if count == 1 else 's'} of {topic} to {target}",
             consequences=tuple(_consequences(topic, target, count)),
             must_type=target if count > _TYPED_FROM else "",
+            log=log.log,
         )
 
     async def replay(self, plan: ReplayPlan) -> ReplayReceipt:
@@ -123,8 +131,9 @@ class Publisher:
                 published += len(waiting)
             waiting, size, at = [], 0, up_to
 
+        more = f"&to={plan.end}{of_log(plan.log)}"
         try:
-            async with aclosing(self._reader.lines(plan.node, plan.topic, str(plan.first), f"&to={plan.end}")) as lines:
+            async with aclosing(self._reader.lines(plan.node, plan.topic, str(plan.first), more)) as lines:
                 async for line in lines:
                     if "gap" in line:
                         gap = gap_in(plan.node, line)

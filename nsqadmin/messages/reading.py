@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -34,8 +35,10 @@ _LONGEST_READ: Final = 60.0  # seconds for one page
 _NANOSECOND: Final = 1e-9
 _OK: Final = 200
 _HIGHEST: Final = (1 << 63) - 1
+_LOG_ID: Final = re.compile(r"[\w.-]{1,64}", re.ASCII).fullmatch
 _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 
+ANOTHER_LOG: Final = "the topic has been deleted and created again there: these messages are gone"
 NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
 
 
@@ -141,6 +144,7 @@ class Reader:
                 next=_whole(raw["next"]),
                 first_time=_seconds(raw.get("first_time")),
                 last_time=_seconds(raw.get("last_time")),
+                log=_log_id(raw.get("log")),
             )
         except UpstreamError as error:
             return NodeLog(node=node, reason=why(error))
@@ -158,7 +162,7 @@ class Reader:
         size = 0
         at = None
         try:
-            async with aclosing(self.lines(log.node, topic, start, f"&limit={most}")) as lines:
+            async with aclosing(self.lines(log.node, topic, start, f"&limit={most}{of_log(log.log)}")) as lines:
                 async for line in lines:
                     if "next" in line:
                         at = next_in(line)
@@ -167,7 +171,7 @@ class Reader:
                         read.add_gap(gap_in(log.node, line))
                         continue
                     read.scanned += 1
-                    message = self.masked_for(identity, message_in(log.node, line), topic)
+                    message = self.masked_for(identity, message_in(log.node, line, log.log), topic)
                     at = (message.sequence or 0) + 1
                     if wanted.matches(message.body or b"", message):
                         read.messages.append(message)
@@ -190,12 +194,12 @@ class Reader:
             attempts = _waiting(raw)
             size = 0
             for first, end in runs_of(attempts):
-                async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
+                async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}{of_log(log.log)}")) as lines:
                     async for line in lines:
                         if "gap" in line:
                             read.add_gap(gap_in(log.node, line))
                         elif "next" not in line:
-                            message = self.masked_for(identity, message_in(log.node, line), topic)
+                            message = self.masked_for(identity, message_in(log.node, line, log.log), topic)
                             known = attempts.get(message.sequence if message.sequence is not None else -1)
                             read.messages.append(replace(message, attempts=known))
                             size += message.size
@@ -302,14 +306,15 @@ def _unreadable(error: Exception) -> Unreadable:
     return Unreadable(f"its answer cannot be read: {error!r}")
 
 
-def message_in(node: str, line: dict[str, Any]) -> Message:
-    """Read the message in a line from `Reader.lines`. Raise Unreadable."""
+def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
+    """Read the message of this log in a line from `Reader.lines`. Raise Unreadable."""
     try:
         body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
         return Message(
             node=node,
             id=str(line["id"]),
             sequence=_whole(line["sequence"]),
+            log=log or None,
             timestamp=_seconds(line["timestamp"]) or 0.0,
             size=len(body),
             body=body,
@@ -344,6 +349,20 @@ def _waiting(raw: Any) -> dict[int, int]:
         raise _unreadable(error) from error
 
 
+def of_log(log: str) -> str:
+    """Return the argument of a request that only this log may answer; nothing if its id is not known."""
+    return f"&log={log}" if log else ""
+
+
+def _log_id(value: Any) -> str:
+    """Check the id of a log: it becomes a part of URLs, cursors and selections."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not _LOG_ID(value):
+        raise TypeError(f"{value!r:.50} is no id of a log")
+    return value
+
+
 def _whole(value: Any) -> int:
     if not isinstance(value, int) or abs(value) > _HIGHEST:
         raise TypeError(f"{value!r:.50} is not a whole number")
@@ -372,6 +391,7 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 _NO_WORDS: Final[Mapping[str, str]] = {}
 _WORDS: Final = {
+    "ANOTHER_LOG": ANOTHER_LOG,
     "TOPIC_NOT_FOUND": "it does not have the topic",
     "CHANNEL_NOT_FOUND": "it does not have the channel",
     "EPHEMERAL_TOPIC": "an ephemeral topic is kept in memory only, and has no history",

@@ -17,7 +17,7 @@ from nsqadmin.upstream.client import UpstreamError
 if TYPE_CHECKING:
     from nsqadmin.messages.publishing import Publisher
     from nsqadmin.messages.reading import Reader
-    from nsqadmin.messages.selection import Selection
+    from nsqadmin.messages.selection import Selection, Source
     from nsqadmin.upstream.client import Upstream
 
 MOST_PIECES: Final = 1000  # ranges that are published again at once: each is read by a request of its own
@@ -39,29 +39,30 @@ class Redeliverer:
 
     async def redeliver(self, topic: str, channel: str, selection: Selection) -> tuple[Redelivered, ...]:
         """Ask each node that has some of the messages to deliver them to this channel once more."""
-        results: dict[str, Redelivered] = {}
+        results: dict[Source, Redelivered] = {}
 
-        async def ask(node: str) -> None:
-            results[node] = await self._at(node, topic, channel, selection.runs[node])
+        async def ask(source: Source) -> None:
+            results[source] = await self._at(source, topic, channel, selection.runs[source])
 
         async with trio.open_nursery() as nursery:
-            for node in selection.runs:
-                nursery.start_soon(ask, node)
-        return tuple(results[node] for node in selection.runs)
+            for source in selection.runs:
+                nursery.start_soon(ask, source)
+        return tuple(results[source] for source in selection.runs)
 
-    async def _at(self, node: str, topic: str, channel: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
+    async def _at(self, source: Source, topic: str, channel: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
         counts = {"redelivered": 0, "waiting": 0, "gone": 0}
         error = ""
+        named = [("topic", topic), ("channel", channel), *([("log", source.log)] if source.log else [])]
         try:
             for arguments in _requests(runs):
-                target = urlencode([("topic", topic), ("channel", channel), *arguments])
-                answer = json.loads(await self._upstream.post(node, f"/channel/redeliver?{target}"))
+                target = urlencode([*named, *arguments])
+                answer = json.loads(await self._upstream.post(source.node, f"/channel/redeliver?{target}"))
                 counts = {name: counts[name] + int(answer[name]) for name in counts}
         except UpstreamError as failure:
             error = why(failure, _WORDS)
         except (ValueError, KeyError, TypeError, RecursionError) as failure:
             error = f"its answer cannot be read: {failure!r}"
-        return Redelivered(node=node, asked=sum(end - first for first, end in runs), error=error, **counts)
+        return Redelivered(node=source.node, asked=sum(end - first for first, end in runs), error=error, **counts)
 
     async def publish_again(self, topic: str, selection: Selection) -> tuple[Redelivered, ...]:
         """Publish the messages to their topic again, each on the node that has it. Raise CannotPublish."""
@@ -70,15 +71,16 @@ class Redeliverer:
             raise CannotPublish(
                 "TOO_SCATTERED", f"the messages lie in {pieces:,} places; at most {MOST_PIECES:,} at once"
             )
-        return tuple([await self._publish_at(node, topic, runs) for node, runs in selection.runs.items()])
+        return tuple([await self._publish_at(source, topic, runs) for source, runs in selection.runs.items()])
 
-    async def _publish_at(self, node: str, topic: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
+    async def _publish_at(self, source: Source, topic: str, runs: Sequence[tuple[int, int]]) -> Redelivered:
         asked = sum(end - first for first, end in runs)
         published, error = 0, ""
-        log = await self._reader.log_at(node, topic)
+        log = await self._reader.log_at(source.node, topic)
         for first, end in runs:
             try:
-                receipt = await self._publisher.replay(self._publisher.plan_replay(log, topic, first, end, topic))
+                plan = self._publisher.plan_replay(log, topic, first, end, topic, expected=source.log)
+                receipt = await self._publisher.replay(plan)
             except CannotPublish as refusal:
                 if refusal.code == "EMPTY_RANGE":
                     continue
@@ -89,7 +91,7 @@ class Redeliverer:
                 error = receipt.error
                 break
         gone = 0 if error else asked - published
-        return Redelivered(node=node, asked=asked, redelivered=published, gone=gone, error=error)
+        return Redelivered(node=source.node, asked=asked, redelivered=published, gone=gone, error=error)
 
 
 def _requests(runs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[str, int]]]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqadmin.messages.model import Found, Gap, Message, NodeLog
-from nsqadmin.messages.reading import Unreadable, gap_in, message_in, next_in, nodes_with
-from nsqadmin.messages.walk import Lane, Walk, parse_cursor
+from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, nodes_with, of_log
+from nsqadmin.messages.walk import Lane, Place, Walk, parse_cursor
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
@@ -126,14 +126,16 @@ class Searcher:
         silent.sort(key=lambda log: log.node)
         return Walk(lanes, silent, newest_first=search.newest_first)
 
-    async def _lane(self, log: NodeLog, search: Search, places: Mapping[str, tuple[int, int]]) -> Lane:
-        if log.node in places:
-            at, border = (min(max(place, log.first), log.next) for place in places[log.node])
+    async def _lane(self, log: NodeLog, search: Search, places: Mapping[str, Place]) -> Lane:
+        if (place := places.get(log.node)) is not None:
+            if place.log and log.log and place.log != log.log:
+                raise Unreadable(ANOTHER_LOG)
+            at, border = (min(max(it, log.first), log.next) for it in (place.at, place.border))
         else:
             at = border = await self._place(log, search)
         is_all = not (search.wanted.text or search.wanted.conditions)
         step = min(search.limit, _FIRST_STEP) if is_all else _FIRST_STEP
-        return Lane(log.node, log.first, log.next, border, at, step)
+        return Lane(log.node, log.first, log.next, border, at, step, log.log)
 
     async def _place(self, log: NodeLog, search: Search) -> int:
         """Return the sequence of the place where the search begins. Raise Unreadable."""
@@ -141,7 +143,9 @@ class Searcher:
             return log.next
         if search.place == _OLDEST:
             return log.first
-        async with aclosing(self._reader.lines(log.node, search.topic, search.place, "&limit=1")) as lines:
+        async with aclosing(
+            self._reader.lines(log.node, search.topic, search.place, f"&limit=1{of_log(log.log)}")
+        ) as lines:
             async for line in lines:
                 if "gap" in line:
                     return gap_in(log.node, line).first
@@ -158,7 +162,7 @@ class Searcher:
         most = min(search.patience, max(deadline - began, 0.1))
         try:
             with trio.move_on_after(most) as scope:
-                await self._read(lane.node, first, end, search, piece)
+                await self._read(lane, end, search, piece)
         except Unreadable as error:
             await self._after_failure(walk, lane, search, str(error))
             return
@@ -173,30 +177,31 @@ class Searcher:
         elif most >= search.patience:
             lane.reason = _sent_nothing(most)
 
-    async def _read(self, node: str, first: int, end: int, search: Search, piece: _Piece) -> None:
-        """Read [first, end), or up to as many hits as fit into memory. Raise Unreadable."""
+    async def _read(self, lane: Lane, end: int, search: Search, piece: _Piece) -> None:
+        """Read on up to `end`, or up to as many hits as fit into memory. Raise Unreadable."""
+        more = f"&to={end}{of_log(lane.log)}"
         while piece.at < end:
             began_at = piece.at
-            async with aclosing(self._reader.lines(node, search.topic, str(piece.at), f"&to={end}")) as lines:
+            async with aclosing(self._reader.lines(lane.node, search.topic, str(piece.at), more)) as lines:
                 async for line in lines:
-                    if self._took(node, line, end, search, piece):
+                    if self._took(lane, line, end, search, piece):
                         return
             if piece.at == began_at:
                 raise Unreadable("its answer has nothing of what it was asked for")
 
-    def _took(self, node: str, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
+    def _took(self, lane: Lane, line: dict[str, object], end: int, search: Search, piece: _Piece) -> bool:
         """Add a line to the piece. Return whether the piece is full."""
         if "next" in line:
             piece.at = max(piece.at, min(next_in(line), end))
             return False
         if "gap" in line:
-            gap = gap_in(node, line)
+            gap = gap_in(lane.node, line)
             piece.gaps.append(gap)
             piece.at = max(piece.at, min(gap.end, end))
             if len(piece.gaps) > _MOST_GAPS:
                 raise Unreadable(f"more than {_MOST_GAPS:,} gaps")
             return False
-        message = message_in(node, line)
+        message = message_in(lane.node, line, lane.log)
         if not piece.at <= (message.sequence or 0) < end:
             raise Unreadable(f"its answer has message {message.sequence}, which is not in [{piece.at}, {end})")
         piece.see(message)
@@ -211,7 +216,7 @@ class Searcher:
         log = NodeLog(node=lane.node, reason=reason)
         with trio.move_on_after(search.patience):
             log = await self._reader.log_at(lane.node, search.topic)
-        if not log.reason and log.first > (lane.first if walk.newest_first else lane.at):
+        if not log.reason and log.log == lane.log and log.first > (lane.first if walk.newest_first else lane.at):
             walk.lose(lane, log.first)
         else:
             lane.reason = reason

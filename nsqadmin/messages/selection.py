@@ -1,25 +1,43 @@
-"""Messages that a user has selected, as a text for forms and requests: `12@n1:4151 30-40@n1:4151`."""
+"""Messages that a user has selected, as a text for forms and requests: `12@n1:4151 30-40@n1:4151`.
+
+A sequence means a message only together with its log: a topic that was deleted and created again begins at 0 again. So
+our pages write the log's id as well, `12@n1:4151@1f0c2d`, and a node refuses a selection of a log that it no longer has.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MOST: Final = 10_000  # messages
-_WORD: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?@([^\s@]{1,300})").fullmatch
+_WORD: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?@([^\s@]{1,300})(?:@([A-Za-z0-9_.-]{1,64}))?").fullmatch
 
 
 class BadSelection(ValueError):
     """The text names no messages, or too many; the message says why."""
 
 
+class Source(NamedTuple):
+    """What has a sequence of messages: a topic's log on a node."""
+
+    node: str
+    log: str = ""  # its id; empty: whichever log the node has
+
+    def __str__(self) -> str:
+        return f"{self.node}@{self.log}" if self.log else self.node
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages by node, as ranges [first, end) of sequences."""
+    """Messages by source, as ranges [first, end) of sequences."""
 
-    runs: Mapping[str, tuple[tuple[int, int], ...]]
+    runs: Mapping[Source, tuple[tuple[int, int], ...]]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(source.node for source in self.runs))
 
     @property
     def count(self) -> int:
@@ -27,22 +45,22 @@ class Selection:
 
     def __str__(self) -> str:
         return " ".join(
-            f"{first}@{node}" if end == first + 1 else f"{first}-{end - 1}@{node}"
-            for node, runs in self.runs.items()
+            f"{first}@{source}" if end == first + 1 else f"{first}-{end - 1}@{source}"
+            for source, runs in self.runs.items()
             for first, end in runs
         )
 
 
 def parse_selection(text: str) -> Selection:
     """Read a selection. Raise BadSelection."""
-    ranges: dict[str, list[tuple[int, int]]] = {}
+    ranges: dict[Source, list[tuple[int, int]]] = {}
     for word in text.split():
         found = _WORD(word)
         if found is None:
-            raise BadSelection(f"expected sequence@node or first-last@node, got {word[:40]!r}")
+            raise BadSelection(f"expected sequence@node or first-last@node, and perhaps @log, got {word[:40]!r}")
         first = int(found[1])
-        ranges.setdefault(found[3], []).append((first, int(found[2] or first) + 1))
-    selection = Selection({node: tuple(_joined(ranges[node])) for node in sorted(ranges)})
+        ranges.setdefault(Source(found[3], found[4] or ""), []).append((first, int(found[2] or first) + 1))
+    selection = Selection({source: tuple(_joined(ranges[source])) for source in sorted(ranges)})
     if not selection.count:
         raise BadSelection("no message is selected")
     if selection.count > MOST:
@@ -50,12 +68,12 @@ def parse_selection(text: str) -> Selection:
     return selection
 
 
-def selected(messages: Iterable[tuple[str, int]]) -> Selection:
-    """Return the selection of these messages, each given by its node and sequence."""
-    sequences: dict[str, list[int]] = {}
-    for node, sequence in messages:
-        sequences.setdefault(node, []).append(sequence)
-    return Selection({node: tuple(runs_of(sequences[node])) for node in sorted(sequences)})
+def selected(messages: Iterable[tuple[Source, int]]) -> Selection:
+    """Return the selection of these messages, each given by its source and sequence."""
+    sequences: dict[Source, list[int]] = {}
+    for source, sequence in messages:
+        sequences.setdefault(source, []).append(sequence)
+    return Selection({source: tuple(runs_of(sequences[source])) for source in sorted(sequences)})
 
 
 def runs_of(sequences: Iterable[int]) -> list[tuple[int, int]]:

@@ -99,16 +99,16 @@ class Messages:
         return published
 
     async def plan_replay(
-        self, topic: str, node: str, first: int, end: int, target: str, identity: Identity
+        self, topic: str, node: str, first: int, end: int, target: str, identity: Identity, *, log: str = ""
     ) -> ReplayPlan:
-        """Return what replaying [first, end) of this node's log to `target` would do."""
+        """Return what replaying [first, end) of this node's log to `target` would do. `log` is the log's id, if known."""
         _need(identity, Right.PAYLOAD, topic)
         _need(identity, Right.PUBLISH, target)
         logs = await self.logs(topic, node)
         if len(logs) != 1:
             raise HttpError(404, "NODE_NOT_FOUND")
         try:
-            return self._publisher.plan_replay(logs[0], topic, first, end, target)
+            return self._publisher.plan_replay(logs[0], topic, first, end, target, expected=log)
         except CannotPublish as error:
             raise _refused(error) from error
 
@@ -151,7 +151,7 @@ class Messages:
 
     def _check_nodes(self, selection: Selection) -> None:
         """Refuse addresses that are no nodes of ours: a form must not make us send requests anywhere."""
-        for node in selection.runs:
+        for node in selection.nodes:
             if self._view.snapshot.node(node) is None:
                 raise HttpError(404, "NODE_NOT_FOUND", details={"reason": f"no node is known as {node}"})
 
@@ -209,5 +209,5 @@ def _found_node(view: View, topic: str, node: str) -> str:
 
 
 def _refused(error: CannotPublish) -> HttpError:
-    statuses = {"NODE_NOT_FOUND": 404, "NO_NODE": 503, "NO_HISTORY": 409}
+    statuses = {"NODE_NOT_FOUND": 404, "NO_NODE": 503, "NO_HISTORY": 409, "ANOTHER_LOG": 409}
     return HttpError(statuses.get(error.code, 400), error.code, details={"reason": error.reason})

@@ -7,7 +7,7 @@ comes before it can still be unread, so the order holds over all nodes:
     n2   first ·· at ■■■■■■■■■■■■■■■ border     the lane whose edge is nearest to the start is read next
 
 A lane that fails is closed with a reason, and the other lanes go on without it. A cursor says where each lane stands,
-as a plain text for a URL: `36811-41000@n1:4151` for [at, border) at n1.
+as a plain text for a URL: `36811-41000@n1:4151@1f0c2d` for [at, border) at n1, in the log with this id.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from nsqadmin.messages.model import Found, Gap, Message, NodeLog
 
 _MOST_LANES: Final = 1000
 _MOST_GAPS: Final = 1000  # that are remembered
 _LARGEST_STEP: Final = 4000  # messages
-_PLACE: Final = re.compile(r"(\d{1,18})-(\d{1,18})@([^\s@]{1,300})").fullmatch
+_PLACE: Final = re.compile(r"(\d{1,18})-(\d{1,18})@([^\s@]{1,300})(?:@([A-Za-z0-9_.-]{1,64}))?").fullmatch
 
 
 class BadCursor(ValueError):
@@ -39,6 +39,7 @@ class Lane:
     border: int  # where the search began
     at: int  # how far it has got
     step: int  # messages to read next
+    log: str = ""  # the id of the log; empty: not known
     edge: float | None = None  # the time of the outermost message that was read
     hits: list[Message] = field(default_factory=list)  # found, and not yet handed out; the next one is first
     reason: str = ""  # why the node cannot be read any further; empty if it can
@@ -124,7 +125,9 @@ class Walk:
         )
 
     def _cursor(self) -> str:
-        return " ".join(f"{self._place(lane)}-{lane.border}@{lane.node}" for lane in self.lanes)
+        return " ".join(
+            f"{self._place(lane)}-{lane.border}@{lane.node}{'@' if lane.log else ''}{lane.log}" for lane in self.lanes
+        )
 
     def _place(self, lane: Lane) -> int:
         """Return where to go on, before the hits that were found but not handed out."""
@@ -146,12 +149,20 @@ class Walk:
         return float("inf") if lane.edge is None else self._key(lane.edge)
 
 
-def parse_cursor(text: str) -> Mapping[str, tuple[int, int]]:
-    """Return the place and the border of each node. Raise BadCursor."""
-    places: dict[str, tuple[int, int]] = {}
+class Place(NamedTuple):
+    """Where a search stands on one node."""
+
+    at: int
+    border: int
+    log: str = ""
+
+
+def parse_cursor(text: str) -> Mapping[str, Place]:
+    """Return the place on each node. Raise BadCursor."""
+    places: dict[str, Place] = {}
     for word in text.split():
         found = _PLACE(word)
         if found is None or len(places) == _MOST_LANES:
-            raise BadCursor(f"expected at-border@node, got {word[:40]!r}")
-        places[found[3]] = int(found[1]), int(found[2])
+            raise BadCursor(f"expected at-border@node@log, got {word[:40]!r}")
+        places[found[3]] = Place(int(found[1]), int(found[2]), found[4] or "")
     return places

@@ -10,6 +10,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
+from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
 from nsqadmin.messages.walk import BadCursor
@@ -174,7 +175,7 @@ class MessagePages:
         )
 
     async def message(self, request: Request) -> Response:
-        """Show one message, named by `topic=`, `node=` and `sequence=`."""
+        """Show one message, named by `topic=`, `node=`, `sequence=` and perhaps `log=`."""
         snapshot = await self._painter.picture(request)
         arguments = request.query_params
         topic, node, sequence = (arguments.get(name, "") for name in ("topic", "node", "sequence"))
@@ -187,6 +188,8 @@ class MessagePages:
         elif snapshot.topic(topic) is not None and snapshot.node(node) is not None and sequence.isdecimal():
             page = await messages.read(topic, identity, node=node, place=sequence, limit=1)
             problem = next((log.reason for log in page.logs if log.reason), problem)
+            if any(arguments.get("log", log.log) not in ("", log.log) for log in page.logs if log.log):
+                problem, page = ANOTHER_LOG, None
         if page is None or not page.messages or page.messages[0].sequence != int(sequence):
             failure = Failure(
                 title="This message cannot be shown",

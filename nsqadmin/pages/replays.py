@@ -12,7 +12,7 @@ from nsqadmin.http.responses import caller_of, form_of, identity_of, lists_of, r
 from nsqadmin.messages.endpoints import MOST_BODY, bodies_of, filter_of, selection_of
 from nsqadmin.messages.redelivery import MOST_PIECES
 from nsqadmin.messages.searching import NEWEST, Search
-from nsqadmin.messages.selection import MOST, Selection, selected
+from nsqadmin.messages.selection import MOST, Selection, Source, selected
 from nsqadmin.pages import numbers
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure
@@ -135,7 +135,13 @@ class ReplayPages:
         again = ""
         if receipt.continue_at is not None:
             again = self._links.action(
-                "replay", topic=plan.topic, node=plan.node, first=receipt.continue_at, end=plan.end, target=plan.target
+                "replay",
+                topic=plan.topic,
+                node=plan.node,
+                first=receipt.continue_at,
+                end=plan.end,
+                target=plan.target,
+                log=plan.log,
             )
         return self._painter.page(
             request,
@@ -153,7 +159,13 @@ class ReplayPages:
         topic = values.get("topic", "")
         first, end = _number(values, "first", 0), _number(values, "end", 0)
         return await self._messages().plan_replay(
-            topic, values.get("node", ""), first, end, values.get("target", "") or topic, identity_of(request)
+            topic,
+            values.get("node", ""),
+            first,
+            end,
+            values.get("target", "") or topic,
+            identity_of(request),
+            log=values.get("log", ""),
         )
 
     async def _replay_page(
@@ -206,7 +218,7 @@ class ReplayPages:
             with_bodies=False,
         )
         found = await self._messages().search(search)
-        chosen = selected((message.node, message.sequence or 0) for message in found.messages)
+        chosen = selected((Source(it.node, it.log or ""), it.sequence or 0) for it in found.messages)
         if not chosen.count:
             raise HttpError(404, "NOTHING_FOUND", details={"reason": " ".join(_remarks(found)) or "nothing matches"})
         return _Chosen(chosen, _remarks(found))
@@ -229,7 +241,7 @@ class ReplayPages:
             title=f"Replay {numbers.several(count, 'message')} of {topic.name}",
             problem=problem,
             messages=str(chosen.selection),
-            nodes=", ".join(chosen.selection.runs),
+            nodes=", ".join(chosen.selection.nodes),
             remarks=chosen.remarks,
             channels=[(each, _lacking(each, chosen.selection)) for each in channels],
             chosen=default,
@@ -297,7 +309,7 @@ def _remarks(found: Found) -> tuple[str, ...]:
 def _lacking(channel: Channel, selection: Selection) -> str:
     """Return the nodes that have some of the messages but not the channel."""
     having = {row.node for row in channel.nodes}
-    return ", ".join(node for node in selection.runs if node not in having)
+    return ", ".join(node for node in selection.nodes if node not in having)
 
 
 def _result(count: int, error: str) -> str:

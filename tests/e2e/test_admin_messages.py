@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -200,3 +203,63 @@ def test_publishing_has_to_be_enabled(cluster: Cluster, a_topic: str) -> None:
     with Nsqadmin(*cluster.lookupd_options) as closed:
         answer = closed.json("POST", "/api/v2/publish", {"topic": a_topic, "body": "x"})
         assert (answer.status, answer.json["reason"]) == (403, "publishing is not enabled (--enable-publish)")
+
+
+def made_anew(admin: Nsqadmin, cluster: Cluster, topic: str) -> None:
+    """Delete the topic on all nodes, and make it again with other messages at the same sequences, all finished."""
+    for daemon in (*cluster.nodes, *cluster.lookupds):
+        daemon.http("POST", f"/topic/delete?topic={topic}")
+    node = cluster.nodes[0]
+    node.post(f"/topic/create?topic={topic}")
+    node.post(f"/channel/create?topic={topic}&channel=c")
+    for number in range(100, 105):
+        node.post(f"/pub?topic={topic}", json.dumps({"n": number}).encode())
+    eventually(lambda: read(admin, topic, "from=earliest") == list(range(100, 105)))
+    node.post(f"/channel/empty?topic={topic}&channel=c")
+
+
+def form(answer: str, name: str) -> list[str]:
+    return [unescape(value) for value in re.findall(rf'name="{name}" value="([^"]*)"', answer)]
+
+
+@pytest.mark.parametrize("to", ["channel:c", "all"])
+def test_rows_of_a_topic_that_was_made_anew_since_are_no_other_messages(
+    admin: Nsqadmin, cluster: Cluster, a_topic: str, to: str
+) -> None:
+    page = admin.http("GET", f"/topics/{a_topic}?tab=messages").body.decode()
+    picks = [pick for pick in form(page, "pick") if name_of(cluster.nodes[0]) in pick]
+    assert len(picks) == 5
+    made_anew(admin, cluster, a_topic)
+    plan = admin.http(
+        "POST", "/actions/redeliver", urlencode([("topic", a_topic), *(("pick", it) for it in picks)]).encode()
+    )
+    (chosen,) = form(plan.body.decode(), "messages")
+    receipt = admin.http(
+        "POST", "/actions/redeliver", urlencode({"topic": a_topic, "messages": chosen, "to": to}).encode()
+    )
+    assert "the topic has been deleted and created again there: these messages are gone" in receipt.body.decode()
+    assert "Nothing was replayed" in receipt.body.decode()
+    assert cluster.nodes[0].channel(a_topic)["depth"] == 0
+
+
+def test_the_page_of_a_message_is_about_that_message_or_none(admin: Nsqadmin, cluster: Cluster, a_topic: str) -> None:
+    page = admin.http("GET", f"/topics/{a_topic}?tab=messages").body.decode()
+    link = next(it for it in map(unescape, re.findall(r'href="(/message\?[^"]*)"', page)) if "sequence=3" in it)
+    assert "s3" in admin.http("GET", link).body.decode()
+    made_anew(admin, cluster, a_topic)
+    answer = admin.http("GET", link)
+    assert answer.status == 404
+    assert "the topic has been deleted and created again there" in answer.body.decode()
+
+
+def test_a_range_that_was_planned_is_not_published_from_another_log(
+    admin: Nsqadmin, cluster: Cluster, a_topic: str
+) -> None:
+    node = name_of(cluster.nodes[0])
+    asked = {"topic": a_topic, "node": node, "first": "0", "end": "4", "target": f"{a_topic[:50]}.again"}
+    plan = admin.http("GET", f"/actions/replay?{urlencode(asked)}").body.decode()
+    (log,) = form(plan, "log")
+    made_anew(admin, cluster, a_topic)
+    answer = admin.http("POST", "/actions/replay", urlencode({**asked, "log": log}).encode())
+    assert (answer.status, "deleted and created again there" in answer.body.decode()) == (409, True)
+    assert cluster.nodes[0].topic(f"{a_topic[:50]}.again") is None

@@ -163,7 +163,8 @@ def test_all_hits_of_a_search_go_to_one_channel(admin: Nsqadmin, cluster: Cluste
     plan = post(admin, *wanted)
     assert "Replay 500 messages of orders" in plan
     chosen = plan.partition('name="messages" value="')[2].partition('"')[0]
-    assert chosen == f"0-499@{name_of(cluster.nodes[0])}"
+    log = cluster.nodes[0].http("GET", "/topic/log?topic=orders").json["log"]
+    assert chosen == f"0-499@{name_of(cluster.nodes[0])}@{log}"
     assert "500 messages are delivered once more" in post(
         admin, ("topic", "orders"), ("messages", chosen), ("to", "channel:billing")
     )

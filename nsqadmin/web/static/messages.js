@@ -59,10 +59,10 @@
 
   function rowOf(message) {
     const row = element("tr", { "data-row": "" });
-    const isKept = message.sequence !== undefined, pick = `${message.sequence}@${message.node}`;
+    const isKept = message.sequence !== undefined, pick = `${message.sequence}@${message.node}${message.log ? `@${message.log}` : ""}`;
     const where = isKept ? `${message.node} : ${Numbers.exact(message.sequence)}` : message.node;
     const time = element("time", { datetime: new Date(message.timestamp * 1000).toISOString() });
-    const query = new URLSearchParams({ topic: table.dataset.topic, node: message.node, sequence: message.sequence });
+    const query = new URLSearchParams({ topic: table.dataset.topic, node: message.node, sequence: message.sequence, log: message.log ?? "" });
     if (table.dataset.wanted) query.set("filter", table.dataset.wanted);
     const link = isKept
       ? element("a", { href: `${base}/message?${query}`, "data-detail": "" }, time)

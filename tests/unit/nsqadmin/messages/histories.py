@@ -30,10 +30,17 @@ class History:
     hangs_from: int | None = None  # below this sequence it sends nothing any more
     most: int = 1 << 30  # messages of one answer
     expires_at_read: int = 0  # when it is read, everything before is removed
+    log_id: str = "l1"
     read: list[tuple[int, int]] = field(default_factory=list)
 
     def log(self) -> dict[str, Any]:
-        return {"first": self.first, "next": len(self.bodies), "first_time": None, "last_time": None}
+        return {
+            "first": self.first,
+            "next": len(self.bodies),
+            "first_time": None,
+            "last_time": None,
+            "log": self.log_id,
+        }
 
     def lines(self, start: int, end: int) -> list[bytes]:
         self.read.append((start, end))
@@ -76,7 +83,9 @@ class Histories:
         start = int(arguments["from"])
         end = int(arguments["to"]) if "to" in arguments else start + int(arguments["limit"])
         history.first = max(history.first, history.expires_at_read)
-        if start < history.first:
+        if arguments.get("log", history.log_id) != history.log_id:
+            yield Streamed(409, Pieces([b'{"message":"ANOTHER_LOG"}']))
+        elif start < history.first:
             yield Streamed(410, Pieces([b'{"message":"GONE"}']))
         elif history.hangs_from is not None and start < history.hangs_from:
             history.read.append((start, end))

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from nsqadmin.messages.model import Redelivered
 from nsqadmin.messages.publishing import Publisher
 from nsqadmin.messages.redelivery import Redeliverer
-from nsqadmin.messages.selection import BadSelection, parse_selection, selected
+from nsqadmin.messages.selection import BadSelection, Source, parse_selection, selected
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from tests.unit.nsqadmin.messages.histories import Histories, History
 
-MESSAGES = st.sets(st.tuples(st.sampled_from(["n1:4151", "[::1]:4151"]), st.integers(0, 500)), min_size=1)
+SOURCES = st.builds(Source, st.sampled_from(["n1:4151", "[::1]:4151"]), st.sampled_from(["", "1f0c2d", "l-2"]))
+MESSAGES = st.sets(st.tuples(SOURCES, st.integers(0, 500)), min_size=1)
 
 
 @given(MESSAGES)
-def test_a_selection_is_read_as_it_was_written(messages: set[tuple[str, int]]) -> None:
+def test_a_selection_is_read_as_it_was_written(messages: set[tuple[Source, int]]) -> None:
     selection = selected(messages)
     assert parse_selection(str(selection)) == selection
     assert selection.count == len(messages)
@@ -31,7 +32,9 @@ def test_neighbours_and_doubles_are_joined() -> None:
     assert str(parse_selection("3@n 1@n 2@n 2-5@n 9@n")) == "1-5@n 9@n"
 
 
-@pytest.mark.parametrize("text", ["", "x", "1@", "@n", "5-3@n", "0-10000@n", "-1@n", "1@n 2"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "1@", "@n", "5-3@n", "0-10000@n", "-1@n", "1@n 2", "1@n@", "1@n@a b", "1@n@a@b"]
+)
 def test_a_text_that_is_no_selection_is_refused(text: str) -> None:
     with pytest.raises(BadSelection):
         parse_selection(text)
@@ -103,6 +106,7 @@ def test_many_single_messages_are_asked_for_in_several_requests() -> None:
     [
         (refusal("NOT_FOUND"), "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours"),
         (refusal("CHANNEL_NOT_FOUND"), "it does not have the channel"),
+        (refusal("ANOTHER_LOG", 409), "the topic has been deleted and created again there"),
         (refusal("BEYOND_END", 400), "the channel has not got some of these messages yet"),
         (UpstreamError("no answer"), "no answer"),
         (b"[]", "cannot be read"),
@@ -121,3 +125,17 @@ def test_publishing_again_reads_the_messages_where_they_are() -> None:
     (row,) = nodes.publish_again("1@n1:4151 10-19@n1:4151 48-60@n1:4151")
     assert (row.asked, row.redelivered, row.gone, row.error) == (24, 13, 11, "")
     assert all(target.startswith("/mpub?topic=t") for _, target in nodes.posted)
+
+
+def test_messages_of_a_log_are_asked_for_in_that_log_alone() -> None:
+    nodes = both(DONE)
+    nodes.redeliver("1@n1:4151@l1 7@n1:4151@l2")
+    assert sorted((it["log"], it["sequence"]) for it in nodes.arguments) == [(["l1"], ["1"]), (["l2"], ["7"])]
+
+
+def test_messages_of_another_log_are_not_published_again() -> None:
+    nodes = both(b"OK")
+    gone, there = nodes.publish_again("1@n1:4151@l0 2@n1:4151@l1")
+    assert (gone.redelivered, "deleted and created again" in gone.error) == (0, True)
+    assert (there.redelivered, there.error) == (1, "")
+    assert len(nodes.posted) == 1

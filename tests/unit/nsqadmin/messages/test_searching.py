@@ -153,3 +153,30 @@ def test_a_masked_field_is_not_found() -> None:
 def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(BadCursor):
         parse_cursor(text)
+
+
+def test_a_search_does_not_go_on_in_a_log_that_has_taken_the_place_of_another() -> None:
+    cluster = Histories(n1=History(orders(3000)))
+    found = search(cluster, limit=5)
+    cluster.nodes["n1:4151"] = History(orders(3000), log_id="l2")
+    again = search(cluster, limit=5, cursor=found.cursor)
+    assert again.messages == ()
+    assert "deleted and created again" in again.silent[0].reason
+
+
+def test_a_log_that_is_exchanged_between_two_reads_is_not_searched_on() -> None:
+    class Exchanged(Histories):
+        async def get_json(self, address: str, target: str) -> Any:
+            answer = await super().get_json(address, target)
+            self.nodes[address].log_id = "l2"
+            return answer
+
+    found = search(Exchanged(n1=History(orders(3000))), "order_id")
+    assert found.messages == ()
+    assert "deleted and created again" in found.silent[0].reason
+
+
+@pytest.mark.parametrize("log_id", ["1 2@n2", "a@b", "", "x" * 65])
+def test_an_id_of_a_log_that_is_none_is_refused(log_id: str) -> None:
+    found = search(Histories(n1=History(orders(5), log_id=log_id)))
+    assert "is no id of a log" in found.silent[0].reason
