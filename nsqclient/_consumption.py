@@ -22,7 +22,7 @@ from common.wire import commands, extensions
 from common.wire.names import is_ephemeral, is_valid_name
 from nsqclient._backoff import Backoff, Signal, Step
 from nsqclient._connection import LATE, Connection, Identity
-from nsqclient._delivery import Delivery
+from nsqclient._delivery import Delivery, reason_of
 from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
 from nsqclient._flow import Flow, Seat
 from nsqclient._stats import ConnectionStats, ConsumerStats
@@ -209,6 +209,10 @@ class Consumption:
             self.notify()
         else:
             self.finish_dead_letter(message)
+
+    def buries_after(self, attempts: int) -> bool:
+        """Return whether a message that has failed so often is not to be delivered again, but to be buried."""
+        return attempts >= self._most_attempts and not self._has_dead_letters
 
     def finish_dead_letter(self, message: Delivery) -> bool:
         """Finish a message that was given up, which backoff counts neither as success nor as failure."""
@@ -495,6 +499,17 @@ class ConsumerConnection(Connection):
         self._consumption.signal(Signal.NEITHER)
         del self.in_flight[delivery._id]
         self._send(extensions.bury(delivery._id, reason))
+        return True
+
+    def bury_after_last(self, delivery: Delivery, error: BaseException | None, backoff: bool) -> bool:
+        """Bury a message whose last attempt has failed. Return whether it was the last one and nsqd can bury."""
+        consumption = self._consumption
+        if not self.can_bury or not consumption.buries_after(delivery.attempts):
+            return False
+        if backoff:
+            consumption.signal(Signal.FAILED)
+        requeued = f"{delivery.attempts} attempts, the last one requeued"
+        consumption.give_up(delivery, reason_of(error) if error is not None else requeued)
         return True
 
     def touch(self, delivery: Delivery) -> bool:

@@ -43,6 +43,7 @@ class Source(Protocol):
     def finish(self, delivery: Delivery) -> bool: ...
     def requeue(self, delivery: Delivery, delay: float | None, backoff: bool, count: bool) -> bool: ...
     def bury(self, delivery: Delivery, reason: str) -> bool: ...
+    def bury_after_last(self, delivery: Delivery, error: BaseException | None, backoff: bool) -> bool: ...
     def touch(self, delivery: Delivery) -> bool: ...
 
 
@@ -176,8 +177,9 @@ class Delivery:
         """Answer the message according to how a block has ended, unless it is answered already.
 
         Without an error it is finished. A Requeue says how it is requeued, except that the attempt counts if nsqd
-        counts every attempt; any other Exception requeues it with
-        backoff. Any other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of
+        counts every attempt; any other Exception requeues it with backoff. If the attempt counts and was the last of
+        `max_attempts`, the message is buried instead, provided that nsqd can bury and nobody handles dead letters. Any
+        other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of
         `error` that the caller has to raise.
         """
         requeue, rest = _split(error)
@@ -186,12 +188,27 @@ class Delivery:
                 self.finish()
         elif requeue is not None:
             count = requeue.count or not self._source.can_requeue_uncounted
-            self.requeue(requeue.delay, backoff=requeue.backoff, count=count)
+            if not (count and self._is_buried_after_last(requeue.__cause__, backoff=requeue.backoff)):
+                self.requeue(requeue.delay, backoff=requeue.backoff, count=count)
         elif isinstance(error, Exception):
-            self.requeue()
+            if not self._is_buried_after_last(error, backoff=True):
+                self.requeue()
         else:
             self.requeue(0, backoff=False)
         return rest
+
+    def _is_buried_after_last(self, error: BaseException | None, *, backoff: bool) -> bool:
+        return self.answered == "no" and self._source.bury_after_last(self, error, backoff)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the error as the reason of a BURY: `ValueError: no such order`."""
+    alone = only_one(error)
+    name = type(alone).__name__
+    try:
+        return f"{name}: {alone}".removesuffix(": ")
+    except Exception:  # its __str__ is the user's, and may fail
+        return name
 
 
 def _split(error: BaseException | None) -> tuple[Requeue | None, BaseException | None]:

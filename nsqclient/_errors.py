@@ -89,7 +89,7 @@ class Requeue(Exception):
     """Raised by a handler to get its message again after `delay` seconds (None: as configured).
 
     With `backoff` it counts as a failure, on which the consumer slows down. Without `count` the attempt does not count,
-    if nsqd can do that.
+    if nsqd can do that. A message whose last attempt counts is buried instead, as with any other error.
     """
 
     def __init__(self, delay: float | None = None, backoff: bool = True, *, count: bool = True) -> None:

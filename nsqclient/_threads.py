@@ -67,6 +67,9 @@ class _FromThread:
     def bury(self, delivery: Delivery, reason: str) -> bool:
         return self._ask(delivery, lambda: self._message.bury(reason))
 
+    def bury_after_last(self, delivery: Delivery, error: BaseException | None, backoff: bool) -> bool:
+        return self._ask(delivery, lambda: self._message._is_buried_after_last(error, backoff=backoff))
+
     def touch(self, delivery: Delivery) -> bool:
         return self._ask(delivery, self._message.touch)
 

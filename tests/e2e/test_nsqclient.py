@@ -555,16 +555,25 @@ def test_what_always_fails_is_buried_in_the_end(nsqd: Nsqd, topic: str, library:
     nsqd.connect().publish(topic, *bodies)
 
     async def fails(message: Message) -> None:
-        raise Requeue(0, backoff=False)
+        assert message.attempts <= 3
+        if message.body == b"0":
+            message.requeue(0, backoff=False)
+        elif message.body == b"1":
+            raise Requeue(0, backoff=False)
+        elif message.body == b"2":
+            raise Requeue(0) from KeyError("order")
+        else:
+            raise ValueError(f"no {message.attempts}")
 
     async def test() -> None:
-        config = Config(max_attempts=3, max_in_flight=5)
+        config = Config(max_attempts=3, max_in_flight=5, default_requeue_delay=0.01, backoff="none")
         async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
             await handle_until(library, consumer, fails, lambda: consumer.stats().buried == len(bodies))
         assert (consumer.stats().given_up, consumer.stats().finished) == (len(bodies), 0)
 
     run(test)
-    assert reasons_on_disk(nsqd, topic) == [("attempted 4 times", 4)] * len(bodies)
+    first = [("attempted 4 times", 4), ("3 attempts, the last one requeued", 3), ("KeyError: 'order'", 3)]
+    assert reasons_on_disk(nsqd, topic) == first + [("ValueError: no 3", 3)] * 17
 
 
 @on_each_loop

@@ -594,6 +594,56 @@ async def test_a_handler_that_gives_up_says_why_the_message_is_buried() -> None:
         assert server.buried("t", "c") == [(b"bad", "no such order")]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("boom"), "RuntimeError: boom"),
+        (Requeue(5), "2 attempts, the last one requeued"),
+        (Requeue(5, count=False), None),
+    ],
+)
+@jumping
+async def test_the_last_attempt_that_fails_buries_with_its_error(error: Exception, reason: str | None) -> None:
+    async def handle(message: Message) -> None:
+        raise error
+
+    async with MemoryNSQD() as server:
+        id = server.put("t", b"x", attempts=2)
+        async with open_consumer("t", "c", nsqd=server, config=Config(max_attempts=2)) as consumer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, handle)
+                await server.wait_until(lambda: bool(server.said(None, "BURY", "REQ")))
+                consumer.stop()
+            assert consumer.stats().backoff_level == 1
+        answer = f"BURY {id} {reason}" if reason is not None else f"REQ {id} 5000 free"
+        assert server.said(None, "BURY", "REQ", "FIN") == [answer]
+
+
+@pytest.mark.parametrize("extensions", [("bury",), ()])
+@jumping
+async def test_before_the_last_attempt_or_where_nobody_buries_it_is_requeued(extensions: tuple[str, ...]) -> None:
+    async with MemoryNSQD(extensions=extensions) as server:
+        id = server.put("t", b"x", attempts=1 if extensions else 2)
+        async with open_consumer("t", "c", nsqd=server, config=Config(max_attempts=2)) as consumer:
+            with pytest.raises(RuntimeError):
+                async with await anext(consumer):
+                    raise RuntimeError
+        assert server.said(None, "BURY", "REQ", "FIN") == [f"REQ {id} {90 if extensions else 180}000"]
+
+
+@jumping
+async def test_with_dead_letters_the_last_attempt_is_requeued_and_the_letter_sent_with_the_next() -> None:
+    async with MemoryNSQD() as server:
+        server.put("t", b"x", attempts=2)
+        config = Config(max_attempts=2, backoff="none")
+        async with open_consumer("t", "c", nsqd=server, config=config, dead_letter="dead") as consumer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, failing)
+                await server.wait_empty("t", "c")
+                consumer.stop()
+        assert (server.bodies("dead"), server.buried("t", "c")) == ([b"x"], [])
+
+
 # Burying, and attempts that do not count
 
 
