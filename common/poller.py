@@ -215,7 +215,10 @@ class Poller(Generic[T]):
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing
     ) -> None:
-        """Serve this connected socket from now on. `make_handler` gets the connection and a function that wakes it."""
+        """Serve this connected socket from now on. `make_handler` gets the connection and a function that wakes it.
+
+        Raise OSError if that is impossible. Then the handler is aborted, and socket and `on_closed` are the caller's.
+        """
         sock.setblocking(False)
         connection = Connection(sock, peer, on_closed)
 
@@ -227,7 +230,13 @@ class Poller(Generic[T]):
         # The handler notes the time at which its client came, and an idle broker's last turn may be long ago.
         self.turn.begin()
         connection.handler = make_handler(connection, wake)
-        self._epoll.register(connection.fd, connection.events)
+        try:
+            self._epoll.register(connection.fd, connection.events)
+        except OSError:  # the system's bound on watches (fs.epoll.max_user_watches), or no memory
+            connection.is_ours = False
+            connection.handler.abort()
+            del connection.handler
+            raise
         self._connections[connection.fd] = connection
         self._watch_deadline(connection)
 

@@ -270,7 +270,15 @@ class Tunnels:
             end.join(near)
             return end
 
-        self._poller.add(ours, peer, make_far, on_closed=self._budget.give_back)
+        try:
+            self._poller.add(ours, peer, make_far, on_closed=self._budget.give_back)
+        except OSError as error:
+            log.warning("[%s] HTTPS - %s", peer, error)
+            for end in (ours, theirs):
+                end.close()
+                self._budget.give_back()
+            secure.give_up()
+            return
         theirs.setblocking(False)
         host, _, port = peer.rpartition(":")
         self._web.adopt(

@@ -668,3 +668,23 @@ async def test_less_is_read_at_once_while_turns_take_too_long() -> None:
     assert max(slow[4:]) == smallest
     assert sizes[0] < longest
     assert longest in sizes
+
+
+@jumping
+async def test_a_connection_that_cannot_be_watched_is_given_up() -> None:
+    async with bench() as b:
+        ours, theirs = socket.socketpair()
+        b.peers.append(theirs)
+
+        def make(connection: Connection, wake: Callable[[], None]) -> Echo:
+            ours.close()  # so that epoll refuses it, as it does when the user has too many watches
+            handler = b.make(connection, wake)
+            handler.say(b"hello")
+            return handler
+
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            b.poller.add(ours, "@", make)
+        b.poller.flush()  # the handler had something to say, and nobody hears it
+        (handler,) = b.handlers
+        assert (handler.gone, len(b.poller)) == (True, 0)
+        assert handler.out == [b"hello"]

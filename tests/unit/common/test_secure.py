@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import ssl
 from functools import partial
 from itertools import count
 from math import inf
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from common.budget import Budget
 from common.handshake import TlsServer
-from common.secure import SecureHandler, TunnelEnd
+from common.secure import SecureHandler, TunnelEnd, Tunnels
 from common.streams.tls import TlsLayer
 from tests.support.certificates import Certificates, make_certificates
+
+if TYPE_CHECKING:
+    from common.poller import Poller
+    from common.web import Web
 
 
 @pytest.fixture(scope="module")
@@ -210,3 +218,15 @@ def test_an_end_ends_both_when_all_is_sent(how: str) -> None:
     assert not near.finished
     assert near.bytes_to_send() == [b"the last words"]
     assert near.finished
+
+
+def test_a_tunnel_that_cannot_be_watched_gives_everything_back(server: Server) -> None:
+    class Full:
+        def add(self, sock: socket.socket, *_: object, **__: object) -> None:
+            assert sock.fileno() >= 0
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    budget = Budget(5, "HTTPS")
+    tunnels = Tunnels(cast("Poller[Any]", Full()), cast("Web", None), budget)
+    tunnels.open_tunnel(server.handler, "127.0.0.1:5000", lambda: None, b"")
+    assert (budget.taken, server.handler.aborted) == (0, True)
