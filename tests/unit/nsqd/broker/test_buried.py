@@ -128,6 +128,35 @@ def test_one_change_names_each_reason_once() -> None:
             raise AssertionError(change)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 60))
+def test_what_was_taken_as_of_one_moment_stays_as_it_was(steps: list[tuple[bool, int]], moment: int) -> None:
+    found = Buried()
+    taken, expected = found.changes("t", "c"), list[Burial]()
+    for at, (comes, place) in enumerate(steps):
+        if at == moment:
+            taken, expected = found.changes("t", "c"), [*found.from_place(0)]
+        if comes:
+            found.add(burial(place * 5_000, Note(str(at), "")))  # over several blocks
+        else:
+            found.remove(place * 5_000)
+    again = Buried()
+    for change in taken:
+        again.apply(change[3], change[4])  # type: ignore[arg-type]
+    assert [*again.from_place(0)] == expected
+
+
+def test_taking_them_as_of_now_copies_nothing() -> None:
+    found = buried(*range(50_000))
+    tracemalloc.start()
+    try:
+        taken = found.changes("t", "c"), found.sequences(), found.from_place(0)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken
+    assert size < 10_000
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=200))
 def test_whatever_comes_and_goes_the_list_is_sorted_and_complete(steps: list[tuple[bool, int]]) -> None:
     found, expected = Buried(), set[int]()
