@@ -257,6 +257,10 @@ class BrokerMachine(RuleBasedStateMachine):
         due = entry.place is Place.DEFERRED and self.now >= entry.due - 1e-5
         return entry.place is Place.WAITING or self._overdue(entry) or due
 
+    def _could_be_sampled(self, entry: Entry) -> bool:
+        """Return whether a consumer could have got the message; one that had its last attempt is not even sampled."""
+        return self._could_be_taken(entry) and not self._is_exhausted(entry)
+
     # What rules choose from
 
     def _channels(self) -> Iterator[tuple[TopicModel, ChannelModel, Channel]]:
@@ -924,7 +928,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 model.expire(entry, self.now, buries=self.policy.of_channels.ttl_buries)
             elif entry.only_in_log and self._could_be_taken(entry) and entry.sequence not in places:
                 entry.place = Place.DONE
-            elif self.sampled_out and self._could_be_taken(entry) and entry.sequence not in places:
+            elif self.sampled_out and self._could_be_sampled(entry) and entry.sequence not in places:
                 self.sampled_out -= 1
                 entry.place = Place.DONE
 
