@@ -35,7 +35,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     with work.new_folder("deferred") as folder:
         with running_nsqd(folder, settings.build, flags) as (broker, process):
             broker.make_channel(TOPIC, CHANNEL)
-            with _Waiting(broker) as waiting:
+            with Waiting(broker) as waiting:
                 load = work.load(
                     *("pub", broker.tcp_port, TOPIC, 4, 1, SIZE, 600, 64, f"count={count}", f"defer={DELAY}"),
                     at_most=600,
@@ -67,7 +67,7 @@ def _check(broker: Broker, count: int) -> None:
         raise Failed(f"{deferred} messages are deferred, {count} were confirmed")
 
 
-class _Waiting:
+class Waiting:
     """Asks /ping all the time, and records the longest wait for an answer."""
 
     def __init__(self, broker: Broker) -> None:
@@ -76,7 +76,7 @@ class _Waiting:
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._ask)
 
-    def __enter__(self) -> _Waiting:
+    def __enter__(self) -> Waiting:
         self._thread.start()
         return self
 
