@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsqd.broker.feed import Feed
     from nsqd.broker.work import ChannelWork
 
-EXPIRED_AT_ONCE: Final = 2_000  # batches, before others have their turn
+EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
 _PAUSE_TO_LOAD: Final = 0.05  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000
 
