@@ -38,17 +38,20 @@ class Waiting:
         self._is_released = True
         self.wake_all()
 
-    async def wait_for_change(self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]]) -> None:
+    async def wait_for_change(
+        self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Return when `wake` was called for this name, when the time is over, or when `gone` returns."""
         if self._is_released:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        leaving = asyncio.ensure_future(gone())
+        leaving = [asyncio.ensure_future(gone())] if gone is not None else []
         self._futures.setdefault(name, set()).add(changed)
         try:
-            await asyncio.wait((changed, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((changed, *leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
+            for future in leaving:
+                future.cancel()
             self._forget(name, changed)
 
     def _forget(self, name: str, future: asyncio.Future[None]) -> None:

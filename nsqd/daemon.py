@@ -121,7 +121,7 @@ async def run(
         # The store outlives everything that writes, the poller outlives the answers that pass through it, and the web
         # server outlives everything that may hand it a connection.
         async with (
-            running_store(store, node.broker, node.turn),
+            running_store(store, node.broker, node.turn, wake_readers=node.reading.loads.wake),
             _polling(node),
             _web(node, listening, budgets) as doors,
         ):

@@ -160,10 +160,13 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
 
 
 @asynccontextmanager
-async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterator[None]:
+async def running_store(
+    store: Store, broker: Broker, turn: Turn, *, wake_readers: Callable[[str], None]
+) -> AsyncIterator[None]:
     def loaded(topic: str) -> None:
         with in_turn(turn):
             broker.loaded(topic)
+        wake_readers(topic)
 
     def settled() -> None:
         with in_turn(turn):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _STEP: Final = 2_000  # messages; a millisecond or two of work
 _LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
+_NOTED_EVERY: Final = 60.0  # seconds between two lines of the log about a job
 
 Verb = Literal["kick", "discard"]
 
@@ -42,6 +43,7 @@ class Job:
 
     __slots__ = (
         "_counted_from",
+        "_next_note",
         "_paced_from",
         "done",
         "ended_at",
@@ -68,6 +70,7 @@ class Job:
         self.next_step = now
         self._paced_from = now
         self._counted_from = done
+        self._next_note = now + _NOTED_EVERY
 
     def allowance(self, now: float) -> int:
         """Return how many messages the next step may take."""
@@ -85,6 +88,13 @@ class Job:
         if self.rate:
             due = self._paced_from + (self.done - self._counted_from + 1) / self.rate
             self.next_step = max(due, now + _SHORTEST_PAUSE)
+
+    def is_worth_a_note(self, now: float) -> bool:
+        """Return whether the log has heard nothing of the job for long; it is told now."""
+        if now < self._next_note:
+            return False
+        self._next_note = now + _NOTED_EVERY
+        return True
 
     @property
     def is_complete(self) -> bool:

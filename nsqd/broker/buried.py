@@ -7,6 +7,7 @@ million of them, so each costs two integers. The reasons, which many messages sh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +25,7 @@ _TIME_MASK: Final = (1 << _TIME_BITS) - 1
 _ID_BITS: Final = 64
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 _NOTE_SHIFT: Final = _ID_BITS + _TIME_BITS + _ATTEMPTS_BITS
+_MOST_REASONS: Final = 50_000  # to look at; it takes some ten milliseconds
 _NUMBERS: Final = 5  # of each message in a `bury`
 
 
@@ -195,9 +197,12 @@ class Buried:
         """Return the sequences of all that is buried now, in pieces."""
         return map(list, self._share())
 
-    def reasons(self) -> list[tuple[Note, int]]:
-        """Return each reason with how many messages have it, the most frequent first."""
-        return sorted(self._notes.counts(), key=lambda counted: -counted[1])
+    def reasons(self, most: int = _MOST_REASONS) -> list[tuple[Note, int]]:
+        """Return up to `most` notes with how many messages have each, the most frequent first.
+
+        If there are very many, not all of them are looked at.
+        """
+        return nlargest(most, islice(self._notes.counts(), _MOST_REASONS), key=lambda counted: counted[1])
 
     def cut(self, tail: int) -> bool:
         """Drop what lies at or behind the tail. Return whether there was anything."""

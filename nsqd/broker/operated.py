@@ -51,9 +51,10 @@ class Operated(Places):
 
     def stop_job(self) -> None:
         """End the job under way, if there is one. What it has done stays done."""
-        if self.burials.job is not None:
+        if (job := self.burials.job) is not None:
             self.burials.stop()
             self._record_urgent(("job", self.topic.name, self.name, []))
+            self._note_job(job, "was stopped")
 
     def _work_on_job(self, now: float) -> None:
         job = self.burials.job
@@ -63,7 +64,17 @@ class Operated(Places):
         if taken is not None and (self._carry_out(taken) or self.burials.job is None):
             described = job.described() if self.burials.job is not None else []
             self._record_urgent(("job", self.topic.name, self.name, described))
+        if self.burials.job is None:
+            self._note_job(job, "has ended")
+        elif job.is_worth_a_note(now):
+            self._note_job(job, "goes on")
         self._come_back(self.burials.next_step)
+
+    def _note_job(self, job: Job, what: str) -> None:
+        left = len(self.burials.buried)
+        self._work.note(
+            f"TOPIC({self.topic.name}): channel({self.name}): {job.verb} {what} messages={job.done} buried={left}"
+        )
 
     def _carry_out(self, taken: Taken) -> int:
         sequences = taken.sequences

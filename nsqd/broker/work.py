@@ -73,12 +73,14 @@ class ChannelWork(Generic[C]):
         timestamp: int,
         random_percent: Callable[[], int],
         rules: Rules,
+        note: Callable[[str], None],
     ) -> None:
         self.store = store
         self.now = now  # monotonic seconds, as of this turn
         self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
         self.random_percent = random_percent  # 0..99
         self.rules = rules
+        self.note = note  # takes a line for the log, which only a shell can write
         # Copied, because deliveries and TOUCH read them: a hop through the settings would cost each of them a load.
         self.mem_queue_size = settings.mem_queue_size
         self.mem_queue_bytes = settings.mem_queue_bytes
@@ -136,10 +138,11 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
         rules: Rules,
         note: Callable[[str], None],
     ) -> None:
-        super().__init__(store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules)
+        super().__init__(
+            store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
+        )
         self.ids = ids
         self.idempotence_window = settings.idempotence_window
-        self.note = note  # takes a line for the log, which only a shell can write
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told
         self.to_release: dict[T, None] = {}  # topics that need less of their log, once the journal has written why

@@ -85,7 +85,7 @@ def make_app(
         topics=TopicEndpoints(calls),
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
-        buried=BuriedEndpoints(calls),
+        buried=BuriedEndpoints(calls, reading, monotonic),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=Changes(time_ns),

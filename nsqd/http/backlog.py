@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from common.http_api import HttpError, Request, Response, json, query_values
-from nsqd.broker.backlog import Backlog, is_in
+from nsqd.broker.backlog import Backlog, from_place, is_in
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import parse_place
 
@@ -219,17 +219,19 @@ def _check_consistent(backlog: Backlog) -> None:
     ranges = backlog.finished
     if any(not backlog.next <= start < end for start, end in ranges):
         raise BadDocument("finished: expected ranges between next and end")
-    if any(end > start for (_, end), (start, _) in pairwise(ranges)):
-        raise BadDocument("finished: expected ascending ranges that do not overlap")
-    buried = backlog.buried
-    if any(start >= end for start, end in buried) or any(end > start for (_, end), (start, _) in pairwise(buried)):
-        raise BadDocument("buried: expected ascending ranges that do not overlap")
+    if any(start >= end for start, end in backlog.buried):
+        raise BadDocument("buried: expected ranges before end")
+    for member, ascending in (("finished", ranges), ("buried", backlog.buried)):
+        if any(end > start for (_, end), (start, _) in pairwise(ascending)):
+            raise BadDocument(f"{member}: expected ascending ranges that do not overlap")
+    if backlog.count_among_ranges(from_place(backlog.buried, backlog.next)):
+        raise BadDocument("buried: a message behind next is not in finished")
     exceptions = backlog.exceptions()
     if len(set(exceptions)) < len(exceptions):
         raise BadDocument("requeued, deferred: a message is there twice")
     if any(is_in(sequence, ranges) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in finished")
-    if any(is_in(sequence, buried) for sequence in exceptions):
+    if any(is_in(sequence, backlog.buried) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in buried")
     if any(not due for _, _, due in backlog.deferred):
         raise BadDocument("deferred: expected a time")

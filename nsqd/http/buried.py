@@ -1,67 +1,69 @@
-"""The endpoints about buried messages: list them, kick them back into their channel, or discard them.
+"""The endpoints that show what a channel has buried, and kick it back or discard it (docs/reference/http-buried.md).
 
-Messages that are named one by one are taken at once. Everything else is a job of the channel (nsqd/broker/burials.py),
-which takes its first step within the request.
+A list is made while it is sent: bodies that are not in memory are fetched from disk one after the other, and a reason
+that few messages have is looked for in pieces, so that nobody else has to wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json as plain_json
-from base64 import b64encode
-from collections.abc import Iterator
-from functools import partial
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-import trio
 
 from common.http_api import V1, HttpError, Request, Response, Stream, json, query_values
 from common.wire.history import NDJSON
+from nsqd.broker.batch import Batch
 from nsqd.broker.burials import Selection
+from nsqd.http.history import body_member
 from nsqd.http.names import channel_argument, check_lasting, find_channel
 from nsqd.http.places import AtTime, parse_place
 
 if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
     from nsqd.broker.burials import Job, Verb
     from nsqd.broker.buried import Burial
     from nsqd.broker.channel import Channel
     from nsqd.http.calls import Calls
+    from nsqd.http.history import Reading
 
-MOST_NAMED: Final = 10_000  # messages that one request names
-MOST_LISTED: Final = 10_000
-_LISTED: Final = 100
-_MOST_REASONS: Final = 1_000
+MOST_LINES: Final = 10_000
+MOST_NAMED: Final = 10_000  # messages that are kicked or discarded at once
+MOST_REASONS: Final = 1_000  # in a summary
+LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
+_LINES: Final = 100  # unless the request says how many
 _PIECE: Final = 64 * 1024  # bytes of lines that are sent together
-_LONGEST_WAIT: Final = 5.0  # seconds for a body that has to be read from disk
-_LOOK_AGAIN: Final = 0.01  # seconds
+_LOOKED_AT: Final = 5_000  # messages, before others have their turn
+_MILLISECOND: Final = 1_000_000  # nanoseconds
 _HIGHEST: Final = (1 << 63) - 1
-_NS_PER_MS: Final = 1_000_000
-_PAST_TENSE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
+
+_is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
+_is_rate: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII).fullmatch
+_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
+_encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class BuriedEndpoints:
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, reading: Reading, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
         self._calls = calls
         self._broker = calls.broker
-
-    # Looking
+        self._reading = reading
+        self._clock = clock
 
     async def show(self, request: Request) -> Response | Stream:
-        channel = self._channel(request)
-        arguments = request.query()
+        channel, arguments = _channel(self._broker, request), request.query()
         if arguments.get("summary") == "true":
             return json(_summary(channel))
-        after = _number(arguments, "after", -1, most=_HIGHEST)
-        limit = _number(arguments, "limit", _LISTED, most=MOST_LISTED)
-        with_bodies = arguments.get("bodies", "true") != "false"
-        listing = _Listing(self._calls, channel, after + 1, limit, arguments.get("reason", ""), with_bodies=with_bodies)
-        return Stream(((b"content-type", NDJSON.encode()), V1), listing.next_piece, _nothing)
-
-    async def jobs(self, request: Request) -> Response:
-        burials = self._channel(request).burials
-        found = [it for it in (burials.job, burials.ended) if it is not None]
-        return json({"jobs": [_described(job) for job in found]})
-
-    # Changing
+        after, limit = _number(arguments, "after", -1), _number(arguments, "limit", _LINES)
+        if limit > MOST_LINES:
+            raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
+        found = _found(channel, after + 1, arguments.get("reason", ""))
+        bodies = _Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
+        lines = _Lines(channel, found, limit, bodies)
+        return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
 
     async def kick(self, request: Request) -> Response:
         return await self._take(request, "kick")
@@ -69,185 +71,241 @@ class BuriedEndpoints:
     async def discard(self, request: Request) -> Response:
         return await self._take(request, "discard")
 
-    async def stop_job(self, request: Request) -> Response:
-        self._channel(request)
-        with self._calls.journaled_turn():
-            burials = self._channel(request).burials
-            job = burials.job
-            self._channel(request).stop_job()
-        await self._calls.durable()
-        return json({"job": _described(job) if job is not None else None})
-
     async def _take(self, request: Request, verb: Verb) -> Response:
-        self._channel(request)
-        named = _named(request)
-        rate = _rate(request.query())
-        if named is not None and (rate or {"limit", "reason", "before"} & request.query().keys()):
-            raise HttpError(400, "INVALID_ARG_ID", details={"reason": "messages are either named, or selected"})
+        _channel(self._broker, request)
+        named, asked = _named(request), _asked(request)
         with self._calls.journaled_turn():
-            channel = self._channel(request)
-            job = None
+            channel = _channel(self._broker, request)
             if named is not None:
-                ids, sequences = named
-                taken = channel.take_buried(verb, [*sequences, *channel.burials.buried.find(ids)])
+                answer = _take_named(channel, verb, named)
             else:
-                if channel.burials.job is not None:
-                    raise HttpError(409, "JOB_UNDER_WAY", details={"job": _described(channel.burials.job)})
-                selection = self._selection(request.query())
-                job = channel.begin_job(verb, selection, rate=rate, who=request.holder or request.remote)
-                taken = job.done
+                answer = _begin(channel, verb, asked, request.holder or request.remote, self._broker.timestamp)
         await self._calls.durable()
-        is_under_way = job is not None and job.ended_at is None
-        return json({_PAST_TENSE[verb]: taken, "job": _described(job) if job is not None and is_under_way else None})
+        return json(answer)
 
-    def _selection(self, arguments: dict[str, str]) -> Selection:
-        now = self._broker.timestamp // _NS_PER_MS
-        before = now + 1
-        if "before" in arguments:
-            try:
-                place = parse_place(arguments["before"])
-            except ValueError:
-                place = None
-            if not isinstance(place, AtTime):
-                raise HttpError(400, "INVALID_ARG_BEFORE")
-            before = min(before, place.timestamp // _NS_PER_MS)
-        return Selection(before, arguments.get("reason", ""), _number(arguments, "limit", 0, most=_HIGHEST))
+    async def jobs(self, request: Request) -> Response:
+        burials = _channel(self._broker, request).burials
+        return json({"jobs": [_described(job) for job in (burials.job, burials.ended) if job is not None]})
 
-    def _channel(self, request: Request) -> Channel:
-        topic, name = channel_argument(request)
-        check_lasting(topic, name)
-        return find_channel(self._broker, topic, name)
+    async def stop_job(self, request: Request) -> Response:
+        with self._calls.journaled_turn():
+            channel = _channel(self._broker, request)
+            job = channel.burials.job
+            channel.stop_job()
+        await self._calls.durable()
+        return json({"job": _described(job)})
 
 
-class _Listing:
-    """Lines of buried messages on their way to one client."""
+def _channel(broker: Broker, request: Request) -> Channel:
+    topic_name, name = channel_argument(request)
+    check_lasting(topic_name, name)
+    return find_channel(broker, topic_name, name)
 
-    def __init__(
-        self, calls: Calls, channel: Channel, start: int, limit: int, reason: str, *, with_bodies: bool
-    ) -> None:
-        self._calls = calls
-        self._log = channel.topic.log
-        self._burials: Iterator[Burial] = channel.burials.buried.from_place(start)
+
+# What is buried
+
+
+def _summary(channel: Channel) -> dict[str, object]:
+    buried = channel.burials.buried
+    reasons = buried.reasons(MOST_REASONS)
+    return {
+        "count": len(buried),
+        "reasons": [{"reason": note.reason, "client": note.who, "count": count} for note, count in reasons],
+        "others": len(buried) - sum(count for _, count in reasons),
+        "job": _described(channel.burials.job),
+        "paused_why": channel.paused_why,
+    }
+
+
+def _found(channel: Channel, first: int, reason: str) -> Iterator[Burial | None]:
+    """Yield what is buried from a sequence on, and now and then None, so that others can have their turn."""
+    for looked_at, burial in enumerate(channel.burials.buried.from_place(first), 1):
+        if reason in burial.note.reason:
+            yield burial
+        if looked_at % _LOOKED_AT == 0:
+            yield None
+
+
+class _Lines:
+    """The lines of one answer."""
+
+    def __init__(self, channel: Channel, found: Iterator[Burial | None], limit: int, bodies: _Bodies | None) -> None:
+        self._channel = channel
+        self._found = found
         self._left = limit
-        self._reason = reason
-        self._with_bodies = with_bodies
+        self._bodies = bodies
 
     async def next_piece(self) -> bytes | None:
         lines: list[bytes] = []
         size = 0
         while self._left and size < _PIECE:
-            burial = next(self._burials, None)
+            try:
+                burial = next(self._found)
+            except StopIteration:
+                break
             if burial is None:
-                self._left = 0
-            elif self._reason in burial.note.reason:
+                await asyncio.sleep(0)
+            elif (line := await self._line(burial)) is not None:
+                lines.append(line)
+                size += len(line)
                 self._left -= 1
-                lines.append(await self._line(burial))
-                size += len(lines[-1])
         return b"".join(lines) or None
 
-    async def _line(self, burial: Burial) -> bytes:
-        sequence, message_id, attempts, buried_at, note = burial
-        described: dict[str, object] = {
-            "sequence": sequence,
-            "id": f"{message_id:016x}",
-            "attempts": attempts,
-            "buried_at": buried_at * _NS_PER_MS,
-            "reason": note.reason,
-            "client": note.who,
-        }
-        if self._with_bodies:
-            described |= await self._stored(sequence)
-        return plain_json.dumps(described, separators=(",", ":")).encode() + b"\n"
+    async def _line(self, burial: Burial) -> bytes | None:
+        members = _members(burial)
+        if self._bodies is not None:
+            members |= await self._bodies.of(self._channel, burial.sequence)
+            if burial.sequence not in self._channel.burials.buried:  # it was kicked or discarded meanwhile
+                return None
+        return _encode(members).encode("utf-8", "replace") + b"\n"
 
-    async def _stored(self, sequence: int) -> dict[str, object]:
-        """Return what the log has of the message, or why it has nothing."""
-        waited = 0.0
-        while self._log.next_readable(sequence) == sequence:
-            batch = self._log.batch_at(sequence)
-            if batch is not None:
-                return {"timestamp": batch.timestamp, **_encoded(batch.body(sequence))}
-            if waited >= _LONGEST_WAIT:
-                return {"unread": "the disk has not answered in time"}
-            await self._calls.wait(partial(trio.sleep, _LOOK_AGAIN))
-            waited += _LOOK_AGAIN
-        return {"unread": "the log no longer has it"}
+    async def close(self) -> None:
+        self._found = iter(())
 
 
-def _encoded(body: bytes) -> dict[str, object]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": b64encode(body).decode()}
-
-
-def _summary(channel: Channel) -> dict[str, object]:
-    burials = channel.burials
-    reasons = burials.buried.reasons()
+def _members(burial: Burial) -> dict[str, object]:
     return {
-        "count": len(burials.buried),
-        "reasons": [{"reason": note.reason, "client": note.who, "count": n} for note, n in reasons[:_MOST_REASONS]],
-        "other_reasons": max(0, len(reasons) - _MOST_REASONS),
-        "job": _described(burials.job) if burials.job is not None else None,
-        "paused_why": channel.paused_why,
+        "sequence": burial.sequence,
+        "id": f"{burial.message_id:016x}",
+        "attempts": burial.attempts,
+        "buried_at": burial.buried_at * _MILLISECOND,
+        "reason": burial.note.reason,
+        "client": burial.note.who,
     }
 
 
-def _described(job: Job) -> dict[str, object]:
-    before, reason, limit = job.selection
+class _Bodies:
+    """Fetches bodies from memory or from disk."""
+
+    def __init__(self, reading: Reading, clock: Callable[[], float]) -> None:
+        self._reading = reading
+        self._clock = clock
+
+    async def of(self, channel: Channel, sequence: int) -> dict[str, object]:
+        """Return the members of a line that have the body, or `unread`, which says why there is none."""
+        found = await self._batch(channel, sequence)
+        if isinstance(found, Batch):
+            return {"timestamp": found.timestamp, **body_member(found.body(sequence))}
+        return {"unread": found}
+
+    async def _batch(self, channel: Channel, sequence: int) -> Batch | str:
+        reading, log = self._reading, channel.topic.log
+        end = self._clock() + LONGEST_READ
+        while sequence in channel.burials.buried and log.next_readable(sequence) == sequence:
+            batch = log.batch_at(sequence)
+            if batch is not None:
+                return batch
+            left = end - self._clock()
+            if left <= 0 or reading.stopping or log.end_of_refused(sequence) != sequence:
+                return "the disk does not give it now"
+            await reading.loads.wait_for_change(channel.topic.name, seconds=left)
+        return "the log no longer has it"
+
+
+# Kick and discard
+
+
+def _take_named(channel: Channel, verb: Verb, named: _Named) -> dict[str, object]:
+    sequences = {*named.sequences, *channel.burials.buried.find(named.ids)}
+    done = channel.take_buried(verb, sorted(sequences))
+    return {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
+
+
+_DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
+
+
+def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str, timestamp: int) -> dict[str, object]:
+    if channel.burials.job is not None:
+        raise HttpError(409, "JOB_UNDER_WAY", details={"job": _described(channel.burials.job)})
+    latest = timestamp // _MILLISECOND + 1
+    before = latest if asked.before is None else min(latest, -(-asked.before // _MILLISECOND))
+    job = channel.begin_job(verb, Selection(before, asked.reason, asked.limit), rate=asked.rate, who=who)
+    return {_DONE[verb]: job.done, "job": _described(channel.burials.job)}
+
+
+def _described(job: Job | None) -> dict[str, object] | None:
+    if job is None:
+        return None
     return {
         "verb": job.verb,
         "done": job.done,
+        "limit": job.selection.limit,
+        "reason": job.selection.reason,
+        "before": job.selection.before * _MILLISECOND,
         "rate": job.rate,
-        "reason": reason,
-        "before": before * _NS_PER_MS,
-        "limit": limit,
         "who": job.who,
-        "started_at": job.started_at * _NS_PER_MS,
-        "ended_at": job.ended_at * _NS_PER_MS if job.ended_at is not None else None,
+        "started_at": job.started_at * _MILLISECOND,
+        "ended_at": None if job.ended_at is None else job.ended_at * _MILLISECOND,
     }
 
 
-def _named(request: Request) -> tuple[list[int], list[int]] | None:
-    """Return the ids and sequences that the request names; None: it names none, so it selects."""
-    ids = query_values(request.query_string, "id")
-    sequences = query_values(request.query_string, "sequence")
-    if not ids and not sequences:
+# Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The messages that a request names."""
+
+    ids: frozenset[int]
+    sequences: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) + len(self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which messages a request selects, and how many a second."""
+
+    before: int | None  # nanoseconds
+    reason: str
+    limit: int
+    rate: float
+
+
+def _named(request: Request) -> _Named | None:
+    """Return the messages that the request names; None: it names none, but selects."""
+    arguments = request.query()
+    if "id" not in arguments and "sequence" not in arguments:
         return None
+    if not arguments.keys().isdisjoint(("limit", "rate", "reason", "before")):
+        raise HttpError(400, "INVALID_REQUEST", details={"reason": "either id and sequence, or a selection"})
+    ids, sequences = (query_values(request.query_string, name) for name in ("id", "sequence"))
     if len(ids) + len(sequences) > MOST_NAMED:
         raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST_NAMED} messages at once"})
-    return [_message_id(text) for text in ids], [_whole(text, "SEQUENCE") for text in sequences]
-
-
-def _message_id(text: str) -> int:
-    if len(text) != 16 or not text.isascii():
+    if not all(map(_is_id, ids)):
         raise HttpError(400, "INVALID_ARG_ID")
-    try:
-        return int.from_bytes(bytes.fromhex(text))
-    except ValueError:
-        raise HttpError(400, "INVALID_ARG_ID") from None
+    return _Named(frozenset(int(text, 16) for text in ids), frozenset(_parsed(text, "sequence") for text in sequences))
 
 
-def _number(arguments: dict[str, str], name: str, default: int, *, most: int) -> int:
-    return min(_whole(arguments[name], name.upper()), most) if name in arguments else default
-
-
-def _whole(text: str, argument: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST))):
-        raise HttpError(400, f"INVALID_ARG_{argument}")
-    return int(text)
-
-
-def _rate(arguments: dict[str, str]) -> float:
-    """Return the messages a second that are asked for; 0: as many as possible."""
-    text = arguments.get("rate", "0")
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = -1.0
-    if not 0 <= rate <= 1_000_000_000:
+def _asked(request: Request) -> _Asked:
+    arguments = request.query()
+    rate = arguments.get("rate", "0")
+    if _is_rate(rate) is None:
         raise HttpError(400, "INVALID_ARG_RATE")
-    return rate
+    before = _time(arguments["before"]) if "before" in arguments else None
+    return _Asked(before, arguments.get("reason", ""), _number(arguments, "limit", 0), float(rate))
 
 
-async def _nothing() -> None:
-    pass
+def _time(text: str) -> int:
+    """Return nanoseconds; digits are nanoseconds already, as in the answers."""
+    try:
+        place = parse_place(text)
+    except ValueError:
+        place = None
+    if isinstance(place, AtTime):
+        return place.timestamp
+    if not isinstance(place, int):
+        raise HttpError(400, "INVALID_ARG_BEFORE")
+    return place
+
+
+def _number(arguments: dict[str, str], name: str, default: int) -> int:
+    return _parsed(arguments[name], name) if name in arguments else default
+
+
+def _parsed(text: str, name: str) -> int:
+    if _is_number(text) is None or int(text) > _HIGHEST:
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return int(text)

@@ -69,10 +69,6 @@ class Calls:
         except NotSynced as error:
             raise _not_on_disk(error) from error
 
-    async def wait(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Await a function of trio."""
-        await self._run_trio(function)
-
     async def settled(self, receipt: Receipt) -> None:
         if not receipt.settled:
             event = trio.Event()

@@ -66,6 +66,7 @@ class Reading:
         self.history = history
         self.in_thread = in_thread
         self.waiting = Waiting()
+        self.loads = Waiting()  # for messages that a thread fetches from disk
         self.readers = 0
         self.stopping = False
         history.follow(self.waiting.wake)
@@ -78,6 +79,7 @@ class Reading:
         """Answer the waiting requests, and end the running reads with the place at which to continue."""
         self.stopping = True
         self.waiting.release()
+        self.loads.release()
 
 
 async def find_sequence(reading: Reading, topic: str, place: AtTime) -> int:
@@ -347,12 +349,13 @@ class _Lines:
 def _lines_of(batch: StoredBatch) -> list[object]:
     delay = {"delay_ms": batch.delay_ms} if batch.delay_ms else {}
     return [
-        {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay, **_body(body)}
+        {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay, **body_member(body)}
         for sequence, message_id, body in batch.messages()
     ]
 
 
-def _body(body: bytes) -> dict[str, str]:
+def body_member(body: bytes) -> dict[str, str]:
+    """Return the member that has the body: `body`, or `body_base64` if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

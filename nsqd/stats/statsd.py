@@ -69,6 +69,11 @@ def _of_channel(prefix: str, channel: ChannelSnapshot) -> Iterator[tuple[str, in
     yield prefix + "requeue_count", channel.requeue_count, True
     yield prefix + "timeout_count", channel.timeout_count, True
     yield prefix + "clients", channel.client_count, False
+    if channel.buried_count or channel.bury_count or channel.kick_count or channel.discard_count:  # not known to NSQ
+        yield prefix + "buried_count", channel.buried_count, False
+        yield prefix + "bury_count", channel.bury_count, True
+        yield prefix + "kick_count", channel.kick_count, True
+        yield prefix + "discard_count", channel.discard_count, True
     yield from _of_latency(prefix, channel.e2e_processing_latency)
 
 

@@ -64,6 +64,8 @@ def _channel_lines(channel: ChannelSnapshot, now: int) -> Iterator[str]:
         f"be-depth: {channel.backend_depth:<5} inflt: {channel.in_flight_count:<4} def: {channel.deferred_count:<4} "
         f"re-q: {channel.requeue_count:<5} timeout: {channel.timeout_count:<5} msgs: {channel.message_count:<8} "
         f"e2e%: {_latency(channel.e2e_processing_latency)}"
+        f"{f' buried: {channel.buried_count}' if channel.buried_count else ''}"
+        f"{f' paused: {channel.paused_why}' if channel.paused_why else ''}"
     )
     for client in channel.clients or ():
         yield f"        {_client_line(client, now)}"

@@ -112,7 +112,7 @@ def test_what_came_for_a_deleted_channel_and_is_gone_is_counted(nsqd: Nsqd) -> N
 
 
 def test_a_sound_document_is_taken(nsqd: Nsqd) -> None:
-    answer = restore(nsqd, {**SOUND, "unknown": 1})
+    answer = restore(nsqd, {**SOUND, "buried": [[1, 2], [3, 4]], "unknown": 1})
     assert (answer.status, answer.body) == (200, b'{"restored":3,"gone":0}')
     found = state(nsqd)
     assert (found["next"], found["finished"], found["requeued"], found["count"]) == (4, [], [[0, 7]], 3)
@@ -142,6 +142,14 @@ def test_a_sound_document_is_taken(nsqd: Nsqd) -> None:
     {**SOUND, "finished": [[3, 6]]},
     {**SOUND, "finished": [[4, 5], [3, 4]]},
     {**SOUND, "finished": [[3, 5], [4, 5]]},
+    {**SOUND, "buried": None},
+    {**SOUND, "buried": [1, 2]},
+    {**SOUND, "buried": [[1, 6]]},
+    {**SOUND, "buried": [[1, 1]]},
+    {**SOUND, "buried": [[1, 2], [1, 2]]},
+    {**SOUND, "buried": [[0, 2]]},
+    {**SOUND, "buried": [[2, 3]]},
+    {**SOUND, "buried": [[4, 5]]},
     {**SOUND, "requeued": [[5, 1]]},
     {**SOUND, "requeued": [[-1, 1]]},
     {**SOUND, "requeued": [[0, 1 << 16]]},

@@ -1,169 +1,322 @@
-"""The endpoints about buried messages: lists, kicks, discards, jobs, and what is refused."""
+"""What a channel has buried, over HTTP: it is shown, kicked and discarded, at once or as a job."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from nsqd.broker.buried import Note
+from common.http_api import Request, Stream
+from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel
-from tests.unit.nsqd.http.conftest import Nsqd, code
+from nsqd.broker.consumer import Consumer
+from nsqd.http.buried import MOST_LINES, BuriedEndpoints
+from nsqd.http.calls import Calls
+from tests.support.asgi import run_directly
+from tests.support.fake_history import no_history
+from tests.unit.nsqd.http.conftest import Nsqd
+from tests.unit.nsqd.http.test_stats import CLIENT
 
 CHANNEL = "topic=t&channel=c"
 
 
-@pytest.fixture
-def nsqd() -> Nsqd:
-    """Return an nsqd on which a, b and c are buried, and d waits."""
-    nsqd = Nsqd()
-    nsqd.post("/topic/create?topic=t")
-    nsqd.post(f"/channel/create?{CHANNEL}")
-    nsqd.post("/mpub?topic=t", b"a\nb\n\xff\nd")
-    for sequence, reason in enumerate(("bad", "5 attempts, the last one timed out", "bad")):
-        bury(nsqd, sequence, reason)
-    return nsqd
-
-
-def channel(nsqd: Nsqd) -> Channel:
+def channel_of(nsqd: Nsqd) -> Channel:
     return nsqd.broker.topics["t"].channels["c"]
 
 
-def bury(nsqd: Nsqd, sequence: int, reason: str) -> None:
-    found = channel(nsqd)
-    batch = found.topic.log.batch_at(sequence)
-    assert batch is not None
-    found.cursor = max(found.cursor, sequence + 1)
-    found._bury([(sequence, batch.base_id + sequence, 5)], Note(reason, "worker-1"))
+@pytest.fixture
+def nsqd() -> Nsqd:
+    """Return an nsqd whose channel has buried the messages 0 to 4, and has one that waits."""
+    nsqd = Nsqd()
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post(f"/channel/create?{CHANNEL}")
+    channel = channel_of(nsqd)
+    got: list[bytes] = []
+    consumer = Consumer(send=got.extend, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+    channel.join(consumer)
+    consumer.ready_count = 5
+    nsqd.post("/mpub?topic=t&binary=true", b"\0\0\0\6" + b"".join(b"\0\0\0\1%c" % it for it in b"abc\xffef"))
+    consumer.ready_count = 0
+    for number, message_id in enumerate(got[1::3]):
+        assert channel.bury(consumer, message_id, "bad" if number < 3 else "worse", nsqd.broker.now) is None
+    return nsqd
 
 
-def listed(nsqd: Nsqd, more: str = "") -> list[dict[str, Any]]:
-    answer = nsqd.get(f"/channel/buried?{CHANNEL}{more}")
-    assert answer.status == 200
+def lines(nsqd: Nsqd, arguments: str = "") -> list[Any]:
+    answer = nsqd.get(f"/channel/buried?{CHANNEL}{arguments}")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/x-ndjson")
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
-def post(nsqd: Nsqd, verb: str, more: str = "") -> Any:
-    answer = nsqd.post(f"/channel/{verb}?{CHANNEL}{more}")
+def sequences(nsqd: Nsqd, arguments: str = "") -> list[int]:
+    return [line["sequence"] for line in lines(nsqd, arguments)]
+
+
+def post(nsqd: Nsqd, path: str, arguments: str = "") -> Any:
+    answer = nsqd.post(f"/channel/{path}?{CHANNEL}{arguments}")
     assert answer.status == 200, answer.body
     return json.loads(answer.body)
 
 
-def depth(nsqd: Nsqd) -> int:
-    return channel(nsqd).depth
-
-
-def test_each_buried_message_is_a_line_with_all_that_is_known(nsqd: Nsqd) -> None:
-    first, second, third = listed(nsqd)
-    batch = channel(nsqd).topic.log.batch_at(0)
-    assert batch is not None
+def test_a_line_says_what_failed_why_and_where(nsqd: Nsqd) -> None:
+    first, *_, fourth, _ = lines(nsqd)
+    (batch,) = nsqd.store.logs["t"].batches
     assert first == {
         "sequence": 0,
         "id": f"{batch.base_id:016x}",
-        "attempts": 5,
+        "attempts": 1,
         "buried_at": nsqd.broker.timestamp // 1_000_000 * 1_000_000,
         "reason": "bad",
-        "client": "worker-1",
+        "client": "127.0.0.1",
         "timestamp": batch.timestamp,
         "body": "a",
     }
+    assert fourth["body_base64"] == "/w=="
+
+
+def test_bodies_are_left_out_for_who_does_not_want_them(nsqd: Nsqd) -> None:
+    assert "body" not in lines(nsqd, "&bodies=false")[0]
+
+
+def test_pages_and_reasons(nsqd: Nsqd) -> None:
+    assert sequences(nsqd) == [0, 1, 2, 3, 4]
+    assert sequences(nsqd, "&limit=2") == [0, 1]
+    assert sequences(nsqd, "&limit=2&after=1") == [2, 3]
+    assert sequences(nsqd, "&after=4") == []
+    assert sequences(nsqd, "&reason=worse") == [3, 4]
+    assert sequences(nsqd, "&reason=nothing") == []
+
+
+def test_a_body_that_the_log_no_longer_has_is_said_to_be_gone(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nsqd.store.logs["t"], "next_readable", lambda sequence: max(sequence, 1))
+    first, second, *_ = lines(nsqd)
+    assert (first["sequence"], first["unread"], "body" in first) == (0, "the log no longer has it", False)
     assert second["body"] == "b"
-    assert third["body_base64"] == "/w=="
 
 
-def test_a_list_is_limited_goes_on_behind_a_place_and_may_be_about_one_reason(nsqd: Nsqd) -> None:
-    assert [it["sequence"] for it in listed(nsqd, "&limit=2")] == [0, 1]
-    assert [it["sequence"] for it in listed(nsqd, "&after=0")] == [1, 2]
-    assert [it["sequence"] for it in listed(nsqd, "&reason=timed%20out")] == [1]
-    assert "body" not in listed(nsqd, "&bodies=false")[0]
+def test_a_body_that_the_disk_refuses_is_said_to_be_unreadable(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = nsqd.store.logs["t"]
+    monkeypatch.setattr(log, "batch_at", lambda sequence: None)
+    monkeypatch.setattr(log, "end_of_refused", lambda sequence: 5)
+    assert [line["unread"] for line in lines(nsqd)] == ["the disk does not give it now"] * 5
 
 
-def test_a_body_that_is_gone_is_told_of(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(channel(nsqd).topic.log), "next_readable", lambda self, sequence: sequence + 1)
-    assert listed(nsqd)[0]["unread"] == "the log no longer has it"
+class Fetching:
+    """Answers one request whose bodies have to be fetched from disk first."""
+
+    def __init__(self, nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nsqd = nsqd
+        self.now = 0.0
+        self.reading = no_history()
+        self.found: dict[int, Batch] = {}
+        log = nsqd.store.logs["t"]
+        (self.batch,) = log.batches
+        monkeypatch.setattr(log, "batch_at", self.found.get)
+        calls = Calls(nsqd.broker, nsqd.turn, run_directly)
+        self._endpoints = BuriedEndpoints(calls, self.reading, lambda: self.now)
+
+    def fetched(self, sequence: int) -> None:
+        self.found[sequence] = self.batch
+        self.reading.loads.wake("t")
+
+    async def ask(self) -> bytes:
+        scope = {"method": "GET", "path": "/channel/buried", "query_string": CHANNEL.encode(), "headers": []}
+        stream = await self._endpoints.show(Request(scope, Mock()))
+        assert isinstance(stream, Stream)
+        pieces = []
+        while (piece := await stream.next_piece()) is not None:
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def until_it_waits(self) -> None:
+        while not len(self.reading.loads):  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(0)
 
 
-def test_the_summary_counts_reasons(nsqd: Nsqd) -> None:
-    summary = json.loads(nsqd.get(f"/channel/buried?{CHANNEL}&summary=true").body)
-    assert summary == {
-        "count": 3,
+def test_a_body_is_waited_for_and_nobody_else_has_to_wait(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> bytes:
+        fetching = Fetching(nsqd, monkeypatch)
+        asked = asyncio.ensure_future(fetching.ask())
+        for sequence in range(5):
+            await fetching.until_it_waits()
+            if sequence == 3:
+                post(nsqd, "kick", "&sequence=3")  # what leaves while its body is fetched is not shown
+            fetching.fetched(sequence)
+            await asyncio.sleep(0)
+        return await asked
+
+    shown = asyncio.run(scenario()).splitlines()
+    assert [json.loads(line)["body"] for line in shown] == ["a", "b", "c", "e"]
+
+
+def test_a_read_that_takes_too_long_is_given_up(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> bytes:
+        fetching = Fetching(nsqd, monkeypatch)
+        asked = asyncio.ensure_future(fetching.ask())
+        while not asked.done():
+            await fetching.until_it_waits()
+            fetching.now += 11
+            fetching.reading.loads.wake("t")  # another read of the topic has ended
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return await asked
+
+    shown = asyncio.run(asyncio.wait_for(scenario(), 30)).splitlines()
+    assert [json.loads(line)["unread"] for line in shown] == ["the disk does not give it now"] * 5
+
+
+def test_reasons_are_counted(nsqd: Nsqd) -> None:
+    answer = nsqd.get(f"/channel/buried?{CHANNEL}&summary=true")
+    assert json.loads(answer.body) == {
+        "count": 5,
         "reasons": [
-            {"reason": "bad", "client": "worker-1", "count": 2},
-            {"reason": "5 attempts, the last one timed out", "client": "worker-1", "count": 1},
+            {"reason": "bad", "client": "127.0.0.1", "count": 3},
+            {"reason": "worse", "client": "127.0.0.1", "count": 2},
         ],
-        "other_reasons": 0,
+        "others": 0,
         "job": None,
         "paused_why": "",
     }
 
 
-def test_all_are_kicked_and_the_answer_is_durable(nsqd: Nsqd) -> None:
-    before = nsqd.turn.synced
-    assert post(nsqd, "kick") == {"kicked": 3, "job": None}
-    assert nsqd.turn.synced == before + 1
-    assert depth(nsqd) == 4
-    assert listed(nsqd) == []
+@pytest.mark.parametrize(("verb", "done", "depth"), [("kick", "kicked", 3), ("discard", "discarded", 1)])
+def test_messages_are_named(nsqd: Nsqd, verb: str, done: str, depth: int) -> None:
+    third = lines(nsqd)[2]["id"]
+    synced = nsqd.turn.synced
+    answer = post(nsqd, verb, f"&sequence=0&id={third}&sequence=77")
+    assert answer == {done: 2, "missing": 1, "job": None}
+    assert nsqd.turn.synced == synced + 1
+    assert sequences(nsqd) == [1, 3, 4]
+    assert channel_of(nsqd).depth == depth
 
 
-def test_named_messages_are_kicked_alone(nsqd: Nsqd) -> None:
-    second = listed(nsqd)[1]["id"]
-    assert post(nsqd, "kick", f"&id={second}&sequence=2&sequence=77") == {"kicked": 2, "job": None}
-    assert [it["sequence"] for it in listed(nsqd)] == [0]
+@pytest.mark.parametrize(("arguments", "left"), [
+    ("", []),
+    ("&limit=2", [2, 3, 4]),
+    ("&reason=worse", [0, 1, 2]),
+    ("&reason=wor&limit=1", [0, 1, 2, 4]),
+    ("&before=2023-01-01T00:00:00Z", [0, 1, 2, 3, 4]),
+    ("&before=1", [0, 1, 2, 3, 4]),
+    ("&before=2100-01-01T00:00:00Z", []),
+])  # fmt: skip
+def test_messages_are_selected(nsqd: Nsqd, arguments: str, left: list[int]) -> None:
+    answer = post(nsqd, "kick", arguments)
+    assert answer == {"kicked": 5 - len(left), "job": None}
+    assert sequences(nsqd) == left
 
 
-def test_those_of_a_reason_are_discarded(nsqd: Nsqd) -> None:
-    assert post(nsqd, "discard", "&reason=bad&limit=1") == {"discarded": 1, "job": None}
-    assert [it["sequence"] for it in listed(nsqd)] == [1, 2]
-    assert depth(nsqd) == 1
+def test_before_is_the_time_of_a_line(nsqd: Nsqd) -> None:
+    time = lines(nsqd)[0]["buried_at"]
+    assert post(nsqd, "kick", f"&before={time}")["kicked"] == 0
+    assert post(nsqd, "kick", f"&before={time + 1}")["kicked"] == 5
 
 
-def test_those_that_were_buried_before_a_time_are_kicked(nsqd: Nsqd) -> None:
-    assert post(nsqd, "kick", "&before=2020-01-01T00:00:00Z") == {"kicked": 0, "job": None}
-    assert post(nsqd, "kick", "&before=2999-01-01T00:00:00Z") == {"kicked": 3, "job": None}
-
-
-def test_a_rate_makes_a_job_which_can_be_watched_and_stopped(nsqd: Nsqd) -> None:
-    job = post(nsqd, "kick", "&rate=2")["job"]
-    assert (job["verb"], job["rate"], job["done"], job["ended_at"]) == ("kick", 2, 0, None)
-    refused = nsqd.post(f"/channel/discard?{CHANNEL}")
-    assert (refused.status, json.loads(refused.body)["message"]) == (409, "JOB_UNDER_WAY")
+def test_a_rate_makes_a_job_that_is_shown_and_stopped(nsqd: Nsqd) -> None:
+    job = post(nsqd, "kick", "&rate=0.5&reason=bad")["job"]
+    now = nsqd.broker.timestamp // 1_000_000 * 1_000_000
+    assert (job["verb"], job["done"], job["rate"], job["reason"], job["who"], job["started_at"], job["ended_at"]) == (
+        "kick", 0, 0.5, "bad", "10.0.0.1:5555", now, None,
+    )  # fmt: skip
     assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": [job]}
-    stopped = post(nsqd, "jobs/stop")["job"]
-    assert stopped["ended_at"] is not None
-    assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": [stopped]}
+    assert json.loads(nsqd.get(f"/channel/buried?{CHANNEL}&summary=true").body)["job"] == job
+    answer = nsqd.post(f"/channel/discard?{CHANNEL}")
+    assert (answer.status, json.loads(answer.body)) == (409, {"message": "JOB_UNDER_WAY", "job": job})
+    assert post(nsqd, "kick", "&sequence=0")["kicked"] == 1  # by name, nothing gets in the way
+    assert post(nsqd, "jobs/stop")["job"] == {**job, "ended_at": now}
+    assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": [{**job, "ended_at": now}]}
     assert post(nsqd, "jobs/stop") == {"job": None}
 
 
-def test_what_has_no_sense_is_refused(nsqd: Nsqd) -> None:
-    for more, refusal in {
-        "&id=xyz": "INVALID_ARG_ID",
-        "&id=00000000000000zz": "INVALID_ARG_ID",
-        "&sequence=-1": "INVALID_ARG_SEQUENCE",
-        "&rate=fast": "INVALID_ARG_RATE",
-        "&rate=-1": "INVALID_ARG_RATE",
-        "&rate=nan": "INVALID_ARG_RATE",
-        "&before=5": "INVALID_ARG_BEFORE",
-        "&limit=x": "INVALID_ARG_LIMIT",
-    }.items():
-        answer = nsqd.post(f"/channel/kick?{CHANNEL}{more}")
-        assert (answer.status, answer.body) == (400, code(refusal)), more
-    answer = nsqd.post(f"/channel/kick?{CHANNEL}&sequence=1&reason=bad")
-    assert answer.status == 400
-    for verb, path in (("GET", "buried"), ("POST", "kick"), ("POST", "discard"), ("GET", "jobs")):
-        ask = nsqd.get if verb == "GET" else nsqd.post
-        assert ask(f"/channel/{path}?topic=t&channel=unknown").body == code("CHANNEL_NOT_FOUND")
-        assert ask(f"/channel/{path}?topic=t%23ephemeral&channel=c").status == 400
-    assert len(listed(nsqd)) == 3
+def test_a_change_is_on_record(nsqd: Nsqd) -> None:
+    post(nsqd, "kick", "&rate=1")
+    post(nsqd, "jobs/stop")
+    post(nsqd, "discard", "&sequence=0")
+    changes = json.loads(nsqd.get("/changes?topic=t").body)["changes"]
+    assert [(it["what"], it["channel"], it["detail"]) for it in changes[-3:]] == [
+        ("kick", "c", "rate=1"), ("stop_job", "c", ""), ("discard", "c", "sequence=0"),
+    ]  # fmt: skip
 
 
-def test_stats_tell_of_burials_only_where_there_are_some(nsqd: Nsqd) -> None:
-    described = json.loads(nsqd.get("/stats?format=json").body)["topics"][0]["channels"][0]
-    assert described["buried_count"] == 3
-    channel(nsqd)._hold("more than 2 messages are buried (max_buried)")
-    described = json.loads(nsqd.get("/stats?format=json").body)["topics"][0]["channels"][0]
-    assert described["paused_why"] == "more than 2 messages are buried (max_buried)"
+def test_the_end_of_a_job_is_in_the_log(nsqd: Nsqd, capsys: pytest.CaptureFixture[str]) -> None:
     post(nsqd, "kick")
-    nsqd.post(f"/channel/unpause?{CHANNEL}")
-    described = json.loads(nsqd.get("/stats?format=json").body)["topics"][0]["channels"][0]
-    assert not {"buried_count", "paused_why"} & described.keys()
+    assert "TOPIC(t): channel(c): kick has ended messages=5 buried=0\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("path", "arguments", "code"), [
+    ("kick", "&id=xyz", "INVALID_ARG_ID"),
+    ("kick", "&id=0A0000000000000F", "INVALID_ARG_ID"),
+    ("kick", "&sequence=-1", "INVALID_ARG_SEQUENCE"),
+    ("kick", "&sequence=9999999999999999999", "INVALID_ARG_SEQUENCE"),
+    ("kick", "&sequence=1&reason=bad", "INVALID_REQUEST"),
+    ("discard", "&limit=x", "INVALID_ARG_LIMIT"),
+    ("discard", "&rate=-1", "INVALID_ARG_RATE"),
+    ("discard", "&rate=inf", "INVALID_ARG_RATE"),
+    ("discard", "&rate=nan", "INVALID_ARG_RATE"),
+    ("discard", "&before=yesterday", "INVALID_ARG_BEFORE"),
+    ("discard", "&before=earliest", "INVALID_ARG_BEFORE"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_refused(nsqd: Nsqd, path: str, arguments: str, code: str) -> None:
+    answer = nsqd.post(f"/channel/{path}?{CHANNEL}{arguments}")
+    assert (answer.status, json.loads(answer.body)["message"]) == (400, code)
+    assert sequences(nsqd) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (f"limit={MOST_LINES + 1}", "INVALID_ARG_LIMIT"), ("limit=a", "INVALID_ARG_LIMIT"), ("after=-1", "INVALID_ARG_AFTER"),
+])  # fmt: skip
+def test_a_list_has_bounds(nsqd: Nsqd, arguments: str, code: str) -> None:
+    answer = nsqd.get(f"/channel/buried?{CHANNEL}&{arguments}")
+    assert (answer.status, json.loads(answer.body)["message"]) == (400, code)
+
+
+@pytest.mark.parametrize(("where", "status", "code"), [
+    ("topic=t&channel=other", 404, "CHANNEL_NOT_FOUND"),
+    ("topic=other&channel=c", 404, "TOPIC_NOT_FOUND"),
+    ("topic=t", 400, "MISSING_ARG_CHANNEL"),
+    ("topic=t&channel=c%23ephemeral", 400, "EPHEMERAL_CHANNEL"),
+    ("topic=t%23ephemeral&channel=c", 400, "EPHEMERAL_TOPIC"),
+])  # fmt: skip
+def test_only_a_channel_on_disk_has_buried_messages(nsqd: Nsqd, where: str, status: int, code: str) -> None:
+    answers = [nsqd.get(f"/channel/{path}?{where}") for path in ("buried", "jobs")]
+    answers += [nsqd.post(f"/channel/{path}?{where}") for path in ("kick", "discard", "jobs/stop")]
+    assert {(answer.status, json.loads(answer.body)["message"]) for answer in answers} == {(status, code)}
+
+
+def test_many_reasons_are_counted_together(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqd.http.buried.MOST_REASONS", 1)
+    found = json.loads(nsqd.get(f"/channel/buried?{CHANNEL}&summary=true").body)
+    assert ([it["reason"] for it in found["reasons"]], found["others"]) == (["bad"], 2)
+
+
+# Figures
+
+
+def test_stats_name_what_is_buried_only_where_there_is_something(nsqd: Nsqd) -> None:
+    def shown() -> Any:
+        return json.loads(nsqd.get("/stats?format=json").body)["topics"][0]["channels"][0]
+
+    assert shown()["buried_count"] == 5
+    assert " buried: 5\n" in nsqd.get("/stats").body.decode()
+    post(nsqd, "discard")
+    assert "buried_count" not in shown()
+    assert "buried" not in nsqd.get("/stats").body.decode()
+
+
+def test_stats_say_why_a_channel_has_paused_itself(nsqd: Nsqd) -> None:
+    channel_of(nsqd)._hold("more than 3 messages are buried (max_buried)")
+    (shown,) = json.loads(nsqd.get("/stats?format=json").body)["topics"][0]["channels"]
+    assert (shown["paused"], shown["paused_why"]) == (True, "more than 3 messages are buried (max_buried)")
+    assert " paused: more than 3 messages are buried (max_buried)\n" in nsqd.get("/stats").body.decode()
+    nsqd.post(f"/channel/pause?{CHANNEL}")
+    assert b"paused_why" not in nsqd.get("/stats?format=json").body
+
+
+def test_metrics_count_what_was_buried_kicked_and_discarded(nsqd: Nsqd) -> None:
+    post(nsqd, "kick", "&limit=2")
+    post(nsqd, "discard", "&limit=1")
+    text = nsqd.get("/metrics").body.decode()
+    for name, value in (("buried", 2), ("burials_total", 5), ("kicks_total", 2), ("discards_total", 1)):
+        assert f'nsqd_channel_{name}{{topic="t",channel="c"}} {value}\n' in text

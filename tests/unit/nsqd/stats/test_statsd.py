@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsqd.broker.latency import LatencySettings
@@ -71,6 +73,21 @@ def test_counters_tell_what_came_since(node: Node) -> None:
     assert lines_of(node, statsd)[0] == "topic.a.message_count:3|c"
     node.client().ask(b"PUB a\n\0\0\0\5hello")
     assert lines_of(node, statsd)[:2] == ["topic.a.message_count:1|c", "topic.a.message_bytes:5|c"]
+
+
+def test_buried_messages_are_told_once_there_are_any(node: Node) -> None:
+    shown = node.broker.snapshot(clients=False)
+    (topic,) = [it for it in shown.topics or () if it.topic_name == "a"]
+    channel = replace(topic.channels[0], channel_name="c", buried_count=2, bury_count=5, kick_count=2, discard_count=1)
+    told = StatsdLines("", exclude_ephemeral=True).lines(
+        replace(shown, topics=[replace(topic, channels=[channel])]), None
+    )
+    assert [line.rstrip("\n") for line in told if "bur" in line or "kick" in line or "discard" in line] == [
+        "topic.a.channel.c.buried_count:2|g",
+        "topic.a.channel.c.bury_count:5|c",
+        "topic.a.channel.c.kick_count:2|c",
+        "topic.a.channel.c.discard_count:1|c",
+    ]
 
 
 def test_a_topic_that_was_made_anew_counts_from_zero(node: Node) -> None:
