@@ -1,4 +1,4 @@
-"""The endpoints that show what a channel has buried, and kick it back or discard it (docs/reference/http-buried.md).
+"""The endpoints that show what a channel has buried, and kick it back or discard it (docs/reference/http.md).
 
 A list is made while it is sent: bodies that are not in memory are fetched from disk one after the other, and a reason
 that few messages have is looked for in pieces, so that nobody else has to wait.
