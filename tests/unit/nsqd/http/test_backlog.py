@@ -112,12 +112,17 @@ def test_what_came_for_a_deleted_channel_and_is_gone_is_counted(nsqd: Nsqd) -> N
 
 
 def test_a_sound_document_is_taken(nsqd: Nsqd) -> None:
-    answer = restore(nsqd, {**SOUND, "buried": [[1, 2], [3, 4]], "unknown": 1})
+    answer = restore(nsqd, {**SOUND, "unknown": 1})
     assert (answer.status, answer.body) == (200, b'{"restored":3,"gone":0}')
     found = state(nsqd)
     assert (found["next"], found["finished"], found["requeued"], found["count"]) == (4, [], [[0, 7]], 3)
     assert found["deferred"][0][:2] == [2, 1]
     assert found["deferred"][0][2] == pytest.approx(1_800_000_000_000, abs=3)
+
+
+def test_what_was_buried_then_and_waits_now_still_waits(nsqd: Nsqd) -> None:
+    assert restore(nsqd, {**SOUND, "buried": [[1, 2], [3, 4]]}).status == 200
+    assert state(nsqd)["requeued"] == [[0, 7], [1, 0], [3, 0]]
 
 
 @pytest.mark.parametrize("document", [
