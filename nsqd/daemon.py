@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from time import time_ns
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
@@ -35,6 +36,7 @@ from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
 from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunnel, make_app
+from nsqd.http.changes import Changes
 from nsqd.http.history import MOST_READERS
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from common.handshake import TlsServer
     from common.poller import MakeHandler
     from nsqd.broker.broker import Broker
+    from nsqd.broker.idle import Expired
     from nsqd.http.history import InThread
     from nsqd.log.store import Store
     from nsqd.options import Options
@@ -87,6 +90,7 @@ class _Node:
     options: Options
     trust: _Trust
     policy: PolicyFile | None
+    changes: Changes
     store: Store
     broker: Broker
     turn: Turn
@@ -165,6 +169,7 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
         options=options,
         trust=trust,
         policy=policy,
+        changes=Changes(time_ns),
         store=store,
         broker=broker,
         turn=turn,
@@ -216,7 +221,16 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     if trust.rights is not None:
         nursery.start_soon(trust.rights.follow)
     if node.policy is not None:
-        nursery.start_soon(node.policy.follow, partial(timers.apply_rules, broker, turn, store))
+        policy, changes = node.policy, node.changes
+        nursery.start_soon(policy.follow, partial(timers.apply_rules, broker, turn, store))
+        nursery.start_soon(
+            timers.expire_idle, broker, turn, lambda: policy.expiry_interval, partial(_note_expiry, changes)
+        )
+
+
+def _note_expiry(changes: Changes, expired: Expired) -> None:
+    what = f"{'would_' if expired.is_tried else ''}expire_{'channel' if expired.channel else 'topic'}"
+    changes.note_expiry(what, expired.topic, expired.channel, f"expire_after={expired.after:g}s")
 
 
 @asynccontextmanager
@@ -332,6 +346,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         reading=node.reading,
         readers=node.readers,
         policy=node.policy,
+        changes=node.changes,
         linger=web.linger,
         attend=web.attend,
         guard=guard,

@@ -14,6 +14,7 @@ from common.turn import in_turn
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.broker.idle import Expired
     from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
@@ -88,6 +89,26 @@ async def apply_rules(broker: Broker, turn: AnyTurn, store: PolicyStore) -> None
         broker.let_go(names)
 
     await _in_pieces(broker, turn, apply)
+
+
+async def expire_idle(
+    broker: Broker, turn: AnyTurn, interval: Callable[[], float], tell: Callable[[Expired], None]
+) -> None:
+    """Delete topics and channels that nobody uses any more, as the policy says. `tell` gets each one once."""
+    tried: set[Expired] = set()
+
+    def expire(names: list[str]) -> None:
+        for expired in broker.expire_idle(names):
+            if expired.is_tried:
+                still.add(expired)
+            if expired not in tried:
+                tell(expired)
+
+    while True:
+        await trio.sleep(interval())
+        still: set[Expired] = set()
+        await _in_pieces(broker, turn, expire)
+        tried = still
 
 
 async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], None]) -> None:

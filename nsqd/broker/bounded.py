@@ -33,12 +33,14 @@ class Refused(Exception):
 
 
 class Bounded(Feed):
-    def __init__(self, name: str, log: TopicLog, rules: TopicRules, *, ephemeral: bool) -> None:
+    def __init__(self, name: str, log: TopicLog, rules: TopicRules, *, now: float, ephemeral: bool) -> None:
         super().__init__(name, log, ephemeral=ephemeral)
         self.channels: dict[str, Channel] = {}
         self.closing = False
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.rules, self.tried = rules.in_force(), rules.tried()
+        self.idle_since = now  # when the last look has found new messages
+        self._seen_tail = log.tail  # by that look
         self._written_tail = log.tail
         # One look for each publish tells that neither a deletion nor a bound is in its way.
         self._is_guarded = refuses(self.rules) or refuses(self.tried)
@@ -121,6 +123,18 @@ class Bounded(Feed):
             for channel in self.channels.values():
                 channel.pass_over(before, end)
         self._count("overflow, dropped", dropped)
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether nothing was published since some look before, nobody consumes, and there is no message."""
+        if self.log.tail != self._seen_tail:
+            self._seen_tail, self.idle_since = self.log.tail, now
+        return not any(channel.consumers for channel in self.channels.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither the topic nor a channel has a message. What retention keeps is finished."""
+        no_channel_got = self._written_tail - self.handed_over
+        return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
     def _count(self, cause: str, count: int) -> None:
         if count > 0:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.channel import Channel
+from nsqd.broker.idle import Expired, verdicts_on
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 from nsqd.broker.work import TopicWork
@@ -182,6 +183,24 @@ class Broker(TopicWork[Channel, Topic]):
             for channel in topic.channels.values():
                 channel.take_rules(self.rules.channel(name, channel.name))
             topic.bounds_changed()
+
+    def expire_idle(self, names: Iterable[str]) -> list[Expired]:
+        """Delete those of these topics, and of their channels, that nobody has used for as long as the policy says.
+
+        Return what was deleted, and what would have been if rules that are only tried were in force.
+        """
+        expired: list[Expired] = []
+        for name in names:
+            if (topic := self.topics.get(name)) is None:
+                continue
+            verdicts = verdicts_on(topic, self.now)
+            for verdict in verdicts:
+                if not verdict.is_tried and verdict.channel:
+                    topic.delete_channel(verdict.channel)
+                elif not verdict.is_tried:
+                    self.delete_topic(name)
+            expired += verdicts
+        return expired
 
     # The journal
 

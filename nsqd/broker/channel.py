@@ -84,6 +84,7 @@ class Channel(Ruled):
         """Remove a consumer. Its messages in flight stay there until their deadlines, as in NSQ."""
         self.consumers.remove(consumer)
         consumer.has_joined = False
+        self.idle_since = self._work.now
         if self.ephemeral and not self.consumers:
             self.topic.delete_channel(self.name)
 

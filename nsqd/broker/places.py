@@ -67,6 +67,7 @@ class Places:
         self.deferred = Deferred()
         self.burials = Burials(work)
         self.consumers: list[Consumer] = []
+        self.idle_since = work.now  # when the last consumer left
         self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
@@ -196,6 +197,11 @@ class Places:
                     continue
                 room -= batch.count
             self.kept.add(batch)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
+        return not (self._live or len(self.burials.buried))
 
     @property
     def _live(self) -> int:

@@ -68,7 +68,12 @@ class ChannelRules:
         """Return those that are only tried, whose effect is counted."""
         if not self.dry:
             return NO_CHANNEL_RULES
-        return ChannelRules(overflow=self.overflow, **{name: getattr(self, name) for name in self.dry})
+        return ChannelRules(
+            overflow=self.overflow,
+            ttl_buries=self.ttl_buries,
+            expire_full=self.expire_full,
+            **{name: getattr(self, name) for name in self.dry},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,8 @@ class TopicRules:
         """See `ChannelRules`."""
         if not self.dry:
             return NO_TOPIC_RULES
-        return TopicRules(overflow=self.overflow, **{name: getattr(self, name) for name in self.dry})
+        tried = {name: getattr(self, name) for name in self.dry}
+        return TopicRules(overflow=self.overflow, expire_full=self.expire_full, **tried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
 
 class Topic(Bounded):
     def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
-        super().__init__(name, log, work.rules.topic(name), ephemeral=is_ephemeral(name))
+        super().__init__(name, log, work.rules.topic(name), now=work.now, ephemeral=is_ephemeral(name))
         self._work = work
         self.paused = False
         self.learning = True  # until it is known which channels this topic has elsewhere

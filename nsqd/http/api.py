@@ -63,6 +63,7 @@ def make_app(
     reading: Reading,
     readers: Readers | None = None,
     policy: PolicyFile | None = None,
+    changes: Changes | None = None,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
@@ -88,7 +89,7 @@ def make_app(
         buried=BuriedEndpoints(calls, reading, monotonic),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
-        changes=Changes(time_ns),
+        changes=changes or Changes(time_ns),
     )
     routes = [handlers.changes.noting(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
     check = _checks(same_site, guard)

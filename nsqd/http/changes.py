@@ -19,6 +19,7 @@ from nsqd.http.access import Endpoint, Scope
 log = logging.getLogger(__name__)
 
 KEPT: Final = 1000  # changes; with texts that are cut, about a megabyte at most
+POLICY: Final = "policy file"  # who has changed what expired
 _LONGEST: Final = 200  # characters of a text that the peer chooses
 _DIGITS: Final = 19
 _FAILED: Final = range(400, 500)  # the request was refused; after a 500 the change is in effect, see nsqd/http/calls.py
@@ -66,6 +67,19 @@ class Changes:
 
         return replace(endpoint, handler=noted)
 
+    def note_expiry(self, what: str, topic: str, channel: str, detail: str) -> None:
+        """Note that the policy file had something deleted, or would have had."""
+        self._add(
+            what,
+            topic=topic,
+            channel=channel,
+            detail=detail,
+            who=POLICY,
+            remote="",
+            user="",
+            user_agent="",
+        )
+
     def _note(self, endpoint: Endpoint, request: Request) -> None:
         arguments = request.query()
         about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
@@ -73,11 +87,8 @@ class Changes:
         others = list(request.words.items())
         for name in [name for name in arguments if name not in about]:
             others += [(name, text) for text in query_values(request.query_string, name)]
-        self._last += 1
-        change = Change(
-            n=self._last,
-            at=self._wall(),
-            what=endpoint.change,
+        self._add(
+            endpoint.change,
             topic=topic[:_LONGEST],
             channel=channel[:_LONGEST],
             detail=" ".join(f"{name}={text}" for name, text in others)[:_LONGEST],
@@ -86,6 +97,10 @@ class Changes:
             user=_text(unquote_to_bytes(request.headers.get(b"nsqadmin-user", b""))),
             user_agent=_text(request.headers.get(b"user-agent", b"")),
         )
+
+    def _add(self, what: str, **about: str) -> None:
+        self._last += 1
+        change = Change(n=self._last, at=self._wall(), what=what, **about)
         self._newest.append(change)
         log.info(
             "CHANGE: %s topic=%s channel=%s %s who=%s remote=%s user=%s agent=%s",

@@ -26,6 +26,8 @@ ANY: Final = "*"
 _BACKOFF_MIN_MS: Final = 1_000
 _BACKOFF_MAX_MS: Final = 600_000
 _JITTER: Final = 0.2
+_EXPIRY_INTERVAL: Final = 60.0
+_SHORTEST_INTERVAL: Final = 1.0
 
 R = TypeVar("R")
 
@@ -90,6 +92,12 @@ class Policies:
         for entry in self.entries:
             if "retention_time" in entry.values:
                 yield entry.values["retention_time"]
+
+    @property
+    def expiry_interval(self) -> float:
+        """Seconds between two looks for topics and channels that nobody uses: a minute, or less if they expire soon."""
+        times = [seconds(entry.values["expire_after"]) for entry in self.entries if "expire_after" in entry.values]
+        return min([_EXPIRY_INTERVAL, *(max(_SHORTEST_INTERVAL, time / 10) for time in times)])
 
     def explain(self, topic: str, channel: str | None) -> dict[str, Held]:
         """Return what holds for a channel or, if it is None, for the topic itself, in the order of `KEYS`."""

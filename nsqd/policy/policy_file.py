@@ -56,6 +56,10 @@ class PolicyFile:
     def retention_times(self) -> Iterable[int]:
         return self._file.now.policies.retention_times()
 
+    @property
+    def expiry_interval(self) -> float:
+        return self._file.now.policies.expiry_interval
+
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Watch the file until cancelled, and call `changed` after each new content that is valid."""
         await self._file.follow(changed)

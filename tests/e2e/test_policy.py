@@ -214,3 +214,30 @@ def test_a_full_channel_drops_its_oldest_messages(start_nsqd: StartNsqd, file: P
         assert numbers[-1] == 299
         assert len(set(numbers)) == len(numbers)
     assert nsqd.channel("t", "all")["depth"] == 300
+
+
+def test_what_nobody_uses_expires_and_that_is_on_record(start_nsqd: StartNsqd, file: Path) -> None:
+    file.write_text(
+        '[[policy]]\ntopic = "old"\nexpire_after = "2s"\n\n[[policy]]\nchannel = "c"\nexpire_after = "2s"\n'
+    )
+    nsqd = start_nsqd(f"policy-file={file}")
+    for topic in ("old", "t", "full"):
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    nsqd.post("/pub?topic=full", b"x")
+    with nsqd.connect() as client:
+        client.subscribe("t", "other")
+        assert eventually(lambda: {it["topic_name"] for it in nsqd.stats()["topics"]} == {"t", "full"})
+        assert eventually(lambda: [it["channel_name"] for it in nsqd.topic("t")["channels"]] == ["other"])
+    changes = nsqd.http("GET", "/changes").json["changes"]
+    expired = {
+        (it["what"], it["topic"], it["channel"], it["detail"], it["who"]) for it in changes if "expire" in it["what"]
+    }
+    assert expired >= {
+        ("expire_topic", "old", "", "expire_after=2s", "policy file"),
+        ("expire_channel", "t", "c", "expire_after=2s", "policy file"),
+    }
+    assert 'CHANGE: expire_topic topic="old" channel="" "expire_after=2s" who="policy file"' in nsqd.log
+    assert nsqd.channel("full")["depth"] == 1
+    nsqd.restart()
+    assert [it["topic_name"] for it in nsqd.stats()["topics"]] == ["full", "t"]

@@ -10,6 +10,9 @@ import trio.testing
 
 from common.wire.commands import pub
 from nsqd import timers
+from nsqd.broker.idle import Expired
+from nsqd.broker.rules import ChannelRules
+from tests.support.given_rules import GivenRules
 from tests.support.node import Node, NodeTurn
 
 
@@ -81,3 +84,26 @@ def test_only_a_change_of_the_data_path_is_told() -> None:
     trio.run(main)
     looked.clear()
     assert not looked.wait(3 * timers._PLACE_INTERVAL), "the thread goes on after the daemon has ended"
+
+
+def test_what_expires_is_told_once() -> None:
+    dry = ChannelRules(expire_after=10.0, dry=frozenset({"expire_after"}))
+    node = Node(policy=GivenRules(dry))
+    node.broker.topic("t").channel("c")
+    told: list[Expired] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.expire_idle, node.broker, NodeTurn(node), lambda: 1.0, told.append)
+            node.pass_time(20.0)
+            await trio.sleep(5.5)
+            assert told == [Expired("t", "c", 10.0, True)]
+            node.policy = GivenRules(ChannelRules(expire_after=10.0))
+            node.broker.rules = node.policy
+            node.broker.rules_changed(["t"])
+            await trio.sleep(5.5)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert told == [Expired("t", "c", 10.0, True), Expired("t", "c", 10.0, False)]
+    assert node.broker.topics["t"].channels == {}

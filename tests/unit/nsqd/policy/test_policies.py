@@ -130,3 +130,9 @@ def test_explanations_name_each_key_with_its_value_as_written_and_its_line() -> 
     assert list(POLICIES.explain("orders.eu", "billing")) == [
         "max_attempts", "backoff", "backoff_min", "backoff_max", "ttl", "ttl_action", "max_rate",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("times", "interval"), [([], 60.0), (["30d"], 60.0), (["5m", "1h"], 30.0), (["2s"], 1.0)])
+def test_looks_for_what_expires_are_as_frequent_as_the_shortest_time_needs(times: list[str], interval: float) -> None:
+    text = "".join(f"[[policy]]\ntopic = 't{time}'\nexpire_after = '{time}'\n" for time in times)
+    assert parse_policies(text).expiry_interval == interval

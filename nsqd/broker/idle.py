@@ -1,0 +1,39 @@
+"""Topics and channels that nobody has used for as long as the policy says. Times count from the start of nsqd on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nsqd.broker.bounded import Bounded
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.rules import ChannelRules, TopicRules
+
+
+class Expired(NamedTuple):
+    """What is to be deleted: a channel or, if that is empty, the whole topic."""
+
+    topic: str
+    channel: str
+    after: float  # seconds that the rule gives it
+    is_tried: bool  # only said, not done
+
+
+def verdicts_on(topic: Bounded, now: float) -> list[Expired]:
+    """Return the topic, if it has expired, or else those of its channels that have."""
+    is_idle = topic.is_idle(now)
+    for rules, is_tried in ((topic.rules, False), (topic.tried, True)):
+        if is_idle and rules.expire_after is not None and _has_expired(topic, rules, now):
+            return [Expired(topic.name, "", rules.expire_after, is_tried)]
+    found = []
+    for name, channel in topic.channels.items():
+        for rules_of, is_tried in ((channel.rules, False), (channel.tried, True)):
+            if not channel.consumers and rules_of.expire_after is not None and _has_expired(channel, rules_of, now):
+                found.append(Expired(topic.name, name, rules_of.expire_after, is_tried))
+                break
+    return found
+
+
+def _has_expired(it: Bounded | Channel, rules: ChannelRules | TopicRules, now: float) -> bool:
+    after = rules.expire_after
+    return after is not None and now - it.idle_since >= after and (rules.expire_full or it.is_empty)
