@@ -517,7 +517,7 @@ def test_a_handler_buries_gives_up_and_has_attempts_that_do_not_count(
         answer(message)
 
     async def test() -> None:
-        config = Config(max_in_flight=10)
+        config = Config(max_in_flight=10, compression="snappy" if in_thread else "none")
         async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
             handler = answer if in_thread else answer_in_loop
             await handle_until(

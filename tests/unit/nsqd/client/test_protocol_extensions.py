@@ -172,6 +172,19 @@ def test_what_is_not_on_disk_is_not_buried() -> None:
     assert client.answers(req(message.id, 0)) == [b"<2> x"]
 
 
+def test_many_buried_at_once_give_others_their_turn_and_survive_a_crash() -> None:
+    node = Node(mem_queue_size=3000)
+    client = consumer(node, ready=1000)
+    node.client().say(mpub("t", [b"x"] * 1000))
+    ids = [message.id for message in client.messages()]
+    client.say(b"".join(bury(message_id, "all of them") for message_id in ids))
+    assert not client.handler.reading  # it gives way
+    client.go_on()
+    assert node.channel().buried_count == 1000
+    node.crash()
+    assert reasons(node) == [("all of them", "tester", 1)] * 1000
+
+
 # REQ ... free
 
 
@@ -184,6 +197,16 @@ def test_a_free_requeue_does_not_count_the_attempt(delay: int) -> None:
         answers = client.answers()
     assert answers == [b"<1> x"]
     assert node.channel().requeue_count == 1
+
+
+def test_an_attempt_that_does_not_count_does_not_count_after_a_crash_either() -> None:
+    node, client, message = with_message()
+    client.answers(req_free(message.id, 50))
+    node.crash()
+    node.pass_time(0.06)
+    client = consumer(node)
+    node.load()
+    assert client.messages() == [(message.id, 1, b"x")]
 
 
 @pytest.mark.parametrize("words", [b"", b" freely", b" FREE", b" x free", b" "])

@@ -52,6 +52,8 @@ class Subscribed:
                 self.subscription.finish_one(params)
             case b"REQ":
                 self.subscription.requeue(params, self.node.now)
+            case b"BURY":
+                self.subscription.bury(params, self.node.now)
             case _:
                 self.subscription.touch(params, self.node.now)
 
@@ -114,7 +116,7 @@ def test_a_touch_gives_more_time(subscribed: Subscribed) -> None:
 
 @pytest.mark.parametrize(
     ("word", "cost"),
-    [(b"FIN", 0), (b"REQ", COST_OF_DEFERRAL), (b"TOUCH", COST_OF_TOUCH)],
+    [(b"FIN", 0), (b"REQ", COST_OF_DEFERRAL), (b"BURY", COST_OF_DEFERRAL), (b"TOUCH", COST_OF_TOUCH)],
 )
 def test_failures_are_answered_logged_and_cost_more(subscribed: Subscribed, word: bytes, cost: int) -> None:
     subscribed.carry_out([word, UNKNOWN, b"0"])
@@ -142,6 +144,8 @@ def test_of_a_storm_of_failures_the_log_has_the_first_and_their_number(subscribe
         ([b"FIN", b"short"], b"invalid message ID"),
         ([b"REQ", UNKNOWN], b"REQ insufficient number of params"),
         ([b"REQ", UNKNOWN, b"x"], b"REQ could not parse timeout x"),
+        ([b"BURY"], b"BURY insufficient number of params"),
+        ([b"BURY", b"short"], b"invalid message ID"),
         ([b"TOUCH"], b"TOUCH insufficient number of params"),
     ],
 )
