@@ -141,7 +141,7 @@ def test_what_was_taken_as_of_one_moment_stays_as_it_was(steps: list[tuple[bool,
             found.remove(place * 5_000)
     again = Buried()
     for change in taken:
-        again.apply(change[3], change[4])  # type: ignore[arg-type]
+        again.apply(change[3], change[4])  # type: ignore[arg-type, misc]
     assert [*again.from_place(0)] == expected
 
 
