@@ -108,7 +108,7 @@ class Bounded(Feed):
     def _drop_beyond_bounds(self) -> None:
         """Drop the oldest messages of channels that have too many by their own bounds or by the topic's."""
         for channel in self.channels.values():
-            channel.drop_beyond_bounds()
+            channel.apply_bounds()
         if drops(self.tried):
             beyond = excess(self.tried, self._held())
             self._count("overflow, dry run", beyond - self._tried_beyond)

@@ -43,8 +43,8 @@ def refuses(rules: AnyRules) -> bool:
 
 
 def drops(rules: AnyRules) -> bool:
-    """Return whether these rules ever drop the oldest messages."""
-    return is_bounded(rules) and rules.overflow is Overflow.DROP_OLDEST
+    """Return whether these rules ever drop or bury the oldest messages."""
+    return is_bounded(rules) and rules.overflow is not Overflow.REJECT
 
 
 def excess(rules: AnyRules, held: Held) -> int:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.bounds import drops, excess
+from nsqd.broker.bounds import drops
 from nsqd.broker.buried import Note
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
@@ -51,7 +51,6 @@ class Channel(Ruled):
         self._retry_first = False  # alternates, for consumers that have room for one message only
         self._pace = pace_of(None, self.rules.max_rate, work.now)
         self._tried_pace = pace_of(None, self.tried.max_rate, work.now)
-        self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
@@ -63,16 +62,6 @@ class Channel(Ruled):
         if self.rules.ttl is not None:
             self._come_back(self._work.now)
         self.wants_attention()
-
-    def drop_beyond_bounds(self) -> None:
-        """Drop the oldest messages that are too many, as the policy says."""
-        self._count("overflow, dropped", self.drop_oldest(self._beyond(self.rules)))
-        beyond = self._beyond(self.tried)
-        self._count("overflow, dry run", beyond - self._tried_beyond)
-        self._tried_beyond = beyond
-
-    def _beyond(self, rules: ChannelRules) -> int:
-        return min(excess(rules, self.held()), self.depth) if drops(rules) else 0
 
     # Consumers
 
@@ -420,6 +409,8 @@ class Channel(Ruled):
         self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
         self._work_on_job(now)
         self.look_for_expired(now)
+        if drops(self.rules):
+            self.apply_bounds()
         if self.consumers:
             self.wants_attention()
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from nsqd.broker.bounds import drops, excess
 from nsqd.broker.breaker import Breaker
 from nsqd.broker.buried import Note
 from nsqd.broker.operated import Operated
+from nsqd.broker.rules import Overflow
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.feed import Feed
+    from nsqd.broker.rules import ChannelRules
     from nsqd.broker.work import ChannelWork
 
 EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
+_BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
 _PAUSE_TO_LOAD: Final = 0.05  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -30,6 +34,7 @@ class Ruled(Operated):
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
         self._breaker = breaker_of(None, self.rules.breaker)
         self._tried_breaker = breaker_of(None, self.tried.breaker)
+        self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
 
     # Time to live
 
@@ -95,6 +100,51 @@ class Ruled(Operated):
             start = self._finished.pop()[0]
         self._finished.append((start, end))
         self._work.changed[self] = None
+
+    # Bounds
+
+    def apply_bounds(self) -> None:
+        """Drop or bury the oldest messages that are too many, if that is what the policy says."""
+        if beyond := self._beyond(self.rules):
+            if self.rules.overflow is Overflow.BURY and self.kept is None:
+                self._count("overflow, buried", self._bury_oldest(min(beyond, _BURIED_AT_ONCE)))
+                if beyond > _BURIED_AT_ONCE:
+                    self._come_back(self._work.now)
+            else:
+                self._count("overflow, dropped", self.drop_oldest(beyond))
+        beyond = self._beyond(self.tried)
+        self._count("overflow, dry run", beyond - self._tried_beyond)
+        self._tried_beyond = beyond
+
+    def _beyond(self, rules: ChannelRules) -> int:
+        return min(excess(rules, self.held()), self.depth) if drops(rules) else 0
+
+    def _bury_oldest(self, count: int) -> int:
+        """Bury so many messages that wait now, retries first. Return how many; the rest has to be read from disk."""
+        note = Note("more waited than the channel may hold (overflow)", "")
+        buried = 0
+        while buried < count:
+            is_retry = bool(self.retries)
+            oldest = self.retries.peek()[0] if is_retry else self._advance_over_gaps()
+            readable = self._source.next_readable(oldest)
+            if is_retry and readable != oldest:  # damaged; a cursor has passed such places already
+                self._finished.append(self.retries.pop_run(1, oldest + 1)[:2])
+                continue
+            batch = self._source.batch_at(oldest)
+            if batch is None:
+                self._come_back(self._work.now + _PAUSE_TO_LOAD)
+                break
+            if is_retry:
+                first, stop, attempts = self.retries.pop_run(count - buried, batch.end_sequence)
+            else:
+                first, attempts = oldest, 0
+                stop = min(oldest + count - buried, batch.end_sequence, self.topic.handed_over)
+                if (next_skip := self.skips.next_start()) is not None:
+                    stop = min(stop, next_skip)
+                self.cursor = stop
+            self._bury(places_in(batch, first, stop, attempts), note)
+            buried += stop - first
+        return buried
 
     # A channel that stops itself
 

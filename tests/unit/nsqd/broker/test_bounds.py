@@ -291,3 +291,54 @@ def test_room_names_the_nearest_bound() -> None:
     assert room.take(4, 11) == ("max_bytes", "a is full (max_bytes = 100)")
     assert room.take(4, 10) is None
     assert room.take(1, 0) == ("max_messages", "b is full (max_messages = 9)")
+
+
+BURY = ChannelRules(max_messages=3, overflow=Overflow.BURY)
+
+
+def buried(it: Bounded, channel: str = "c") -> list[tuple[int, int]]:
+    """Return sequence and attempts of what is buried."""
+    burials = it.node.broker.topics["t"].channels[channel].burials.buried.from_place(0)
+    return [(burial.sequence, burial.attempts) for burial in burials]
+
+
+def test_a_channel_buries_its_oldest_messages() -> None:
+    it = Bounded(BURY)
+    it.topic.channel("c")
+    it.publish(2)
+    it.publish(3)
+    assert (it.node.channel().depth, buried(it)) == (3, [(0, 0), (1, 0)])
+    assert it.node.channel().policy_counts["overflow, buried"] == 2
+    it.node.crash()
+    assert buried(it) == [(0, 0), (1, 0)]
+    assert it.waiting() == [12, 13, 14]
+
+
+def test_retries_are_buried_first_with_their_attempts() -> None:
+    it = Bounded(BURY)
+    consumer = it.node.consumer(ready=1)
+    it.publish(2)
+    [first] = consumer.messages()
+    it.publish(2)
+    consumer.say(b"RDY 0\nREQ %b 0\n" % first.id)
+    it.publish(1)
+    assert buried(it) == [(0, 1), (1, 0)]
+
+
+def test_what_has_to_be_read_from_disk_is_buried_when_it_was_read() -> None:
+    it = Bounded()
+    it.topic.channel("c")
+    it.publish(5)
+    it.node.store.logs["t"].cold_before = 5
+    it.follow(BURY)
+    assert buried(it) == []
+    it.node.load()
+    it.node.pass_time(0.1)
+    assert (it.node.channel().depth, buried(it)) == (3, [(0, 0), (1, 0)])
+
+
+def test_a_channel_in_memory_drops_what_it_would_bury() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=Overflow.BURY))
+    it.topic.channel("c#ephemeral")
+    it.publish(5)
+    assert it.node.channel(channel="c#ephemeral").policy_counts == {"overflow, dropped": 2}
