@@ -663,6 +663,18 @@ async def test_a_message_is_buried_once() -> None:
 
 
 @jumping
+async def test_of_two_nsqds_only_the_one_that_can_buries() -> None:
+    async with MemoryNSQD() as ours, MemoryNSQD(extensions=()) as other:
+        for server in (ours, other):
+            server.put("t", b"bad", attempts=6)
+        async with open_consumer("t", "c", nsqd=[ours, other]) as consumer:
+            await ours.wait_until(lambda: bool(ours.buried("t", "c")))
+            await other.wait_empty("t", "c")
+            assert (consumer.stats().given_up, consumer.stats().buried, consumer.stats().finished) == (2, 1, 1)
+        assert other.finished("t", "c") == [b"bad"]
+
+
+@jumping
 async def test_a_batch_is_buried() -> None:
     async with MemoryNSQD() as server:
         for number in range(3):
