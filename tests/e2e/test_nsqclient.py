@@ -577,6 +577,35 @@ def test_what_always_fails_is_buried_in_the_end(nsqd: Nsqd, topic: str, library:
 
 
 @on_each_loop
+def test_a_buried_message_that_is_kicked_comes_back_as_if_it_were_new(
+    nsqd: Nsqd, topic: str, library: Any, run: Run
+) -> None:
+    nsqd.connect().publish(topic, b"bad")
+    seen: list[tuple[str, int]] = []
+
+    async def handle(message: Message) -> None:
+        seen.append((message.id, message.attempts))
+        if len(seen) == 1:
+            raise RuntimeError
+        if len(seen) == 2:
+            message.bury("not yet")
+
+    def is_done() -> bool:
+        if len(seen) == 2 and nsqd.channel(topic).get("buried_count"):
+            assert nsqd.http("POST", f"/channel/kick?topic={topic}&channel=c").status == 200
+        return len(seen) == 3
+
+    async def test() -> None:
+        config = Config(default_requeue_delay=0.01, backoff="none")
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            await handle_until(library, consumer, handle, is_done)
+
+    run(test)
+    assert seen == [(seen[0][0], 1), (seen[0][0], 2), (seen[0][0], 1)]
+    assert reasons_on_disk(nsqd, topic) == []
+
+
+@on_each_loop
 def test_what_is_not_on_disk_is_not_buried_and_who_tries_hears_it(
     nsqd: Nsqd, topic: str, library: Any, run: Run
 ) -> None:
