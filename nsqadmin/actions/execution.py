@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SERVER_ERROR: Final = 500
+_NOT_CONNECTED: Final = "dial tcp"  # in errors of Go's words, before anything was sent
+_STILL_TO_COME: Final = "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
 _CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
 # NSQ sends notifications of these even if no node could be asked.
 _ALWAYS_NOTIFIED: Final = frozenset(
@@ -61,7 +64,7 @@ class _Steps(list[Step]):
         super().__init__()
         self.told = told
         self.look: Callable[[str], Awaitable[State | None]] | None = None  # asks a node what can be undone there
-        self.states: list[State] = []  # of the nodes that have carried out the action
+        self.states: list[State] = []  # of the nodes that have carried out the action, or may still do so
 
 
 class Executor:
@@ -218,11 +221,12 @@ class Executor:
         try:
             state = await steps.look(call.address) if steps.look is not None else None
         except UpstreamError as error:
-            step = _step(call, error)
+            why = f"{explain(call.address, error)} So it was not asked to do anything."
+            step = replace(_step(call, error), may_follow=False, why=why)
             steps.told(step)
             return step
         step = await self._called(call, steps.told)
-        if state is not None and step.is_done:  # what was not carried out needs no undo
+        if state is not None and (step.is_done or step.may_follow):  # what was not carried out needs no undo
             steps.states.append(state)
         return step
 
@@ -257,13 +261,20 @@ class Executor:
 
 
 def _step(call: Call, error: UpstreamError | None) -> Step:
-    return Step(
-        address=call.address,
-        is_lookupd=call.is_lookupd,
-        target=call.target,
-        error=str(error) if error is not None else "",
-        why=explain(call.address, error) if error is not None else "",
-    )
+    step = Step(address=call.address, is_lookupd=call.is_lookupd, target=call.target)
+    if error is None:
+        return step
+    why = _STILL_TO_COME if error.timed_out else explain(call.address, error)
+    return replace(step, error=str(error), why=why, may_follow=_may_follow(error))
+
+
+def _may_follow(error: UpstreamError) -> bool:
+    """Return whether the node may do what it was asked although it has failed to say so.
+
+    The request of a connection that was made waits in the node's socket, also while the node is stopped. After a 500 of
+    nsqd the change is in effect, and is only not on disk yet.
+    """
+    return error.status >= _SERVER_ERROR or not (error.status or _NOT_CONNECTED in str(error))
 
 
 def _words(action: Action) -> str:

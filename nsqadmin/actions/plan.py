@@ -134,6 +134,11 @@ _VERBS: Final = {
 }
 
 
+def can_be_undone(action: Action) -> bool:
+    """Return whether nodes that keep history can take the action back."""
+    return action.kind in UNDOABLE and not is_ephemeral(action.topic) and not is_ephemeral(action.channel)
+
+
 class BadAction(ValueError):
     """The action makes no sense; the message is for the user."""
 
@@ -257,6 +262,7 @@ class Step:
     target: str
     error: str = ""  # as it came; empty if the step was carried out
     why: str = ""  # what the error most likely means, in words
+    may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
 
     @property
     def is_done(self) -> bool:
@@ -283,6 +289,11 @@ class Receipt:
         if self.failure or (done and not any(done)):
             return "failed"
         return "ok" if all(done) else "partly"
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether a node that has not answered may still do it."""
+        return any(step.may_follow for step in self.steps)
 
     @property
     def retry(self) -> Action | None:
@@ -425,7 +436,11 @@ def _who_is_silent(
     for address in dict.fromkeys((*meant, *having)):
         if not _is_unreachable(snapshot, address) or (address not in meant and action.kind not in _CREATIONS):
             continue
-        text = f"{address} cannot be reached: nothing changes there."
+        text = f"{address} does not answer. "
+        if can_be_undone(action):
+            text += "It is not asked unless it tells what an undo needs: nothing changes there."
+        else:
+            text += "It is asked all the same: if it only hangs, it may still do so when it goes on."
         if address in having:
             kind = Kind.DELETE_TOPIC if channel is None else Kind.DELETE_CHANNEL
             waiting = _messages_lost(replace(action, kind=kind), topic, channel, (address,))
@@ -454,7 +469,7 @@ def _what_can_be_undone(
 ) -> Iterable[Consequence]:
     """Say on which nodes an undo is possible. For how long, the nodes say when the action is carried out."""
     having = {row.node for row in topic.nodes if row.has_log} if topic is not None else set()
-    lasting = action.kind in UNDOABLE and not is_ephemeral(action.topic) and not is_ephemeral(action.channel)
+    lasting = can_be_undone(action)
     keeping = [address for address in meant if lasting and address in having and _has_history(snapshot, address)]
     if keeping:
         yield Consequence(text="Can be undone for as long as the nodes keep the messages.")

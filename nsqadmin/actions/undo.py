@@ -2,7 +2,8 @@
 
     action ──► state of the channel on each node ──► action ──► record in Undos ──► undo, node by node
 
-A record has only the nodes that have carried out the action: a node that was silent has lost nothing.
+A record has the nodes that have carried out the action, and those that were asked and may still do so: a node can stop
+after it has told its state, and do what it was asked when it goes on. A node that was not asked has lost nothing.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.web import run_trio
-from common.wire.names import is_ephemeral
-from nsqadmin.actions.plan import UNDOABLE
+from nsqadmin.actions.plan import can_be_undone
 from nsqadmin.actions.undo import Record, State, Undone, Undos, read_state, read_undone, result_of, words_undone
 from nsqadmin.cluster.model import Activity
 from nsqadmin.upstream.acting import acting_for
@@ -48,7 +47,7 @@ class Undoer:
         That a node does not tell is no reason to refuse the action. But raise UpstreamError if it is silent: it would
         carry out the action whenever it goes on, when nobody expects it, and nothing of it could be undone.
         """
-        if action.kind not in UNDOABLE or is_ephemeral(action.topic) or is_ephemeral(action.channel):
+        if not can_be_undone(action):
             return None
         try:
             document = await self._queries.channel_state(node, action.topic, action.channel)

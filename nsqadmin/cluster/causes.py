@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Activity
+from nsqadmin.cluster.model import Activity
 
 # The actions that can be the cause of an event.
 _CAUSES: Final[Mapping[str, frozenset[str]]] = {
@@ -23,6 +22,13 @@ _CAUSES: Final[Mapping[str, frozenset[str]]] = {
 }
 # What somebody must have done. Topics and channels also appear because a client publishes or subscribes.
 _BY_SOMEBODY: Final = frozenset(("paused", "unpaused", "topic_vanished", "channel_vanished"))
+# Changes that leave no event: what waits goes down, or up, as it does all the time.
+UNSEEN: Final[Mapping[str, str]] = {
+    "empty_topic": "was emptied",
+    "empty_channel": "was emptied",
+    "seek_channel": "was moved",
+    "restore_channel": "got back what it had",
+}
 _PAUSING: Final = frozenset(("paused", "unpaused")) | _CAUSES["paused"] | _CAUSES["unpaused"]
 _COMING_AND_GOING: Final = (frozenset(_CAUSES) | frozenset().union(*_CAUSES.values())) - _PAUSING
 _OF_WHOLE_TOPICS: Final = frozenset(("delete_topic", "tombstone_topic_producer"))
@@ -127,3 +133,23 @@ def with_cause(event: Activity, change: Change | None) -> Activity:
         remote=change.remote,
         is_outside=True,
     )
+
+
+def event_of(change: Change, node: str) -> Activity:
+    """Return the event of a change that a node has recorded, made outside of this nsqadmin."""
+    name = f"channel {change.topic}/{change.channel}" if change.channel else f"topic {change.topic}"
+    event = Activity(
+        at=change.at,
+        what=change.what,
+        text=f"{name} {UNSEEN[change.what]} on {node}",
+        topic=change.topic,
+        channel=change.channel,
+        nodes=(node,),
+    )
+    return with_cause(event, change)
+
+
+def is_made_by(action: Activity, node: str, change: Change, *, within: float) -> bool:
+    """Return whether an action of this nsqadmin has made the change on a node."""
+    is_same = (action.what, action.topic, action.channel) == (change.what, change.topic, change.channel)
+    return is_same and change.is_from_nsqadmin and node in action.nodes and abs(action.at - change.at) <= within

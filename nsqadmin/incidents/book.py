@@ -16,7 +16,7 @@ from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.incidents.changes import AFTER, BEFORE, Recent
 from nsqadmin.incidents.grouping import group, incident_of
 from nsqadmin.incidents.index import Index
-from nsqadmin.incidents.model import Incident, Mark, Open, Record
+from nsqadmin.incidents.model import CauseKind, Incident, Mark, Open, Record
 
 BLIP: Final = 600.0  # seconds for which an incident may be away and is still the same
 MOST: Final = 1000  # incidents that are followed; further ones are shown without their past
@@ -53,7 +53,8 @@ class Book:
         now, before = snapshot.taken_at, self._snapshot.taken_at
         self._snapshot, self._open = snapshot, None
         self._forget(now)
-        self._incidents = group(snapshot, known=self._records.keys())
+        no_groups = {it.key for it in self._incidents if it.cause.kind is not CauseKind.PATTERN}
+        self._incidents = group(snapshot, known=self._records.keys() - no_groups)
         followed = self._incidents if len(self._incidents) <= MOST else sorted(self._incidents, key=_badness)[:MOST]
         recent: Recent | None = None
         for incident in followed:

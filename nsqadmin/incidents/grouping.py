@@ -20,7 +20,7 @@ from typing import Final
 from nsqadmin.cluster.model import Finding, Severity, Snapshot
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
 from nsqadmin.incidents.index import Index
-from nsqadmin.incidents.model import Cause, CauseKind, Incident
+from nsqadmin.incidents.model import Cause, CauseKind, Incident, Numbers
 from nsqadmin.incidents.names import pattern_of
 from nsqadmin.incidents.suspects import causes_of
 from nsqadmin.incidents.wording import subject_of, verdict_of, without_node
@@ -31,6 +31,8 @@ _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2
 _NOBODY_THERE: Final = "D4"  # on some nodes
 
 _CauseOf = Callable[[Finding], Cause | None]
+_NameOf = Callable[[Finding], str]  # "": the finding has no such name
+_Named = tuple[str, str, bool]  # a name, the rule, and whether the finding is a mere remark
 _Groups = dict[Cause, list[Finding]]
 
 
@@ -41,8 +43,8 @@ def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ..
     rest = _taken(snapshot.findings, _by_dead_node(index), groups)
     causes = causes_of(rest, index)
     rest = _taken(rest, lambda finding: causes.get(id(finding)), groups)
-    for cause_of in (_by_pattern, _by_channel, _by_topic, _by_verdict):
-        rest = _taken(rest, cause_of, groups, least=FEW, known=known)
+    for name_of in (_pattern, _channel, _topic, _verdict):
+        rest = _taken_by_name(rest, name_of, groups, known)
     rest = _taken(rest, _by_node, groups)
     _taken(rest, _alone, groups)
     return tuple(incident_of(cause, findings, index) for cause, findings in groups.items())
@@ -50,6 +52,8 @@ def group(snapshot: Snapshot, known: Collection[str] = ()) -> tuple[Incident, ..
 
 def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Incident:
     numbers = index.numbers(cause, findings)
+    if cause.kind is CauseKind.SINGLE and len(findings) == 1:  # ten thousand of them are a picture's worst case
+        return _single(cause, findings[0], numbers, index)
     return Incident(
         key=cause.key,
         cause=cause,
@@ -64,17 +68,55 @@ def incident_of(cause: Cause, findings: Sequence[Finding], index: Index) -> Inci
     )
 
 
-def _taken(
-    findings: Iterable[Finding], cause_of: _CauseOf, groups: _Groups, *, least: int = 1, known: Collection[str] = ()
-) -> list[Finding]:
-    """Move findings into the groups of their causes, and return those that are left."""
-    caused = [(finding, cause_of(finding)) for finding in findings]
-    sizes = Counter(cause for _, cause in caused if cause is not None)
-    taken = {cause for cause, size in sizes.items() if size >= least or (known and cause.key in known)}
-    for finding, cause in caused:
-        if cause in taken:
+def _single(cause: Cause, finding: Finding, numbers: Numbers, index: Index) -> Incident:
+    return Incident(
+        key=cause.key,
+        cause=cause,
+        severity=finding.severity,
+        subject=cause.name,
+        verdict=finding.verdict,
+        findings=(finding,),
+        numbers=numbers,
+        weight=finding.weight,
+        since=finding.since or index.snapshot.taken_at,
+        is_inferred=finding.is_inferred,
+    )
+
+
+def _taken(findings: Iterable[Finding], cause_of: _CauseOf, groups: _Groups) -> list[Finding]:
+    """Move findings into the groups of their causes, and return those that have none."""
+    left = []
+    for finding in findings:
+        if (cause := cause_of(finding)) is None:
+            left.append(finding)
+        else:
             groups.setdefault(cause, []).append(finding)
-    return [finding for finding, cause in caused if cause not in taken]
+    return left
+
+
+def _taken_by_name(
+    findings: Sequence[Finding], name_of: _NameOf, groups: _Groups, known: Collection[str]
+) -> list[Finding]:
+    """Move findings of one rule that share a name into groups, and return those that are left.
+
+    Most names of a picture with 10,000 findings may be unlike. So a cause, and its key, is made only of what is a group.
+    """
+    named = [(name_of(finding), finding.rule, finding.severity is Severity.INFO) for finding in findings]
+    causes: dict[_Named, Cause] = {}
+    for it, size in Counter(named).items():
+        if it[0] and (size >= FEW or known):
+            cause = Cause(CauseKind.PATTERN, *it)
+            if size >= FEW or cause.key in known:
+                causes[it] = cause
+    if not causes:
+        return list(findings)
+    left = []
+    for it, finding in zip(named, findings, strict=True):
+        if it in causes:
+            groups.setdefault(causes[it], []).append(finding)
+        else:
+            left.append(finding)
+    return left
 
 
 def _by_dead_node(index: Index) -> _CauseOf:
@@ -100,27 +142,22 @@ def _blamed(finding: Finding, index: Index) -> tuple[str, ...]:
     return tuple(row.node for row in channel.nodes if row.depth and not row.client_count)
 
 
-def _by_pattern(finding: Finding) -> Cause | None:
-    if not finding.topic:
-        return None
-    topic = pattern_of(finding.topic)
-    return _of_names(finding, f"{topic}/{pattern_of(finding.channel)}" if finding.channel else topic)
+def _pattern(finding: Finding) -> str:
+    if not finding.channel:
+        return pattern_of(finding.topic)
+    return f"{pattern_of(finding.topic)}/{pattern_of(finding.channel)}"
 
 
-def _by_channel(finding: Finding) -> Cause | None:
-    return _of_names(finding, f"*/{finding.channel}") if finding.channel else None
+def _channel(finding: Finding) -> str:
+    return f"*/{finding.channel}" if finding.channel else ""
 
 
-def _by_topic(finding: Finding) -> Cause | None:
-    return _of_names(finding, f"{finding.topic}/*") if finding.channel else None
+def _topic(finding: Finding) -> str:
+    return f"{finding.topic}/*" if finding.channel else ""
 
 
-def _of_names(finding: Finding, name: str) -> Cause:
-    return Cause(CauseKind.PATTERN, name, finding.rule, finding.severity is Severity.INFO)
-
-
-def _by_verdict(finding: Finding) -> Cause | None:
-    return None if finding.topic else _of_names(finding, without_node(finding.verdict, finding.node, "*"))
+def _verdict(finding: Finding) -> str:
+    return "" if finding.topic else without_node(finding.verdict, finding.node, "*")
 
 
 def _by_node(finding: Finding) -> Cause | None:

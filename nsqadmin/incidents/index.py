@@ -19,7 +19,8 @@ class Index:
         self._channels: dict[tuple[str, str], Channel] = {}
         for name in {finding.topic for finding in findings if finding.channel}:
             if (topic := snapshot.topic(name)) is not None:
-                self._channels.update(((name, channel.name), channel) for channel in topic.channels)
+                for channel in topic.channels:
+                    self._channels[name, channel.name] = channel
 
     def channel(self, finding: Finding) -> Channel | None:
         return self._channels.get((finding.topic, finding.channel))

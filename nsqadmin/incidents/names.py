@@ -11,7 +11,11 @@ _HEX: Final = r"(?=[a-f]*[0-9])[0-9a-f]{8,}"  # a commit or an object's id, but 
 _parts = re.compile(rf"{_UUID}|{_HEX}|[0-9]+", re.IGNORECASE)
 
 
-@lru_cache(maxsize=1 << 14)
 def pattern_of(name: str) -> str:
     """Return `tenant_*.events` for `tenant_017.events`."""
+    return name if name.isalpha() else _pattern_of(name)
+
+
+@lru_cache(maxsize=1 << 15)  # each sweep asks for the same names
+def _pattern_of(name: str) -> str:
     return _parts.sub("*", name)

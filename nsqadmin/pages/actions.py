@@ -240,6 +240,7 @@ class ActionPages:
             if first.action.kind in _CREATIONS
             else [],
             steps=[step for receipt in receipts for step in receipt.steps],
+            may_follow=any(receipt.may_follow for receipt in receipts),
             done=self._after(plans[0], first.result, not is_one),
             undo=undo,
             undoable=undoable(self._services, request, first.undo),
@@ -279,9 +280,12 @@ def in_words(planned: Plan, receipt: Receipt) -> str:
     action = receipt.action
     nodes = [step for step in receipt.steps if not step.is_lookupd]
     done = sum(step.is_done for step in nodes)
-    failed = dict.fromkeys(step.address for step in receipt.steps if not step.is_done)
-    words = f"{planned.title.partition(' on ')[0] if action.nodes else planned.title}: "
+    silent = dict.fromkeys(step.address for step in receipt.steps if step.may_follow)
+    failed = dict.fromkeys(step.address for step in receipt.steps if not step.is_done and not step.may_follow)
+    words = planned.title.removesuffix(f" on {', '.join(action.nodes)}") + ": "
     words += f"done on {done} of {numbers.several(len(nodes), 'node')}" if nodes else "done"
+    if silent:
+        words += f", asked, no answer: {', '.join(silent)}"
     if failed:
         words += f", failed on {', '.join(failed)}"
     return f"{words}."

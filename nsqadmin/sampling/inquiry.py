@@ -4,22 +4,27 @@
                               │ no
                               └─► did somebody do it? ──► asks the nodes concerned ──► recorded, "outside nsqadmin"
 
-Nodes are asked (`/changes` of our nsqd) only about what this nsqadmin has not done itself.
+Nodes are asked (`/changes` of our nsqd) about what this nsqadmin has not done itself. Some changes leave nothing that a
+sweep could see: an emptied channel looks like one whose consumers were quick. So nodes are asked every few sweeps, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from nsqadmin.cluster.causes import (
+    UNSEEN,
     Change,
     cause_of,
     change_behind,
+    event_of,
     is_by_somebody,
+    is_made_by,
     is_number,
     read_changes,
     with_cause,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 _SHORTEST: Final = 30.0  # seconds for which an action can be the cause of what is seen later; a slow node is seen late
 _SWEEPS: Final = 3  # the same, in sweeps
 _MOST_NODES: Final = 100  # that are asked about the events of one sweep
+_EVERY: Final = 15.0  # seconds after which all nodes are asked for changes that no sweep sees
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +50,7 @@ class _Told:
     start_time: float | None  # after a restart, numbers begin again
     reached: int = 0
     recent: list[Change] = field(default_factory=list)
+    lock: trio.Lock = field(default_factory=trio.Lock)  # two questions at a time would get the same changes
 
 
 class Inquiry:
@@ -54,6 +61,9 @@ class Inquiry:
         self._put_off: list[Activity] = []  # events about a topic that a user's action is changing just now
         self._open: list[Activity] = []  # events whose cause the nodes are to be asked for
         self._told: dict[str, _Told] = {}  # by the node's address
+        self._heard: list[tuple[str, Change]] = []  # changes that no sweep sees, and the nodes that tell of them
+        self._began: float | None = None  # when this looked for the first time; earlier changes are no news
+        self._asked_all_at = 0.0
 
     def look_into(self, now: Snapshot, events: Iterable[Activity]) -> Snapshot:
         """Record the events whose cause is known, and return the picture with who has paused what."""
@@ -69,10 +79,18 @@ class Inquiry:
                 self._note_pause(event, at=event.at, who="", how=PausedHow.OUTSIDE)
             else:
                 self._activity.add_event(event)
+        self._record_heard(_patience(now))
         return replace(now, pauses=tuple(self._pauses_in(now, recent)))
 
     def ask(self, nursery: trio.Nursery, before: Snapshot, now: Snapshot) -> None:
-        """Start asking who has caused the events that are open, if there are any."""
+        """Start asking who has caused the events that are open, if there are any, and now and then what nobody saw."""
+        if self._began is None:
+            self._began = self._asked_all_at = now.taken_at
+        ours = [node for node in now.nodes if node.is_reachable and node.has_history]
+        if now.taken_at - self._asked_all_at >= _EVERY:
+            self._asked_all_at = now.taken_at
+            for node in ours:
+                nursery.start_soon(partial(self._changes, node, since=now.taken_at - _patience(now)))
         if not self._open:
             return
         events, self._open = self._open, []
@@ -85,7 +103,7 @@ class Inquiry:
             for row in topic.nodes
         }
         self._told = {address: told for address, told in self._told.items() if now.node(address) is not None}
-        nodes = [node for node in now.nodes if node.address in concerned and node.is_reachable and node.has_history]
+        nodes = [node for node in ours if node.address in concerned]
         nursery.start_soon(self._find_out, events, nodes[:_MOST_NODES], _patience(now))
 
     # Causes
@@ -115,15 +133,28 @@ class Inquiry:
         told = self._told.get(node.address)
         if told is None or told.start_time != node.start_time:
             told = self._told[node.address] = _Told(node.start_time)
-        try:
-            document = await self._upstream.get_json(node.address, f"/changes?after={told.reached}")
-        except UpstreamError:  # an older nsqd, one that refuses, or one that has just gone: nobody tells
-            return []
-        new = read_changes(document, clock_skew=node.clock_skew or 0.0)
-        told.recent = [change for change in (*told.recent, *new) if change.at >= since]
-        reached = document.get("next") if isinstance(document, dict) else None
-        told.reached = reached if isinstance(reached, int) and is_number(reached) else 0
+        async with told.lock:
+            try:
+                document = await self._upstream.get_json(node.address, f"/changes?after={told.reached}")
+            except UpstreamError:  # an older nsqd, one that refuses, or one that has just gone: nobody tells
+                return []
+            new = read_changes(document, clock_skew=node.clock_skew or 0.0)
+            told.recent = [change for change in (*told.recent, *new) if change.at >= since]
+            reached = document.get("next") if isinstance(document, dict) else None
+            told.reached = reached if isinstance(reached, int) and is_number(reached) else 0
+        began = self._began or 0.0
+        self._heard += [(node.address, change) for change in new if change.what in UNSEEN and change.at >= began]
         return told.recent
+
+    def _record_heard(self, within: float) -> None:
+        """Record the changes that nodes have told of and no sweep sees, unless a user of this nsqadmin has made them."""
+        heard, self._heard = self._heard, []
+        actions = [entry for entry in self._activity.newest() if entry.is_action and entry.what in UNSEEN]
+        for node, change in heard:
+            if self._activity.is_under_way(change.topic):
+                self._heard.append((node, change))
+            elif not any(is_made_by(entry, node, change, within=within) for entry in actions):
+                self._activity.add_event(event_of(change, node))
 
     # Pauses
 

@@ -224,3 +224,16 @@ def test_an_undo_needs_the_right_of_the_action(cluster: Cluster, tmp_path: Path)
         assert b'action="/actions/undo"' not in activity
         it.post("undo", record_in(receipt), user="ana")
         assert it.depths()[:2] == [40, 40]
+
+
+def test_what_somebody_empties_without_nsqadmin_is_in_activity(cluster: Cluster) -> None:
+    def entries() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = cluster.admin.json("GET", "/api/v2/activity?channel=billing").json["activity"]
+        return [it for it in found if it["what"] == "empty_channel"]
+
+    cluster.nodes[0].post("/channel/empty?topic=orders&channel=billing")
+    cluster.post("empty_channel", {**CHANNEL, "node": cluster.names[1]})
+    eventually(lambda: len(entries()) == 2, timeout=60)  # nodes are asked every 15 seconds
+    here, outside = sorted(entries(), key=lambda it: bool(it["is_outside"]))
+    assert outside["text"] == f"channel orders/billing was emptied on {cluster.names[0]}"
+    assert (here["nodes"], here["is_outside"]) == ([cluster.names[1]], False)

@@ -152,3 +152,45 @@ def test_what_is_paused_at_the_first_look_was_so_before() -> None:
     assert (paused.how, paused.at) == (PausedHow.BEFORE, 105.0)
     (still,) = watched.see(picture(110.0, paused=True), []).pauses
     assert still.at == 105.0
+
+
+def told_of_emptying(user_agent: str = "curl/8", at: float = 112.0) -> dict[str, Any]:
+    return {"changes": [{**change(1, "empty_channel", at), "user_agent": user_agent}], "next": 1}
+
+
+def test_what_somebody_else_has_emptied_is_an_event() -> None:
+    watched = Watched()
+    watched.see(picture(100.0, paused=False), [])
+    watched.upstream.answer = told_of_emptying()
+    watched.see(picture(116.0, paused=False), [])
+    watched.upstream.answer = {"changes": [], "next": 1}
+    watched.see(picture(121.0, paused=False), [])
+    watched.see(picture(141.0, paused=False), [])
+    (entry,) = watched.activity.newest()
+    assert (entry.what, entry.at, entry.user, entry.is_outside) == ("empty_channel", 112.0, "on call", True)
+    assert (entry.text, entry.nodes) == (f"channel t/c was emptied on {NODE}", (NODE,))
+    assert [target for _, target in watched.upstream.asked] == ["/changes?after=0", "/changes?after=1"]
+
+
+def test_what_was_emptied_before_the_first_look_is_no_news() -> None:
+    watched = Watched()
+    watched.see(picture(100.0, paused=False), [])
+    watched.upstream.answer = told_of_emptying(at=99.0)
+    watched.see(picture(116.0, paused=False), [])
+    watched.see(picture(121.0, paused=False), [])
+    assert watched.log == []
+
+
+def test_what_a_user_has_emptied_here_is_one_entry() -> None:
+    watched = Watched()
+    watched.see(picture(100.0, paused=False), [])
+    watched.upstream.answer = told_of_emptying("nsqadmin")
+    with watched.activity.under_way("t"):
+        watched.see(picture(116.0, paused=False), [])
+        watched.see(picture(121.0, paused=False), [])
+    done = Activity(
+        at=111.9, what="empty_channel", text="", user="ana", topic="t", channel="c", nodes=(NODE,), result="ok"
+    )
+    watched.activity.add_action(done)
+    watched.see(picture(126.0, paused=False), [])
+    assert watched.activity.newest() == (done,)

@@ -28,8 +28,9 @@ NODE = "n1:4151"
 class OneNode(Queries):
     """A cluster of one node that tells its state as a test says, and does what it is asked."""
 
-    def __init__(self, tell: Callable[[], bytes]) -> None:
+    def __init__(self, tell: Callable[[], bytes], answer: UpstreamError | None = None) -> None:
         self._tell = tell
+        self._answer = answer  # to the action
         self.posted: list[str] = []
 
     @property
@@ -44,7 +45,7 @@ class OneNode(Queries):
 
     async def post(self, address: str, target: str, *, is_lookupd: bool) -> UpstreamError | None:
         self.posted.append(target)
-        return None
+        return self._answer
 
 
 def carried_out(queries: OneNode, action: Action = EMPTY, *, before: Snapshot | None) -> Receipt:
@@ -112,3 +113,36 @@ def test_what_a_node_has_told_is_kept_under_the_id_of_the_receipt() -> None:
     receipt = carried_out(OneNode(lambda: GOOD), before=picture.snapshot())
     assert receipt.undo
     assert receipt.no_undo == ()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        UpstreamError("net/http: timeout awaiting response headers", timed_out=True),  # stopped after it was asked
+        UpstreamError("read tcp: EOF"),
+        UpstreamError("got response 500", status=500),  # nsqd's change is in effect, and not yet on disk
+    ],
+)
+def test_what_a_node_may_still_do_can_be_undone(answer: UpstreamError) -> None:
+    receipt = carried_out(OneNode(lambda: GOOD, answer), before=picture.snapshot())
+    assert receipt.result == "failed"
+    assert receipt.undo
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [UpstreamError("dial tcp 1.2.3.4:4151: connect: connection refused"), UpstreamError("no", status=403)],
+)
+def test_what_a_node_will_not_do_needs_no_undo(answer: UpstreamError) -> None:
+    receipt = carried_out(OneNode(lambda: GOOD, answer), before=picture.snapshot())
+    assert (receipt.result, receipt.undo) == ("failed", "")
+
+
+def test_a_node_that_was_asked_and_is_silent_may_still_do_it() -> None:
+    silent = UpstreamError("net/http: timeout awaiting response headers", timed_out=True)
+    pause = Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c")
+    (asked,) = carried_out(OneNode(refused(0), silent), pause, before=picture.snapshot()).steps
+    assert (asked.is_done, asked.may_follow) == (False, True)
+    assert asked.why == "Asked, no answer in time: it hangs or is overloaded, and may still do so when it goes on."
+    (spared,) = carried_out(OneNode(refused(0)), before=picture.snapshot()).steps
+    assert (spared.is_done, spared.may_follow) == (False, False)

@@ -84,7 +84,14 @@ def test_a_node_that_is_down_is_named_before() -> None:
     cluster = picture.snapshot(picture.topic(picture.channel(), nodes=TWO), nodes=nodes)
     made = plan(cluster, Action(kind=Kind.PAUSE_TOPIC, topic="t"))
     assert made.unreachable == ("n2:4151",)
-    assert any("n2:4151 cannot be reached" in it.text for it in made.consequences)
+    (text,) = [it.text for it in made.consequences if "n2:4151" in it.text]
+    assert text == (
+        "n2:4151 does not answer. It is asked all the same: if it only hangs, it may still do so when it goes on."
+    )
+    rows = (picture.channel_node("n1:4151"), picture.channel_node("n2:4151"))
+    cluster = picture.snapshot(picture.topic(picture.channel(*rows), nodes=TWO), nodes=nodes)
+    moved = plan(cluster, Action(kind=Kind.SEEK_CHANNEL, topic="t", channel="c", place="latest"))
+    assert any("It is not asked" in it.text and "nothing changes there" in it.text for it in moved.consequences)
 
 
 def test_deleting_a_topic_that_is_published_to_says_who_makes_it_again() -> None:
