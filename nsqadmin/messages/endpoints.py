@@ -7,6 +7,8 @@ import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping
+from dataclasses import replace
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
@@ -18,6 +20,7 @@ from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.event_stream import EventStream
 from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require
+from nsqadmin.messages.download import lines
 from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.model import Found, Page, message_json, page_json
@@ -78,7 +81,10 @@ class _Endpoints:
         return _page_answer(request, page, f"{topic}.ndjson")
 
     async def search(self, request: Request) -> Response:
-        """Stream events: `message` for each hit, `progress`, and last `end`, which is progress as well."""
+        """Stream events: `message` for each hit, `progress`, and last `end`, which is progress as well.
+
+        With `format=ndjson`, send all hits as a file, or `limit=` of them.
+        """
         topic = self._topic(request)
         arguments = request.query_params
         cursor = arguments.get("cursor", "")
@@ -93,6 +99,17 @@ class _Endpoints:
             place=arguments.get("from", NEWEST),
             node=self._node(request),
             cursor=cursor,
+        )
+        if arguments.get("format") == "ndjson":
+            most = number_argument(request, "limit", 0, least=1, most=_HIGHEST) or None
+            headers = _file_headers(f"{topic}.ndjson") | {"content-type": "application/x-ndjson"}
+            return EventStream(
+                lambda: lines(self._messages.search, search, most=most, began=time()),
+                close=lambda: None,
+                headers=headers,
+            )
+        search = replace(
+            search,
             limit=number_argument(request, "limit", 100, least=1, most=MOST),
             seconds=number_argument(request, "seconds", 30, least=1, most=60),
         )
@@ -216,10 +233,13 @@ class _Endpoints:
 def _page_answer(request: Request, page: Page, name: str) -> Response:
     if request.query_params.get("format") != "ndjson":
         return json_answer(page_json(page, most=MOST_SHOWN))
-    lines = "".join(json.dumps(message_json(row, most=row.size), ensure_ascii=False) + "\n" for row in page.messages)
+    text = "".join(json.dumps(message_json(row, most=None), ensure_ascii=False) + "\n" for row in page.messages)
+    return Response(text.encode("utf-8", "replace"), headers=_file_headers(name), media_type="application/x-ndjson")
+
+
+def _file_headers(name: str) -> dict[str, str]:
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-    headers = {"content-disposition": f'attachment; filename="{safe}"'}
-    return Response(lines.encode("utf-8", "replace"), headers=headers, media_type="application/x-ndjson")
+    return {"content-disposition": f'attachment; filename="{safe}"'}
 
 
 def filter_of(text: str) -> Filter:

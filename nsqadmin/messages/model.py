@@ -128,15 +128,15 @@ class Redelivered:
     error: str = ""  # why the node did not do it, or not completely; empty if it did
 
 
-def message_json(message: Message, *, most: int) -> dict[str, Any]:
+def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
     """Return the message as nsqd's `/topic/read` does: text as `body`, other bytes as `body_base64`.
 
-    The body is cut after `most` bytes.
+    The body is cut after `most` bytes; None: it is whole. A masked body may be longer than `size`.
     """
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
     if message.body is None:
         return document | {"body_withheld": True}
-    body, is_cut = message.body[:most], len(message.body) > most
+    body, is_cut = message.body[:most], most is not None and len(message.body) > most
     if is_cut:
         document["is_cut"] = True
     try:

@@ -124,7 +124,7 @@ class Searcher:
                 nursery.start_soon(begin, node)
         lanes.sort(key=lambda lane: lane.node)
         silent.sort(key=lambda log: log.node)
-        return Walk(lanes, silent, newest_first=search.newest_first)
+        return Walk(lanes, silent, newest_first=search.newest_first, before=places)
 
     async def _lane(self, log: NodeLog, search: Search, places: Mapping[str, Place]) -> Lane:
         if (place := places.get(log.node)) is not None:

@@ -29,6 +29,17 @@ class BadCursor(ValueError):
     """The text is no cursor; the message says why."""
 
 
+class Place(NamedTuple):
+    """Where a search stands on one node."""
+
+    at: int
+    border: int
+    log: str = ""
+
+
+_NOWHERE: Final[Mapping[str, Place]] = {}
+
+
 @dataclass(slots=True)
 class Lane:
     """What is read of one node: backwards from `border` to `first`, or onwards from `border` to `end`."""
@@ -46,12 +57,20 @@ class Lane:
 
 
 class Walk:
-    def __init__(self, lanes: Sequence[Lane], silent: Sequence[NodeLog] = (), *, newest_first: bool = True) -> None:
-        """`silent` are nodes of which not even the range is known."""
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        silent: Sequence[NodeLog] = (),
+        *,
+        newest_first: bool = True,
+        before: Mapping[str, Place] = _NOWHERE,
+    ) -> None:
+        """`silent` are nodes of which not even the range is known, and `before` says where an earlier step ended."""
         self.lanes = tuple(lanes)
         self.newest_first = newest_first
         self.gaps: list[Gap] = []
         self._silent = tuple(silent)
+        self._before = before
 
     # Reading
 
@@ -125,8 +144,11 @@ class Walk:
         )
 
     def _cursor(self) -> str:
+        """Return the place of each lane, and of a node that is silent the place that it had before."""
+        places = {lane.node: Place(self._place(lane), lane.border, lane.log) for lane in self.lanes}
         return " ".join(
-            f"{self._place(lane)}-{lane.border}@{lane.node}{'@' if lane.log else ''}{lane.log}" for lane in self.lanes
+            f"{at}-{border}@{node}{'@' if log else ''}{log}"
+            for node, (at, border, log) in {**self._before, **places}.items()
         )
 
     def _place(self, lane: Lane) -> int:
@@ -147,14 +169,6 @@ class Walk:
 
     def _edge(self, lane: Lane) -> float:
         return float("inf") if lane.edge is None else self._key(lane.edge)
-
-
-class Place(NamedTuple):
-    """Where a search stands on one node."""
-
-    at: int
-    border: int
-    log: str = ""
 
 
 def parse_cursor(text: str) -> Mapping[str, Place]:

@@ -242,9 +242,11 @@ class MessagePages:
         return self._links.to(path, **arguments, limit=asked.limit)
 
     def _download(self, topic: str, asked: Asked) -> str:
-        path = f"/api/v2/messages/{quote(topic, safe='')}"
-        arguments = {"from": asked.place, "limit": asked.limit, "node": asked.node, "filter": asked.wanted}
-        return self._links.to(path, **arguments, format="ndjson")
+        """Return the file of all hits of a search, or without one of the messages that the page shows."""
+        path = f"/api/v2/search/{quote(topic, safe='')}"
+        shown = {} if asked.wanted else {"limit": asked.limit, "cursor": asked.cursor}
+        arguments = {"from": asked.place, "node": asked.node, "filter": asked.wanted}
+        return self._links.to(path, **arguments, **shown, format="ndjson")
 
 
 def _shown(messages: Iterable[Message], asked: Asked, wanted: Filter) -> tuple[ShownMessage, ...]:

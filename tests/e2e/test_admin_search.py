@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
 from struct import pack
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -195,3 +198,58 @@ def test_one_message_has_a_page(admin: Nsqadmin, cluster: Cluster) -> None:
     assert "order_id" in admin.http("GET", f"{path}&sequence=123").body.decode()
     assert admin.http("GET", f"{path}&sequence=99999").status == 404
     assert admin.http("GET", f"{path}&sequence=x").status == 404
+
+
+def downloaded(admin: Nsqadmin, query: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the messages of the file that the page's button downloads, and its last line."""
+    (link,) = re.findall(r'href="([^"]*)" download=', page(admin, query))
+    answer = admin.http("GET", unescape(link))
+    assert "attachment" in answer.headers["content-disposition"]
+    *messages, last = map(json.loads, answer.body.splitlines())
+    return messages, last["end"]
+
+
+def test_the_button_downloads_all_hits_of_the_search_through_the_whole_history(admin: Nsqadmin) -> None:
+    hits, end = downloaded(admin, f"filter={quote('order_id < 7')}")
+    assert [json.loads(hit["body"])["order_id"] for hit in hits] == [6, 5, 4, 3, 2, 1, 0]
+    assert (end["hits"], end["looked"], end["is_whole"], end["silent"]) == (7, 2 * COUNT, True, [])
+    everything, end = downloaded(admin, "filter=order_id&from=earliest")
+    assert sorted(json.loads(hit["body"])["order_id"] for hit in everything) == list(range(2 * COUNT))
+    assert (end["hits"], end["is_whole"]) == (2 * COUNT, True)
+
+
+def test_without_a_search_the_button_downloads_the_messages_of_the_page(admin: Nsqadmin) -> None:
+    messages, end = downloaded(admin, "limit=20")
+    assert len(messages) == end["hits"] == 20
+    assert end["goes_on"]
+    assert len(downloaded(admin, f"limit=20&cursor={quote(end['cursor'])}")[0]) == 20
+
+
+def test_the_file_says_which_node_was_not_looked_at(admin: Nsqadmin, cluster: Cluster) -> None:
+    hanging = cluster.nodes[1]
+    os.kill(hanging.pid, signal.SIGSTOP)
+    try:
+        hits, end = downloaded(admin, f"filter={quote('order_id < 7')}")
+    finally:
+        os.kill(hanging.pid, signal.SIGCONT)
+    assert len(hits) == 7
+    assert ([it["node"] for it in end["silent"]], end["is_whole"]) == ([name_of(hanging)], False)
+
+
+def test_the_file_has_only_what_its_reader_may_see(cluster: Cluster, admin: Nsqadmin, tmp_path: Path) -> None:
+    roles = tmp_path / "roles.toml"
+    roles.write_text(
+        '[[role]]\nname="v"\nusers=["viewer"]\ncan=["viewer"]\n'
+        '[[role]]\nname="o"\nusers=["other"]\ncan=["payload"]\ntopics=["clicks"]\n'
+    )
+    path = f"/api/v2/search/orders?filter={quote('order_id = 6')}&format=ndjson"
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "mask=$.customer.country") as guarded:
+        viewer = {"X-Forwarded-User": "viewer"}
+        eventually(lambda: guarded.http("GET", "/api/v2/topics/orders", headers=viewer).status == 200)
+        hit, end = map(json.loads, guarded.http("GET", path, headers=viewer).body.splitlines())
+        assert (json.loads(hit["body"])["customer"]["country"], end["end"]["hits"]) == ("***", 1)
+        hidden = path.replace("order_id%20%3D%206", "customer.country%20%3D%20DE")
+        (end,) = map(json.loads, guarded.http("GET", hidden, headers=viewer).body.splitlines())
+        assert end["end"]["hits"] == 0
+        assert guarded.http("GET", path, headers={"X-Forwarded-User": "other"}).status in (403, 404)
+        assert guarded.http("GET", path).status == 403

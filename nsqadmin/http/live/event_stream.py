@@ -1,10 +1,13 @@
-"""An answer of server-sent events. It ends with its source, when the peer leaves, or when the peer stops reading."""
+"""An answer that is made while it is sent, such as server-sent events.
+
+It ends with its source, when the peer leaves, or when the peer stops reading.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -34,9 +37,15 @@ def event(name: str, data: Any) -> bytes:
 class EventStream(Response):
     """The answer that sends what an iterator yields."""
 
-    def __init__(self, events: Callable[[], AsyncIterator[bytes]], *, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        events: Callable[[], AsyncIterator[bytes]],
+        *,
+        close: Callable[[], None],
+        headers: Mapping[str, str] = _HEADERS,
+    ) -> None:
         """`close` is called when the peer leaves, so that the iterator ends, and in any case after the answer."""
-        super().__init__(headers=_HEADERS)
+        super().__init__(headers=headers)
         del self.headers["content-length"]
         self._events = events
         self._close = close

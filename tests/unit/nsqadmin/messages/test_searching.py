@@ -17,6 +17,7 @@ from nsqadmin.messages.masking import parse_masks
 from nsqadmin.messages.model import Found
 from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.walk import BadCursor, parse_cursor
+from nsqadmin.upstream.client import UpstreamError
 from tests.unit.nsqadmin.messages.histories import Histories, History
 
 ANYBODY = Identity(roles=(ALL_RIGHTS,))
@@ -180,3 +181,22 @@ def test_a_log_that_is_exchanged_between_two_reads_is_not_searched_on() -> None:
 def test_an_id_of_a_log_that_is_none_is_refused(log_id: str) -> None:
     found = search(Histories(n1=History(orders(5), log_id=log_id)))
     assert "is no id of a log" in found.silent[0].reason
+
+
+def test_a_node_that_was_silent_for_one_step_goes_on_where_it_was() -> None:
+    class Silent(Histories):
+        is_silent = False
+
+        async def get_json(self, address: str, target: str) -> Any:
+            if self.is_silent and address.startswith("n2"):
+                raise UpstreamError("no answer")
+            return await super().get_json(address, target)
+
+    cluster = Silent(n1=History(orders(10)), n2=History(orders(10)))
+    found = [search(cluster, limit=4)]
+    cluster.is_silent = True
+    found.append(search(cluster, limit=4, cursor=found[-1].cursor))
+    assert [log.node for log in found[-1].silent] == ["n2:4151"]
+    cluster.is_silent = False
+    found.append(search(cluster, limit=20, cursor=found[-1].cursor))
+    assert sorted(it for step in found for it in ids(step)) == [(name, at) for name in ("n1", "n2") for at in range(10)]

@@ -1,0 +1,50 @@
+"""A file of all that a search finds, as JSON lines: a message each, and a last one that says where the search ended.
+
+The file is made while it is sent. Each step of the search begins when the hits of the one before have been taken, so
+only the hits of one step are in memory, however long the history and however slow the reader. A file without its last
+line was cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqadmin.messages.model import message_json, progress_json
+
+if TYPE_CHECKING:
+    from nsqadmin.messages.model import Found, Gap
+    from nsqadmin.messages.searching import Search
+
+_STEP: Final = 5000  # hits; the searcher bounds their bytes
+_SECONDS: Final = 10.0  # of one step; a reader that has left is noticed after it
+_PIECE: Final = 50  # lines that are sent at once
+_MOST_GAPS: Final = 1000
+
+
+async def lines(
+    step: Callable[[Search], Awaitable[Found]], search: Search, *, most: int | None, began: float
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines for up to `most` hits. A search onwards ends at the messages that were published after `began`."""
+    hits = 0
+    gaps: dict[Gap, None] = {}
+    while True:
+        limit = _STEP if most is None else min(_STEP, most - hits)
+        found = await step(replace(search, limit=limit, seconds=_SECONDS))
+        hits += len(found.messages)
+        gaps |= dict.fromkeys(found.gaps)
+        for at in range(0, len(found.messages), _PIECE):
+            piece = found.messages[at : at + _PIECE]
+            yield b"".join(_line(message_json(message, most=None)) for message in piece)
+        is_at_now = not found.newest_first and found.reached is not None and found.reached > began
+        if not found.goes_on or hits == most or is_at_now:
+            break
+        search = replace(search, cursor=found.cursor)
+    end = replace(found, gaps=tuple(gaps)[:_MOST_GAPS])
+    yield _line({"end": {"hits": hits, **progress_json(end)}})
+
+
+def _line(document: Any) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
