@@ -97,7 +97,7 @@ def _budget() -> Budget:
 def _still_services(settings: Settings, policy: Policy, activity: ActivityLog, view: SavedView) -> Services:
     book = Book(view.activity)
     book.observe(view.snapshot)
-    return Services(settings=settings, view=view, policy=policy, hub=Hub(view), incidents=book, activity=activity)
+    return Services(settings=settings, view=view, policy=policy, hub=Hub(view, book), incidents=book, activity=activity)
 
 
 async def _live_services(
@@ -108,7 +108,7 @@ async def _live_services(
     sampler = Sampler(lambda: settings.options, upstream, activity)
     book = Book(activity.newest)
     sampler.on_snapshot(book.observe)
-    hub = Hub(sampler)
+    hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(hub.send_activity)
     nursery.start_soon(notifier.run)
@@ -140,7 +140,7 @@ def _app(services: Services) -> App:
         *metrics.routes(services),
         *(replace(route, any_host=True) for route in of_nsq),
         *api_v2.routes(services),
-        *live.routes(services.hub, services.view),
+        *live.routes(services.hub, services.view, services.incidents),
         *pages.routes(services),
     ]
     if services.messages is not None:

@@ -27,7 +27,7 @@ from nsqadmin.cluster.model import (
 from nsqadmin.cluster.recording import encode, to_json
 from nsqadmin.cluster.view import recorded
 from nsqadmin.http.app import Route
-from nsqadmin.http.live.hub import health_of
+from nsqadmin.http.live.hub import health_of, restricted
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
 from nsqadmin.http.undoing import undo
 
@@ -75,7 +75,7 @@ class _Questions:
         snapshot = await self._snapshot(request)
         return json_answer(
             {
-                **health_of(snapshot),
+                **health_of(snapshot, self._services.incidents, restricted(identity_of(request))),
                 "index": snapshot.index,
                 "taken_at": snapshot.taken_at,
                 "interval": snapshot.interval,

@@ -7,6 +7,7 @@ is there or not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,7 +17,7 @@ from nsqadmin.cluster.recording import from_json, to_json
 from nsqadmin.incidents.changes import AFTER, BEFORE, Recent
 from nsqadmin.incidents.grouping import group, incident_of
 from nsqadmin.incidents.index import Index
-from nsqadmin.incidents.model import CauseKind, Incident, Mark, Open, Record
+from nsqadmin.incidents.model import CauseKind, Counts, Incident, Mark, Open, Record
 
 BLIP: Final = 600.0  # seconds for which an incident may be away and is still the same
 MOST: Final = 1000  # incidents that are followed; further ones are shown without their past
@@ -113,6 +114,14 @@ class Book:
         seen = [shown for it in self.open() if (shown := self._without(it, hidden)) is not None]
         return tuple(sorted(seen, key=_order))
 
+    def counts(self, sees: Callable[[str], bool] | None = None) -> Counts:
+        """Count the incidents, or those that a viewer sees. Remarks do not count."""
+        if sees is not None:
+            shown = self.seen_by(sees)
+            return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
+        marks = {key for key, record in self._records.items() if record.acknowledged}
+        return _counted((it.severity, it.key in marks, it.key in self._muted) for it in self._incidents)
+
     def record(self, key: str) -> Record | None:
         """Return what is known of an incident, also if it has ended a moment ago."""
         return self._records.get(key)
@@ -201,6 +210,18 @@ def in_view(incidents: Sequence[Open]) -> tuple[list[Open], list[Open], list[Ope
     wrong = [it for it in incidents if it.incident.severity is not Severity.INFO]
     remarks = [it for it in incidents if it.incident.severity is Severity.INFO]
     return [it for it in wrong if not it.muted], [it for it in wrong if it.muted], remarks
+
+
+def _counted(incidents: Iterable[tuple[Severity, bool, bool]]) -> Counts:
+    """Count incidents, each given by its severity, and whether it is acknowledged and muted."""
+    number = Counter(incidents)
+    loud = Counter({it: count for it, count in number.items() if it[0] is not Severity.INFO and not it[2]})
+    return Counts(
+        problems=sum(count for it, count in loud.items() if it[0] is Severity.PROBLEM),
+        warnings=sum(count for it, count in loud.items() if it[0] is Severity.WARNING),
+        acknowledged=sum(count for it, count in loud.items() if it[1]),
+        muted=sum(count for it, count in number.items() if it[0] is not Severity.INFO and it[2]),
+    )
 
 
 def _badness(incident: Incident) -> tuple[object, ...]:

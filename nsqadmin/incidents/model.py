@@ -123,3 +123,12 @@ class Open:
     def state(self) -> str:
         """One word: muted, acknowledged or open."""
         return "muted" if self.muted else "acknowledged" if self.acknowledged else "open"
+
+
+class Counts(NamedTuple):
+    """How many incidents need attention, as problems or warnings, and how many somebody has marked."""
+
+    problems: int
+    warnings: int
+    acknowledged: int  # of the problems and warnings
+    muted: int  # besides them

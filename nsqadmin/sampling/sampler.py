@@ -20,6 +20,7 @@ from nsqadmin.cluster.events import events_between
 from nsqadmin.cluster.merge import Merger, totals_of
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
 from nsqadmin.cluster.series import SeriesStore
+from nsqadmin.cluster.versions import Versions
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.diagnosis.upkeep import Beginnings
 from nsqadmin.sampling.asked import PATIENCE, Round
@@ -69,6 +70,7 @@ class Sampler:
         self._merger = Merger()
         self._rows = Rows()
         self._beginnings = Beginnings()
+        self._versions = Versions()
         self._snapshot = NOTHING_YET
         self._begun = 0  # how many sweeps have begun
         self._wake = Wakeup()
@@ -195,4 +197,5 @@ class Sampler:
         findings = diagnose(drawn, self.store, before=before.findings, beginnings=self._beginnings)
         found = replace(drawn, findings=findings)
         events = events_between(before, found, restarted=census.take_restarted())
+        events += self._versions.events(found)
         return self._inquiry.look_into(found, events)

@@ -71,6 +71,8 @@ def test_the_picture_of_a_channel(admin: Nsqadmin, cluster: Cluster, a_topic: st
     assert channel["paused"] == "no"
     health = admin.json("GET", "/api/v2/health").json
     assert health["problems"] >= 1
+    incidents = admin.json("GET", "/api/v2/incidents").json["incidents"]
+    assert health["problems"] <= len(incidents), "findings with one cause count once"
     assert health["totals"]["depth"] >= 4
     nodes = admin.json("GET", "/api/v2/nodes").json["nodes"]
     assert all(it["health"] == "ok" and it["has_history"] and len(it["lookupds"]) == 2 for it in nodes)

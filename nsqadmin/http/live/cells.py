@@ -86,7 +86,6 @@ def _top(snapshot: Snapshot) -> Iterable[Topic]:
 
 def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     totals = snapshot.totals
-    wrong = [finding.severity for finding in snapshot.findings]
     yield "cluster/topics", totals.topic_count
     yield "cluster/channels", totals.channel_count
     yield "cluster/clients", totals.client_count
@@ -97,8 +96,6 @@ def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     yield "cluster/finished", _rounded(totals.rates.finished)
     yield "cluster/requeued", _rounded(totals.rates.requeued)
     yield "cluster/timed_out", _rounded(totals.rates.timed_out)
-    yield "cluster/problems", wrong.count(Severity.PROBLEM)
-    yield "cluster/warnings", wrong.count(Severity.WARNING)
     yield "cluster/nodes_up", sum(node.is_reachable for node in snapshot.nodes)
     yield "cluster/nodes", len(snapshot.nodes)
     yield "cluster/lookupds_up", sum(lookupd.is_reachable for lookupd in snapshot.lookupds)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from common.http_api import HttpError
 from nsqadmin.access.policy import Right
-from nsqadmin.cluster.model import Activity, Severity, Snapshot
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from nsqadmin.access.policy import Identity
+    from nsqadmin.cluster.model import Activity, Snapshot
     from nsqadmin.cluster.view import View
+    from nsqadmin.incidents.book import Book
 
 MOST_VIEWERS: Final = 200  # streams; further browsers poll their page instead
 HEARTBEAT: Final = 15.0  # seconds
@@ -44,13 +45,19 @@ class Viewer:
         self._identity = identity
         self._events: deque[bytes] = deque()
         self._arrived = asyncio.Event()
+        self.health: dict[str, Any] = {}  # as last sent
         self.is_behind = True  # nothing has been sent yet, so the first event has all cells
         self.is_closed = False
 
     @property
     def sees_everything(self) -> bool:
         """Whether this viewer can be sent the same events as all others."""
-        return not self.only and any("*" in role.topics and Right.VIEW in role.can for role in self._identity.roles)
+        return not self.only and self.restricted is None
+
+    @property
+    def restricted(self) -> Identity | None:
+        """The user, if some topics are hidden from that one."""
+        return restricted(self._identity)
 
     def may_see(self, topic: str) -> bool:
         return not topic or ((not self.only or topic in self.only) and self._identity.sees(topic))
@@ -86,11 +93,11 @@ class Viewer:
 class Hub:
     """All streams, by page."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, incidents: Book) -> None:
         self._view = view
+        self._incidents = incidents
         self._viewers: dict[str, set[Viewer]] = {}
         self._shown: dict[str, Cells] = {}  # by page: the cells that its viewers know
-        self._health: dict[str, Any] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._viewers.values()))
@@ -105,10 +112,15 @@ class Hub:
 
     def send_snapshot(self, snapshot: Snapshot) -> None:
         """Send each page's viewers what a new picture has changed; the sampler calls this."""
-        health = health_of(snapshot)
-        if health != self._health:
-            self._health = health
-            self._to_all(event("health", {**health, "index": snapshot.index}))
+        made: dict[Identity | None, dict[str, Any]] = {}
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                who = viewer.restricted
+                if who not in made:
+                    made[who] = health_of(snapshot, self._incidents, who)
+                if viewer.health != made[who]:
+                    viewer.health = made[who]
+                    viewer.push(event("health", {**viewer.health, "index": snapshot.index}))
         for scope, viewers in self._viewers.items():
             if not viewers:
                 continue
@@ -128,11 +140,6 @@ class Hub:
             for viewer in viewers:
                 if viewer.may_see(activity.topic):
                     viewer.push(piece)
-
-    def _to_all(self, piece: bytes) -> None:
-        for viewers in self._viewers.values():
-            for viewer in viewers:
-                viewer.push(piece)
 
     # Viewers
 
@@ -155,7 +162,8 @@ class Hub:
         snapshot = self._view.snapshot
         if viewer.scope not in self._shown:
             self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
-        health = event("health", {**health_of(snapshot), "index": snapshot.index})
+        viewer.health = health_of(snapshot, self._incidents, viewer.restricted)
+        health = event("health", {**viewer.health, "index": snapshot.index})
         return health + _cells_event(snapshot, _visible(self._shown[viewer.scope], viewer))
 
 
@@ -165,13 +173,12 @@ def _visible(cells: Cells, viewer: Viewer) -> Cells:
     return {key: value for key, value in cells.items() if viewer.may_see(topic_of_cell(key))}
 
 
-def health_of(snapshot: Snapshot) -> dict[str, Any]:
-    severities = [finding.severity for finding in snapshot.findings]
-    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
+def health_of(snapshot: Snapshot, incidents: Book, restricted: Identity | None) -> dict[str, Any]:
+    """Return the cluster's health in short, for everybody or for a user who does not see all topics."""
+    counts = incidents.counts(restricted.sees if restricted is not None else None)
     return {
-        "verdict": verdict(problems, warnings),
-        "problems": problems,
-        "warnings": warnings,
+        "verdict": verdict(counts.problems, counts.warnings),
+        **counts._asdict(),
         "silent_nodes": len(snapshot.silent),
     }
 
@@ -193,8 +200,8 @@ def _cells_event(snapshot: Snapshot, changed: Cells) -> bytes:
 # Over HTTP
 
 
-def routes(hub: Hub, view: View) -> list[Route]:
-    endpoints = _Endpoints(hub, view)
+def routes(hub: Hub, view: View, incidents: Book) -> list[Route]:
+    endpoints = _Endpoints(hub, view, incidents)
     return [
         Route("GET", "/events", endpoints.events, logged=False),
         Route("GET", "/api/v2/cells", endpoints.cells, logged=False),
@@ -202,9 +209,10 @@ def routes(hub: Hub, view: View) -> list[Route]:
 
 
 class _Endpoints:
-    def __init__(self, hub: Hub, view: View) -> None:
+    def __init__(self, hub: Hub, view: View, incidents: Book) -> None:
         self._hub = hub
         self._view = view
+        self._incidents = incidents
 
     async def events(self, request: Request) -> Response:
         viewer = self._viewer(request)
@@ -226,7 +234,7 @@ class _Endpoints:
         look_at(self._view, viewer.scope)
         return json_answer(
             {
-                **health_of(snapshot),
+                **health_of(snapshot, self._incidents, viewer.restricted),
                 "index": snapshot.index,
                 "t": snapshot.taken_at,
                 "set": _visible(cells_of(snapshot, viewer.scope), viewer),
@@ -243,6 +251,12 @@ class _Endpoints:
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         only = frozenset(topic for topic in request.query_params.get("only", "").split(",") if topic)
         return Viewer(scope, identity, only)
+
+
+def restricted(identity: Identity) -> Identity | None:
+    """Return the user if some topics are hidden from that one, else None."""
+    sees_all = any("*" in role.topics and Right.VIEW in role.can for role in identity.roles)
+    return None if sees_all else identity
 
 
 def look_at(view: View, scope: str) -> None:

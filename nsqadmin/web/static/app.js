@@ -133,7 +133,7 @@ const Numbers = (() => {
   const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, notBefore: 0, failures: 0, isLost: false, lastEvent: Date.now(), lastAnswer: Date.now() };
 
   // Numbers change all the time; only one that passes such a limit is tinted for a moment.
-  const LIMITS = { clients: 1, ready: 1, depth: 1001, total_depth: 1001, problems: 1, warnings: 1 };
+  const LIMITS = { clients: 1, ready: 1, depth: 1001, total_depth: 1001 };
   const before = new Map();
   function passesLimit(key, value) {
     const limit = LIMITS[key.slice(key.lastIndexOf("/") + 1)], was = before.get(key);

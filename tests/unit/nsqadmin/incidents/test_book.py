@@ -11,7 +11,7 @@ import pytest
 from nsqadmin.cluster.model import Activity, Finding, Severity, Snapshot
 from nsqadmin.incidents.book import BLIP, MOST, Book, in_view
 from nsqadmin.incidents.marks import muted_until
-from nsqadmin.incidents.model import Mark, Open
+from nsqadmin.incidents.model import Counts, Mark, Open
 from tests.support.outage import TENANTS, outage
 from tests.support.picture import NOW, channel, channel_node, snapshot, topic
 
@@ -219,3 +219,28 @@ def test_begins_and_marks_survive_a_restart() -> None:
 def test_a_file_of_something_else_is_refused(dumped: object) -> None:
     with pytest.raises(ValueError, match=r"expected|missing"):
         Book().load(dumped)
+
+
+def test_counts_are_of_incidents_and_of_what_people_said_about_them() -> None:
+    book = Book()
+    problem, warning = picture(), picture(name="mail", severity=Severity.WARNING)
+    remark = picture(name="bulk", severity=Severity.INFO)
+    whole = snapshot(
+        *(it.topics[0] for it in (problem, warning, remark)),
+        findings=(*problem.findings, *warning.findings, *remark.findings),
+        taken_at=NOW,
+    )
+    book.observe(whole)
+    assert book.counts() == Counts(problems=1, warnings=1, acknowledged=0, muted=0)
+    first, second, _ = book.open()
+    book.acknowledge(first.key, ANA)
+    assert book.counts() == Counts(problems=1, warnings=1, acknowledged=1, muted=0)
+    book.mute(second.key, replace(ANA, until=NOW + 60))
+    assert book.counts() == Counts(problems=1, warnings=0, acknowledged=1, muted=1)
+    assert book.counts(lambda topic: topic == "mail") == Counts(problems=0, warnings=0, acknowledged=0, muted=1)
+
+
+def test_forty_findings_with_one_cause_count_once() -> None:
+    book = Book()
+    book.observe(outage())
+    assert len(outage().findings) > sum(book.counts()[:2]) == len(in_view(book.open())[0])
