@@ -18,6 +18,10 @@ def nsq_bench() -> None:
     start("nsq_bench")
 
 
+def nsq_dead() -> None:
+    start("nsq_dead")
+
+
 def nsq_replay() -> None:
     start("nsq_replay")
 

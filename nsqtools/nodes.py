@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import trio
 
-from common.http_client import HttpFailed, get
+from common.http_client import HttpFailed, fetch, get
 from common.net import join_host_port
 from nsqtools.json_fields import list_in, number_in, text_in
 
@@ -78,9 +78,10 @@ class Producer:
 class Queries:
     """Sends queries within these times, in seconds."""
 
-    def __init__(self, *, connect_timeout: float = 2.0, request_timeout: float = 5.0) -> None:
+    def __init__(self, *, connect_timeout: float = 2.0, request_timeout: float = 5.0, token: str = "") -> None:
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
+        self.headers = (ACCEPT, ("Authorization", f"Bearer {token}")) if token else (ACCEPT,)
         self._tls: ssl.SSLContext | None = None
         self._over_tls: dict[Server, Server] = {}
 
@@ -100,19 +101,27 @@ class Queries:
         if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
             self._over_tls[server] = Server(server.host, port, has_tls=True)
             answer = await self._get(self.where(server), target)
-        if answer.status != 200:
-            raise refusal(f"{server}{target}", answer.status, answer.body)
+        return _read(f"{server}{target}", answer, read)
+
+    async def post(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
+        """Return what `read` makes of the JSON object in the answer to a POST. Raise AskFailed.
+
+        Plain HTTP that is refused is not tried over HTTPS: `ask` this server something before.
+        """
+        where = self.where(server)
+        url = f"{'https' if where.has_tls else 'http'}://{join_host_port(where.host, where.port)}{target}"
         try:
-            found = json.loads(answer.body)
-        except (ValueError, RecursionError) as error:
-            raise AskFailed(f"{server}{target}: not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise AskFailed(f"{server}{target}: not what NSQ answers: no JSON object")
-        try:
-            return read(found)
-        except (KeyError, TypeError, ValueError) as error:
-            reason = f"no {error}" if isinstance(error, KeyError) else error
-            raise AskFailed(f"{server}{target}: not what NSQ answers: {reason}") from error
+            answer = await fetch(
+                "POST",
+                url,
+                tls=self.tls,
+                headers=self.headers,
+                connect_timeout=self.connect_timeout,
+                timeout=self.request_timeout,
+            )
+        except HttpFailed as error:
+            raise AskFailed(f"{server}{target}: {error}") from error
+        return _read(f"{server}{target}", answer, read)
 
     def where(self, server: Server) -> Server:
         """Return the address that is really used, as far as it is known."""
@@ -125,7 +134,7 @@ class Queries:
                 server.port,
                 target,
                 tls=self.tls if server.has_tls else None,
-                headers=(ACCEPT,),
+                headers=self.headers,
                 connect_timeout=self.connect_timeout,
                 timeout=self.request_timeout,
             )
@@ -167,6 +176,22 @@ def _producers(answer: Any) -> list[Producer]:
 def tcp_port_in(info: Any) -> int:
     """Return the TCP port in an answer of `/info`."""
     return number_in(info, "tcp_port")
+
+
+def _read(where: str, answer: Answer, read: Callable[[Any], Said]) -> Said:
+    if answer.status != 200:
+        raise refusal(where, answer.status, answer.body)
+    try:
+        found = json.loads(answer.body)
+    except (ValueError, RecursionError) as error:
+        raise AskFailed(f"{where}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise AskFailed(f"{where}: not what NSQ answers: no JSON object")
+    try:
+        return read(found)
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise AskFailed(f"{where}: not what NSQ answers: {reason}") from error
 
 
 def _https_port(body: bytes) -> int:

@@ -29,6 +29,7 @@ def test_these_are_all_tools() -> None:
         "to_nsq",
         "nsq_replay",
         "nsq_bench",
+        "nsq_dead",
     } == {*TOOLS}
 
 

@@ -1,3 +1,5 @@
-nsqd --data-path="$(mktemp -d)"
+nsqlookupd
+nsqd --data-path="$(mktemp -d)" --lookupd-tcp-address=127.0.0.1:4160 --broadcast-address=127.0.0.1
 curl -X POST 'http://127.0.0.1:4151/topic/create?topic=orders'
 curl -X POST 'http://127.0.0.1:4151/channel/create?topic=orders&channel=billing'
+curl 'http://127.0.0.1:4161/lookup?topic=orders'

@@ -1,0 +1,141 @@
+"""The buried messages of one channel on one nsqd, over HTTP (docs/reference/http.md, "Buried messages")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from common.http_client import HttpFailed, open_answer
+from nsqtools.json_fields import list_in, number_in, text_in
+from nsqtools.nodes import AskFailed, Queries, Said, Server, refusal
+
+_PATIENCE: Final = 30.0  # seconds for the next piece of a list; each body may have to come from disk
+_REASONS: Final = {
+    "NOT_FOUND": "this nsqd buries nothing",
+    "JOB_UNDER_WAY": "a kick or discard is under way already",
+    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
+    "FORBIDDEN": "the token gives no right to do this",
+}
+NO_CHANNEL: Final = frozenset({"TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kick or discard that nsqd works on by itself."""
+
+    verb: str
+    done: int
+    started_at: int
+    has_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    count: int
+    reasons: tuple[tuple[str, str, int], ...]  # reason, client, number of messages
+    others: int  # messages with reasons that are not listed
+    job: Job | None
+    paused_why: str
+
+    def most_with(self, reason: str) -> int:
+        """Return how many messages have a reason that contains this text, at most."""
+        return self.others + sum(count for found, _, count in self.reasons if reason in found)
+
+
+class DeadLetters:
+    """One channel of one nsqd. All methods raise AskFailed."""
+
+    def __init__(self, queries: Queries, server: Server, topic: str, channel: str) -> None:
+        self._queries = queries
+        self.server = server
+        self._channel = f"topic={quote(topic, safe='')}&channel={quote(channel, safe='')}"
+
+    async def summary(self) -> Summary:
+        try:
+            return await self._queries.ask(self.server, f"/channel/buried?{self._channel}&summary=true", _summary)
+        except AskFailed as error:
+            raise self._explained(error) from error
+
+    async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
+        """Return the next messages behind a sequence. They are at an end when there are fewer than `limit`."""
+        arguments = urlencode({"limit": limit, "reason": reason} | ({} if after is None else {"after": after}))
+        target, where, queries = f"/channel/buried?{self._channel}&{arguments}", self._where, self._queries
+        try:
+            async with open_answer(
+                where.host,
+                where.port,
+                target,
+                tls=queries.tls if where.has_tls else None,
+                headers=queries.headers,
+                connect_timeout=queries.connect_timeout,
+                patience=_PATIENCE,
+            ) as answer:
+                pieces = []
+                while piece := await answer.next_piece():
+                    pieces.append(piece)
+                said = b"".join(pieces)
+                if answer.status != 200:
+                    raise self._explained(refusal(f"{self.server}{target}", answer.status, said))
+        except HttpFailed as error:
+            raise AskFailed(f"{self.server}{target}: {error}") from error
+        try:
+            lines = [json.loads(line) for line in said.splitlines()]
+            for line in lines:
+                number_in(line, "sequence")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise AskFailed(f"{self.server}{target}: not what nsqd answers: {error}") from error
+        return lines
+
+    async def take(self, verb: str, selection: Mapping[str, str], ids: tuple[str, ...]) -> tuple[int, Job | None]:
+        """Kick or discard. Return how many messages that was so far, and the job that does the rest."""
+        arguments = urlencode([*selection.items(), *(("id", it) for it in ids)])
+        return await self._post(f"/channel/{verb}?{self._channel}&{arguments}", _taken)
+
+    async def jobs(self) -> list[Job]:
+        return await self._queries.ask(self.server, f"/channel/jobs?{self._channel}", _jobs)
+
+    async def stop_job(self) -> Job | None:
+        """Stop the job under way, and return it."""
+        return await self._post(f"/channel/jobs/stop?{self._channel}", lambda said: _job(said["job"]))
+
+    @property
+    def _where(self) -> Server:
+        return self._queries.where(self.server)
+
+    async def _post(self, target: str, read: Callable[[Any], Said]) -> Said:
+        try:
+            return await self._queries.post(self.server, target, read)
+        except AskFailed as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: AskFailed) -> AskFailed:
+        reason = _REASONS.get(error.code)
+        return AskFailed(f"{self.server}: {reason}", status=error.status, code=error.code) if reason else error
+
+
+def _summary(said: Any) -> Summary:
+    reasons = tuple(
+        (text_in(it, "reason"), text_in(it, "client"), number_in(it, "count")) for it in list_in(said, "reasons")
+    )
+    return Summary(
+        number_in(said, "count"), reasons, number_in(said, "others"), _job(said["job"]), text_in(said, "paused_why")
+    )
+
+
+def _job(said: Any) -> Job | None:
+    if said is None:
+        return None
+    return Job(
+        text_in(said, "verb"), number_in(said, "done"), number_in(said, "started_at"), said["ended_at"] is not None
+    )
+
+
+def _jobs(said: Any) -> list[Job]:
+    return [job for it in list_in(said, "jobs") if (job := _job(it)) is not None]
+
+
+def _taken(said: Any) -> tuple[int, Job | None]:
+    return number_in(said, "kicked" if "kicked" in said else "discarded"), _job(said["job"])

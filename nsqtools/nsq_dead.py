@@ -1,0 +1,440 @@
+"""nsq_dead: look at the buried messages of a channel on all nsqd, give them back to it, discard or export them.
+
+Before anything changes, a plan says what each nsqd would do. A node that does not answer is named, is never taken for
+one that has nothing, and makes the exit status 3. Nodes have their turn one after the other, so that a limit and a rate
+hold for all of them together. Long jobs are nsqd's own: they go on if this tool is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from base64 import b64decode
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from common.durations import SECOND, Nanoseconds, seconds
+from common.net import join_host_port
+from common.options import DURATION, option
+from common.startup import StartupError
+from nsqclient import NSQError, open_producer
+from nsqtools import flags
+from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
+from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
+from nsqtools.dead import NO_CHANNEL, DeadLetters, Job, Summary
+from nsqtools.history import parse_position
+from nsqtools.nodes import AskFailed, Queries, Server, parse_server, tcp_port_in
+from nsqtools.output import Output
+from nsqtools.progress import Progress, with_progress
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+Usage: nsq_dead list|show|kick|discard|stop|export --topic=... --channel=... [flags]
+
+Buried messages have failed for good, and stay in their channel. `list` counts them by reason, `show` prints them as
+JSON, `kick` gives them back to the channel, `discard` drops them for ever, `stop` ends a kick or discard under way, and
+`export` copies them into a file or a topic and changes nothing. Kick and discard first show what each nsqd would do,
+and ask; nsqd work one after the other. When the tool is stopped, the nsqd at work goes on.
+
+Exit status 3: not everything was done or seen: an nsqd did not answer or refused, a body could not be read, or the tool
+was stopped before a job had ended."""
+
+NOT_ALL: Final = 3
+VERBS: Final = ("list", "show", "kick", "discard", "stop", "export")
+TAKING: Final = ("kick", "discard")
+_PAGE: Final = 100
+_ASK_AGAIN: Final = 0.5  # seconds between two looks at a job
+_LONGEST_SILENCE: Final = 30.0  # seconds for which a node at work need not answer
+
+_is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    do: str = option("list", "what to do, as does the first argument: " + ", ".join(VERBS))
+    topic: str = option("", "topic of the channel")
+    channel: str = option("", "channel that has buried the messages")
+    nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    http_token_file: str = option("", "file with the token that nsqd's file of rights knows")
+    reason: str = option("", "only messages whose reason contains this text")
+    before: str = option(
+        "", "kick, discard: only those buried before this time (2026-03-01T12:00:00Z), or 1h (an hour ago)"
+    )
+    id: tuple[str, ...] = option((), "kick, discard: this message, 16 hex digits")
+    limit: int = option(0, "most messages, of all nsqd together; 0: all")
+    rate: float = option(0.0, "kick, discard: most messages per second; 0: as fast as nsqd can")
+    yes: bool = option(False, "kick, discard: do not ask")
+    dry_run: bool = option(False, "kick, discard: only print the plan")
+    output_file: str = option("", "export: file that is made, with a JSON object per line")
+    destination_topic: str = option("", "export: topic to publish the bodies into")
+    destination_nsqd_tcp_address: tuple[str, ...] = option(
+        (), "export: TCP address of an nsqd to publish to, host:port"
+    )
+    producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
+    quiet: bool = option(False, "show no progress")
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(30 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
+
+    def check(self) -> None:
+        if self.do not in VERBS:
+            raise StartupError(f"unknown command {self.do!r}: one of {', '.join(VERBS)}")
+        if not self.topic or not self.channel:
+            raise StartupError("--topic and --channel required")
+        flags.check_topic(self.topic)
+        flags.check_channel(self.channel)
+        flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
+        for address in (*self.nsqd_http_address, *self.lookupd_http_address, *self.destination_nsqd_tcp_address):
+            flags.check_server(address)
+        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        if self.limit < 0 or self.rate < 0:
+            raise StartupError("--limit and --rate should not be negative")
+        if not all(map(_is_id, self.id)):
+            raise StartupError("--id should have 16 hex digits")
+        if self.id and (self.limit or self.rate or self.reason or self.before):
+            raise StartupError("use --id or a selection not both")
+        if self.do not in TAKING and (self.id or self.before or self.rate or self.yes or self.dry_run):
+            raise StartupError("--id, --before, --rate, --yes and --dry-run are for kick and discard")
+        if self.do in ("list", "stop") and (self.reason or self.limit):
+            raise StartupError(f"--reason and --limit are not for {self.do}")
+        if self.before in ("earliest", "latest") or self.before.isdecimal():
+            raise StartupError("--before should be a time (2026-03-01T12:00:00Z), or 1h (an hour ago)")
+        if self.before:
+            parse_position("before", self.before, datetime.now(UTC))
+        self._check_export()
+
+    def _check_export(self) -> None:
+        if self.do == "export" and bool(self.output_file) == bool(self.destination_topic):
+            raise StartupError("export needs --output-file or --destination-topic")
+        if self.destination_topic:
+            flags.check_topic(self.destination_topic)
+
+    def token(self) -> str:
+        if not self.http_token_file:
+            return ""
+        try:
+            return Path(self.http_token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolFailed(f"cannot read {self.http_token_file}: {error}") from error
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The nsqd that have the channel, as they said at the start, and what went wrong."""
+
+    nodes: dict[Server, tuple[DeadLetters, Summary]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def failed(self, error: object) -> None:
+        self.failures.append(str(error))
+        log.error("%s", error)
+
+    @property
+    def status(self) -> int:
+        return NOT_ALL if self.failures else 0
+
+
+async def find(options: Options, queries: Queries) -> Cluster:
+    """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
+    cluster = Cluster()
+    servers = [parse_server(address) for address in options.nsqd_http_address]
+    if options.lookupd_http_address:
+        lookupds = [parse_server(address) for address in options.lookupd_http_address]
+        # A token is for nsqd only.
+        lookup = Queries(connect_timeout=queries.connect_timeout, request_timeout=queries.request_timeout)
+        producers, failures = await lookup.producers(lookupds, options.topic)
+        servers = [producer.server for producer in producers]
+        for failure in failures:
+            cluster.failed(failure)
+        if not servers:
+            raise ToolFailed(f"no nsqd has the topic {options.topic}")
+
+    async def ask(node: DeadLetters) -> None:
+        try:
+            cluster.nodes[node.server] = node, await node.summary()
+        except AskFailed as error:
+            if error.code in NO_CHANNEL:
+                absent.append(node.server)
+            else:
+                cluster.failed(error)
+
+    absent: list[Server] = []
+    async with trio.open_nursery() as nursery:
+        for server in servers:
+            nursery.start_soon(ask, DeadLetters(queries, server, options.topic, options.channel))
+    if len(absent) == len(servers):
+        raise ToolFailed(f"no nsqd has the channel {options.channel} of {options.topic}")
+    cluster.nodes = {server: cluster.nodes[server] for server in servers if server in cluster.nodes}
+    return cluster
+
+
+# list
+
+
+def listed(cluster: Cluster) -> list[str]:
+    lines = []
+    reasons: Counter[str] = Counter()
+    for server, (_, it) in cluster.nodes.items():
+        job = f"  {it.job.verb} under way, {it.job.done} done" if it.job is not None else ""
+        lines.append(f"{server}  {it.count} buried{job}{f'  paused: {it.paused_why}' if it.paused_why else ''}")
+        for reason, _, count in it.reasons:
+            reasons[reason] += count
+        if it.others:
+            reasons["(other reasons)"] += it.others
+    lines.append(f"{sum(it.count for _, it in cluster.nodes.values())} messages{_except(cluster)}")
+    lines += [f"{count:8}  {_printable(reason)}" for reason, count in reasons.most_common()]
+    return lines
+
+
+def _except(cluster: Cluster) -> str:
+    return f", without what could not be asked ({len(cluster.failures)})" if cluster.failures else ""
+
+
+def _printable(text: str) -> str:
+    """Escape what could move a terminal's cursor: a client chooses its reasons."""
+    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
+
+
+# show, export
+
+
+async def messages(options: Options, cluster: Cluster) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield what is buried, node by node. A node that fails meanwhile is noted."""
+    left = options.limit or inf
+    for node, _ in cluster.nodes.values():
+        after: int | None = None
+        is_over = False
+        while not is_over and left > 0:
+            size = int(min(_PAGE, left))
+            try:
+                page = await node.page(after=after, limit=size, reason=options.reason)
+            except AskFailed as error:
+                cluster.failed(error)
+                break
+            for message in page:
+                after = message["sequence"]
+                yield {"node": str(node.server), **message}
+            left -= len(page)
+            is_over = len(page) < size
+
+
+def json_line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+async def show(options: Options, cluster: Cluster) -> None:
+    output = Output()
+    async with aclosing(messages(options, cluster)) as found:
+        async for message in found:
+            await output.write(json_line(message))
+
+
+async def export_to_file(options: Options, cluster: Cluster) -> int:
+    path, count = Path(options.output_file), 0
+    try:
+        async with await trio.open_file(path, "xb") as file, aclosing(messages(options, cluster)) as found:
+            async for message in found:
+                _note_unread(message, cluster)
+                await file.write(json_line(message))
+                count += 1
+            await file.flush()
+            await trio.to_thread.run_sync(os.fsync, file.fileno())  # whoever has exported may discard next
+    except OSError as error:
+        raise ToolFailed(f"cannot write {path}: {error.strerror}") from error
+    return count
+
+
+async def export_to_topic(options: Options, queries: Queries, cluster: Cluster) -> int:
+    """Publish the bodies. After a broken connection a message may be published twice."""
+    count = 0
+    try:
+        addresses = list(options.destination_nsqd_tcp_address) or [
+            join_host_port(server.host, await queries.ask(server, "/info", tcp_port_in)) for server in cluster.nodes
+        ]
+        config = client_config("nsq_dead", options.producer_opt, drain_timeout=0.0)
+        async with (
+            open_producer(addresses, config=config, retry="always", connect="require") as producer,
+            aclosing(messages(options, cluster)) as found,
+        ):
+            async for message in found:
+                if not _note_unread(message, cluster):
+                    await producer.publish(options.destination_topic, body_of(message))
+                    count += 1
+    except (AskFailed, NSQError) as error:
+        raise ToolFailed(str(error)) from error
+    return count
+
+
+def _note_unread(message: dict[str, Any], cluster: Cluster) -> bool:
+    if "unread" in message:
+        cluster.failed(f"{message['node']}: message {message['sequence']} without its body: {message['unread']}")
+    return "unread" in message
+
+
+def body_of(message: dict[str, Any]) -> bytes:
+    return b64decode(message["body_base64"]) if "body_base64" in message else str(message["body"]).encode()
+
+
+# kick, discard
+
+
+def plan(options: Options, cluster: Cluster) -> list[str]:
+    """Return what each node would do, in their order."""
+    lines, left = [], options.limit
+    for server, (_, it) in cluster.nodes.items():
+        most, is_exact = expected(options, it)
+        if options.limit:
+            most = min(most, left)
+            left -= most
+        at_most = "" if is_exact else "at most "
+        busy = f" (not now: a {it.job.verb} is under way)" if it.job is not None and not options.id else ""
+        lines.append(f"{server}  {it.count} buried  {options.do} {at_most}{most}{busy}")
+    lines += [f"no answer: {failure}" for failure in cluster.failures]
+    return lines
+
+
+def expected(options: Options, summary: Summary) -> tuple[int, bool]:
+    """Return how many messages a node has for this selection, and whether that is exact."""
+    if options.id:
+        return min(len(options.id), summary.count), False
+    count = summary.most_with(options.reason) if options.reason else summary.count
+    return count, not options.before and not (options.reason and summary.others)
+
+
+async def is_wanted(options: Options) -> bool:
+    """Ask a person. Without a terminal, nobody is asked. Raise ToolFailed."""
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ToolFailed(f"nothing was done: use --yes to {options.do} without being asked")
+    sys.stderr.write(f"{options.do} these messages{' FOR EVER' if options.do == 'discard' else ''}? Type yes: ")
+    sys.stderr.flush()
+    line: str = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    return line.strip() == "yes"
+
+
+async def take_all(options: Options, cluster: Cluster, progress: Progress) -> None:
+    """Have one node after the other do it."""
+    began = datetime.now(UTC)
+    for node, _ in cluster.nodes.values():
+        if options.limit and progress.done >= options.limit:
+            return
+        selection = {"reason": options.reason} if options.reason else {}
+        if options.before:
+            selection["before"] = parse_position("before", options.before, began)
+        if options.limit:
+            selection["limit"] = str(options.limit - progress.done)
+        if options.rate:
+            selection["rate"] = f"{options.rate:f}"
+        before = progress.done
+        try:
+            done, job = await node.take(options.do, selection, options.id)
+            progress.done = before + done
+            if job is not None:
+                await watch(node, job, progress, before)
+        except AskFailed as error:
+            cluster.failed(error)
+
+
+async def watch(node: DeadLetters, job: Job, progress: Progress, before: int) -> None:
+    """Wait until the node has done its job. Raise AskFailed if it is silent for long, or has forgotten the job."""
+    silent_since = trio.current_time()
+    while True:
+        await trio.sleep(_ASK_AGAIN)
+        try:
+            jobs = await node.jobs()
+        except AskFailed:
+            if trio.current_time() > silent_since + _LONGEST_SILENCE:
+                raise
+            continue
+        silent_since = trio.current_time()
+        found = next((it for it in jobs if it.started_at == job.started_at), None)
+        if found is None:
+            raise AskFailed(f"{node.server}: was restarted; its {job.verb} has ended, and nobody knows with how many")
+        progress.done = before + found.done
+        if found.has_ended:
+            return
+
+
+async def take(options: Options, cluster: Cluster, stop: trio.Event) -> int:
+    output = Output()
+    await output.write("".join(f"{line}\n" for line in plan(options, cluster)).encode())
+    if options.dry_run:
+        return cluster.status
+    if not await is_wanted(options):
+        raise ToolFailed("nothing was done")
+    total = sum(expected(options, it)[0] for _, it in cluster.nodes.values())
+    progress = Progress(min(total, options.limit) if options.limit else total, quiet=options.quiet)
+    ended = await with_progress(progress, lambda: run_until(stop, lambda: take_all(options, cluster, progress)))
+    done = {"kick": "kicked", "discard": "discarded"}[options.do]
+    await output.write(f"{progress.done} messages {done}{_except(cluster)}\n".encode())
+    if not ended:
+        log.warning("stopped; a job under way goes on in its nsqd: nsq_dead stop ends it")
+    return cluster.status if ended else NOT_ALL
+
+
+async def stop_jobs(cluster: Cluster) -> list[str]:
+    lines = []
+    for server, (node, _) in cluster.nodes.items():
+        try:
+            job = await node.stop_job()
+        except AskFailed as error:
+            cluster.failed(error)
+        else:
+            lines.append(f"{server}  " + (f"{job.verb} stopped, {job.done} done" if job is not None else "no job"))
+    return lines
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    queries = Queries(
+        connect_timeout=seconds(options.http_client_connect_timeout),
+        request_timeout=seconds(options.http_client_request_timeout),
+        token=options.token(),
+    )
+    status = 0
+
+    async def work() -> None:
+        nonlocal status
+        cluster = await find(options, queries)
+        if options.do in TAKING:
+            status = await take(options, cluster, stop)
+            return
+        lines: Sequence[str] = ()
+        match options.do:
+            case "list":
+                lines = listed(cluster)
+            case "show":
+                await show(options, cluster)
+            case "stop":
+                lines = await stop_jobs(cluster)
+            case _:
+                to_file = bool(options.output_file)
+                export = export_to_file(options, cluster) if to_file else export_to_topic(options, queries, cluster)
+                lines = [f"{await export} messages exported{_except(cluster)}"]
+        await Output().write("".join(f"{line}\n" for line in lines).encode())
+        status = cluster.status
+
+    try:
+        ended = await run_until(stop, work, grace=1.0 if options.do in TAKING else 0.0)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+    return status if ended or options.do in ("list", "show") else NOT_ALL
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    if argv and argv[0] in VERBS:
+        argv[0] = f"--do={argv[0]}"
+    return run_tool("nsq_dead", Options, run, argv=argv, about=ABOUT)
