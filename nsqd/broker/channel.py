@@ -347,7 +347,9 @@ class Channel(Ruled):
         if self.tried.backoff is not None:
             self._count("backoff, dry run", 1)
         backoff = self.rules.backoff
-        return backoff.delay_ms(attempts, self._work.random_percent()) if backoff is not None else 0
+        if backoff is None:
+            return 0
+        return backoff.delay_ms(attempts, self._work.random_percent() if backoff.jitter else 0)
 
     def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
         if delay_ms == 0:

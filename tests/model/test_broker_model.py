@@ -14,7 +14,7 @@ from itertools import count
 from math import inf
 from random import Random
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,7 +30,7 @@ from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
-from nsqd.broker.rules import ChannelRules
+from nsqd.broker.rules import Backoff, ChannelRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
@@ -40,6 +40,7 @@ from tests.support.given_rules import GivenRules
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
 CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephemeral"])
+BACKOFF: Final = Backoff(exponential=True, shortest_ms=500, longest_ms=1500, jitter=0.0)
 DELAYS = st.sampled_from([1, 700, 5_000, 60_000])
 SOME = st.integers(0, 1000)  # chooses one of what there is
 MAX_MSG_TIMEOUT = 90.0
@@ -250,6 +251,10 @@ class BrokerMachine(RuleBasedStateMachine):
         is_new = entry.place is Place.WAITING and not (entry.attempts or entry.was_deferred or entry.any_order)
         return ttl is not None and is_new and self.now - topic.waits_since[entry.sequence] > ttl / 1e9 + late - 1e-5
 
+    def _backoff(self, entry: Entry) -> float:
+        backoff = self.policy.of_channels.backoff
+        return backoff.delay_ms(entry.attempts, 0) / 1000 if backoff is not None else 0.0
+
     def _overdue(self, entry: Entry) -> bool:
         return entry.place is Place.IN_FLIGHT and entry.deadline <= self.now
 
@@ -417,8 +422,9 @@ class BrokerMachine(RuleBasedStateMachine):
                 entry.place, entry.due = Place.WAITING, self.now + delay_ms / 1000
                 if counts and self._is_exhausted(entry):
                     self._model_of(client).bury(entry, self.now)
-                elif delay_ms:
+                elif delay_ms or (counts and self._backoff(entry)):
                     entry.place = Place.DEFERRED
+                    entry.due = self.now + max(delay_ms / 1000, self._backoff(entry) if counts else 0.0)
                 if not counts:
                     entry.attempts -= 1
                     entry.saved_attempts = min(entry.saved_attempts, entry.attempts)
@@ -650,11 +656,20 @@ class BrokerMachine(RuleBasedStateMachine):
             elif model.is_due_for_the_job(entry, "discard") and found is Place.DONE:
                 model.discard(entry)
 
-    @rule(most=st.sampled_from([None, None, 1, 2, 4]), ttl=st.sampled_from([None, None, 3.0]), ttl_buries=st.booleans())
-    def change_the_policy(self, most: int | None, ttl: float | None, *, ttl_buries: bool) -> None:
+    @rule(
+        most=st.sampled_from([None, None, 1, 2, 4]),
+        ttl=st.sampled_from([None, None, 3.0]),
+        ttl_buries=st.booleans(),
+        backoff=st.sampled_from([None, None, BACKOFF]),
+    )
+    def change_the_policy(
+        self, most: int | None, ttl: float | None, *, ttl_buries: bool, backoff: Backoff | None = None
+    ) -> None:
         self._finish_turn()
         nanoseconds = int(ttl * 1e9) if ttl is not None else None
-        self.policy.of_channels = ChannelRules(max_attempts=most, ttl=nanoseconds, ttl_buries=ttl_buries)
+        self.policy.of_channels = ChannelRules(
+            max_attempts=most, ttl=nanoseconds, ttl_buries=ttl_buries, backoff=backoff
+        )
         self.broker.rules_changed(list(self.broker.topics))
 
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
@@ -942,7 +957,10 @@ class BrokerMachine(RuleBasedStateMachine):
         if entry.place is Place.IN_FLIGHT:
             assert found is not Place.IN_FLIGHT or self.now <= entry.deadline + LATE, "timed out late"
             if found is Place.WAITING and self.now >= entry.deadline:
+                assert not self._backoff(entry), "too early after a time-out"
                 entry.place = found
+            elif found is Place.DEFERRED and self.now >= entry.deadline and self._backoff(entry):
+                entry.place, entry.due, entry.was_deferred = found, self.now + self._backoff(entry), True
         elif entry.place is Place.DEFERRED:
             assert found is not Place.DEFERRED or self.now <= entry.due + LATE, "late"
             if found is Place.WAITING and self.now >= entry.due - 1e-5:
