@@ -1040,12 +1040,16 @@ def _ready(real: Channel) -> dict[int, int]:
 class FailingMachine(BrokerMachine):
     """Lives that begin with messages that fail, which happens too seldom by chance."""
 
-    @initialize(most=st.sampled_from([1, 1, 2, 2, 4, None]))
-    def messages_fail(self, most: int | None) -> None:
-        self.subscribe("orders", "mail", ready=6, timeout=60.0, sample_rate=0)
+    @initialize(
+        most=st.sampled_from([1, 1, 2, 2, 4, None]),
+        backoff=st.sampled_from([None, BACKOFF]),
+        timeout=st.sampled_from([1.0, 60.0]),
+    )
+    def messages_fail(self, most: int | None, backoff: Backoff | None, timeout: float) -> None:
+        self.subscribe("orders", "mail", ready=6, timeout=timeout, sample_rate=0)
         self.create_channel("orders", "audit")
         self.publish_many("orders", 8)
-        self.change_the_policy(most, None, ttl_buries=False)
+        self.change_the_policy(most, None, ttl_buries=False, backoff=backoff)
         self.bury(0, 1)
         self.bury(0, 3)
 
