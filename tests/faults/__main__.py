@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import disk_faults, long_runs, power_cuts, steps, week
+from tests.faults import bury_kills, disk_faults, long_runs, power_cuts, steps, week
 from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
@@ -32,6 +32,8 @@ def main() -> int:
         return long_runs.run(scenario, 60 * arguments.minutes, arguments.seed, say)
     if arguments.command == "disk-faults":
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
+    if arguments.command == "bury":
+        return kill_while_burying(arguments.kills, arguments.seed)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
     plan = PLANS[arguments.command]
@@ -79,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("disk-faults", help=text, description=text)
     _add_length(command)
     command.add_argument("options", nargs="*", help="options of nsqd without dashes, as ack=synced")
+    text = "a real nsqd is killed while messages are buried, kicked, discarded and redelivered: none lost or misplaced"
+    command = commands.add_parser("bury", help=text, description=text)
+    command.add_argument("--kills", type=int, default=1000, help="how many (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
     text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
     command = commands.add_parser("power-cuts", help=text, description=text)
     _add_length(command)
@@ -147,6 +153,19 @@ def fail_disks(minutes: float, first_seed: int, options: tuple[str, ...]) -> int
     )
     say(str(outcome))
     return 1 if failed else 0
+
+
+def kill_while_burying(kills: int, seed: int) -> int:
+    began = time.monotonic()
+    outcome = bury_kills.Outcome()
+    with TemporaryDirectory() as folder:
+        try:
+            bury_kills.run(Path(folder), outcome, kills=kills, seed=seed)
+        except AssertionError as error:
+            say(str(error))
+            return 1
+    say(f"seed {seed}, {outcome}; {time.monotonic() - began:.0f} s")
+    return 0
 
 
 def cut_power(minutes: float, first_seed: int, ack: str) -> int:

@@ -20,6 +20,9 @@ def plant(bug: str) -> None:
         "deliver finished ones again": _deliver_finished_ones_again,
         "forget finishes": _forget_finishes,
         "attempts go down": _attempts_go_down,
+        "forget burials": _forget_burials,
+        "kick to all channels": _kick_to_all_channels,
+        "one attempt too many": _allow_one_attempt_too_many,
     }
     planted[bug]()
 
@@ -83,10 +86,10 @@ def _forget_finishes() -> None:
 
     record_progress, is_its_turn = Channel.record_progress, _each(20)
 
-    def forgetting(self: Channel) -> None:
+    def forgetting(self: Channel, *, urgent: bool = False) -> None:
         if is_its_turn():
             self.in_flight.take_finished()
-        record_progress(self)
+        record_progress(self, urgent=urgent)
 
     _replace(Channel, "record_progress", forgetting)
 
@@ -100,6 +103,40 @@ def _attempts_go_down() -> None:
         add(self, sequence, max(0, attempts - 2) if is_its_turn() else attempts)
 
     _replace(Retries, "add", lower)
+
+
+def _forget_burials() -> None:
+    from nsqd.broker.channel import Channel
+
+    restore = Channel.restore
+
+    def forgetting(self: Channel, state: Any, wall_ms_to_due: Callable[[int], int]) -> None:
+        state.buried.clear()
+        restore(self, state, wall_ms_to_due)
+
+    _replace(Channel, "restore", forgetting)
+
+
+def _kick_to_all_channels() -> None:
+    from nsqd.broker.channel import Channel
+
+    carry_out = Channel._carry_out
+
+    def to_all(self: Channel, taken: Any) -> int:
+        topic: Any = self.topic
+        for other in topic.channels.values() if taken.verb == "kick" else ():
+            if other is not self:
+                other.redeliver(taken.sequences)
+        return carry_out(self, taken)
+
+    _replace(Channel, "_carry_out", to_all)
+
+
+def _allow_one_attempt_too_many() -> None:
+    from nsqd.broker.channel import Channel
+
+    is_last = Channel._is_last
+    _replace(Channel, "_is_last", lambda self, attempts: is_last(self, attempts - 1))
 
 
 plant(os.environ["NSQ_PLANTED"])

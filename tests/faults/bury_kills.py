@@ -1,0 +1,303 @@
+"""kill -9 of a real nsqd while messages are buried, wait for their next attempt, are kicked, discarded and redelivered.
+
+Topic t has two channels: the consumers of `work` fail in all ways, and those of `other` finish everything. Whatever is
+kicked on `work` must not reach `other`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+from common.wire.commands import fin, mpub, rdy, req
+from common.wire.extensions import bury, req_free
+from common.wire.message import Message
+from tests.faults.buried_ledger import ChannelLedger, Listed, Place
+from tests.faults.promise import Violation
+from tests.support.process import Nsqd
+from tests.support.traffic import BROKEN, Consumer
+
+MAX_ATTEMPTS: Final = 3
+POLICY: Final = f"""
+[[policy]]
+channel = "work"
+max_attempts = {MAX_ATTEMPTS}
+backoff = "exponential"
+backoff_min = "20ms"
+backoff_max = "200ms"
+"""
+SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they are removed, and what is buried is carried forward
+_PAGE: Final = 5_000
+_CHANNEL: Final = "topic=t&channel=work"
+
+
+class Outcome:
+    def __init__(self) -> None:
+        self.work = ChannelLedger("work", MAX_ATTEMPTS)
+        self.other = ChannelLedger("other", None)
+        self.kills = 0
+        self.numbers = itertools.count(1)
+
+    def __str__(self) -> str:
+        counts = self.work.counts
+        acknowledged = sum(known.is_acknowledged for known in self.work.known.values())
+        done = ", ".join(
+            f"{counts[what]:,} {what}" for what in ("deliveries", "buried", "kicked", "discarded", "redelivered")
+        )
+        return f"{self.kills} kills: {acknowledged:,} messages acknowledged, {done}; 0 lost, 0 where they should not be"
+
+
+def run(folder: Path, outcome: Outcome, *, kills: int, seed: int, environ: Mapping[str, str] | None = None) -> None:
+    """Kill nsqd so often. Raise AssertionError, with the seed and the log, if something is wrong."""
+    policy = folder / "policy.toml"
+    policy.write_text(POLICY)
+    chance = random.Random(seed)
+    with Nsqd(folder / "data", f"policy-file={policy}", SHORT_SEGMENTS, environ=environ) as nsqd:
+        try:
+            nsqd.post("/topic/create?topic=t")
+            for name in ("work", "other"):
+                nsqd.post(f"/channel/create?topic=t&channel={name}")
+            for _ in range(kills):
+                load = _Load(nsqd, outcome, chance)
+                load.stopping.wait(chance.choice((chance.uniform(0, 0.2), chance.uniform(0.2, 0.8))))
+                killed_at = time.monotonic()
+                nsqd.kill()
+                load.ended()
+                for ledger in (outcome.work, outcome.other):
+                    ledger.ended(killed_at)
+                outcome.kills += 1
+                nsqd.start()
+                _compare(nsqd, outcome.work)
+            _check_the_end(nsqd, outcome)
+        except Exception as error:
+            log = "\n".join(nsqd.log.splitlines()[-60:])
+            raise AssertionError(f"{log}\n\nkill {outcome.kills}, seed {seed}: {error!r}") from error
+
+
+class _Load:
+    """Threads that go on until their connections break."""
+
+    def __init__(self, nsqd: Nsqd, outcome: Outcome, chance: random.Random) -> None:
+        self.stopping = threading.Event()
+        self._nsqd = nsqd
+        self._outcome = outcome
+        self._violations: list[Exception] = []
+        tasks = (self._publish, self._fail, self._fail, self._finish, self._operate)
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(task, random.Random(chance.random())), daemon=True)
+            for task in tasks
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _guarded(self, task: Callable[[random.Random], None], chance: random.Random) -> None:
+        try:
+            while not self.stopping.is_set():
+                task(chance)
+        except BROKEN:
+            pass
+        except Exception as error:
+            self._violations.append(error)
+
+    def ended(self) -> None:
+        self.stopping.set()
+        for thread in self._threads:
+            thread.join(30)
+        if self._violations:
+            raise self._violations[0]
+
+    def _publish(self, chance: random.Random) -> None:
+        outcome = self._outcome
+        with Consumer(self._nsqd.tcp) as client:
+            while not self.stopping.is_set():
+                numbers = [next(outcome.numbers) for _ in range(chance.randint(1, 10))]
+                outcome.work.sending(numbers)
+                outcome.other.sending(numbers)
+                command = mpub("t", [b"%d %b" % (number, b"." * chance.choice((0, 300))) for number in numbers])
+                assert client.ask(command) == b"OK"
+                outcome.work.acknowledged(numbers)
+                outcome.other.acknowledged(numbers)
+                self.stopping.wait(chance.uniform(0, 0.02))
+
+    def _finish(self, chance: random.Random) -> None:
+        with _consumer(self._nsqd, "other", 100) as client:
+            while not self.stopping.is_set():
+                _finish_next(client, self._outcome.other, chance.uniform(0, 0.05))
+
+    # The channel that fails
+
+    def _fail(self, chance: random.Random) -> None:
+        """Consume for a while, and then leave without anything unread."""
+        ledger = self._outcome.work
+        with _consumer(self._nsqd, "work", chance.choice((1, 10, 50))) as client:
+            until = time.monotonic() + chance.uniform(0.05, 0.4)
+            while time.monotonic() < until:
+                try:
+                    message = client.message(0.02)
+                except TimeoutError:
+                    continue
+                _answer(client, ledger, [message, *_unread(client, chance.choice((0, 5)))], chance)
+            client.send(rdy(0))
+            client.in_step()
+            _answer(client, ledger, _unread(client, 1_000_000), chance)
+
+    # Operators
+
+    def _operate(self, chance: random.Random) -> None:
+        self.stopping.wait(chance.uniform(0, 0.1))
+        ledger = self._outcome.work
+        luck = chance.random()
+        if luck < 0.35:
+            self._kick_all(chance)
+        elif luck < 0.6:
+            self._take(ledger.some(Place.BURIED, chance.randint(0, 20)), Place.BURIED, Place.DUE, "kick", "kicked")
+        elif luck < 0.8:
+            self._take(
+                ledger.some(Place.BURIED, chance.randint(0, 20)), Place.BURIED, Place.GONE, "discard", "discarded"
+            )
+        else:
+            self._take(ledger.some(Place.GONE, chance.randint(0, 5)), Place.GONE, Place.DUE, "redeliver", "redelivered")
+
+    def _kick_all(self, chance: random.Random) -> None:
+        self._outcome.work.kicking_all()
+        answer = self._nsqd.http("POST", f"/channel/kick?{_CHANNEL}&rate={chance.choice((0, 50, 500))}")
+        assert answer.status in {200, 409}, answer  # a job is under way
+        self._outcome.work.kicked_all()
+
+    def _take(self, messages: dict[int, int], frm: Place, to: Place, verb: str, what: str) -> None:
+        if messages:
+            versions = self._outcome.work.taking(messages, to)
+            query = urlencode({"sequence": [*messages.values()]}, doseq=True)
+            answer = self._nsqd.http("POST", f"/channel/{verb}?{_CHANNEL}&{query}")
+            assert answer.status == 200, answer
+            outdated = answer.json.get("gone", 0)
+            self._outcome.work.taken(versions, frm, what, answer.json[what], outdated=outdated)
+
+
+def _consumer(nsqd: Nsqd, channel: str, ready: int) -> Consumer:
+    client = Consumer(nsqd.tcp)
+    try:
+        client.identify(feature_negotiation=True, extensions=["bury"], msg_timeout=1000)
+        client.subscribe("t", channel, ready=ready)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _unread(client: Consumer, most: int) -> list[Message]:
+    """Return messages that have come already."""
+    return [client._messages.popleft() for _ in range(min(most, len(client._messages)))]
+
+
+def _number(message: Message) -> int:
+    return int(message.body.partition(b" ")[0])
+
+
+def _answer(client: Consumer, ledger: ChannelLedger, messages: Iterable[Message], chance: random.Random) -> None:
+    """Answer in random ways. What may have buried a message is made sure of."""
+    buried: list[tuple[int, int]] = []
+    for message in messages:
+        number = _number(message)
+        version = ledger.arrived(number, message.attempts)
+        luck = chance.random()
+        if luck < 0.5:
+            ledger.finishing(number)
+            client.send(fin(message.id))
+        elif luck < 0.75:
+            ledger.burying(number)
+            client.send(bury(message.id, f"bad {number % 5}"))
+            buried.append((number, version))
+        elif luck < 0.9:
+            if ledger.requeueing(number):
+                buried.append((number, version))
+            client.send(req(message.id, chance.choice((0, 0, 30))))
+        elif luck < 0.98:
+            ledger.requeueing_free(number)
+            client.send(req_free(message.id, chance.choice((0, 0, 30))))
+        else:
+            ledger.keeping(number)
+    if buried:
+        client.in_step()
+        for number, version in buried:
+            ledger.buried(number, version)
+
+
+def _finish_next(client: Consumer, ledger: ChannelLedger, timeout: float) -> bool:
+    try:
+        message = client.message(timeout)
+    except TimeoutError:
+        return False
+    ledger.arrived(_number(message), message.attempts)
+    ledger.finishing(_number(message))
+    client.send(fin(message.id))
+    return True
+
+
+# Between two lives
+
+
+def _listed(nsqd: Nsqd) -> list[Listed]:
+    found: list[Listed] = []
+    after = ""
+    while True:
+        answer = nsqd.http("GET", f"/channel/buried?{_CHANNEL}&limit={_PAGE}{after}")
+        assert answer.status == 200, answer
+        lines = [json.loads(line) for line in answer.body.splitlines()]
+        if unread := [line for line in lines if "body" not in line]:
+            raise Violation(f"buried messages cannot be read: {unread[:3]}")
+        found += [Listed(int(it["body"].partition(" ")[0]), it["sequence"], it["attempts"]) for it in lines]
+        if len(lines) < _PAGE:
+            return found
+        after = f"&after={found[-1].sequence}"
+
+
+def _compare(nsqd: Nsqd, ledger: ChannelLedger, *, is_drained: bool = False) -> None:
+    jobs = nsqd.http("GET", f"/channel/jobs?{_CHANNEL}").json["jobs"]  # first, as it may end in between
+    job_is_under_way = any(job["ended_at"] is None for job in jobs)
+    ledger.compare(_listed(nsqd), job_is_under_way=job_is_under_way, is_drained=is_drained)
+
+
+def _drain(nsqd: Nsqd, name: str, ledger: ChannelLedger) -> None:
+    deadline = time.monotonic() + 60
+    with _consumer(nsqd, name, 100) as client:
+        while True:
+            if _finish_next(client, ledger, 0.05):
+                continue
+            client.in_step()
+            left = nsqd.channel("t", name)
+            if not any(left[count] for count in ("depth", "in_flight_count", "deferred_count")):
+                return
+            if time.monotonic() > deadline:
+                raise Violation(f"{name} does not run dry: {left}")
+
+
+def _check_the_end(nsqd: Nsqd, outcome: Outcome) -> None:
+    work = outcome.work
+    nsqd.post(f"/channel/jobs/stop?{_CHANNEL}")
+    _compare(nsqd, work)
+    for name, ledger in (("work", work), ("other", outcome.other)):
+        _drain(nsqd, name, ledger)
+    _compare(nsqd, work, is_drained=True)
+    for ledger in (work, outcome.other):
+        if missing := ledger.missing():
+            raise Violation(f"{ledger.name}: {len(missing)} messages are lost: {missing[:20]}")
+    expected = {line.number for line in _listed(nsqd)}
+    work.kicking_all()
+    nsqd.post(f"/channel/kick?{_CHANNEL}")
+    work.kicked_all()
+    _drain(nsqd, "work", work)
+    left = {number for number in expected if work.known[number].possible != {Place.GONE}}
+    if left or nsqd.channel("t", "work").get("buried_count"):
+        raise Violation(f"buried messages did not come back: {sorted(left)[:20]}")
+    nsqd.restart()
+    for name in ("work", "other"):
+        if (shown := nsqd.channel("t", name))["depth"]:
+            raise Violation(f"finished messages came back: {shown}")

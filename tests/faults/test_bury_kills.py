@@ -1,0 +1,34 @@
+"""A short form of `python -m tests.faults bury`, and does its ledger notice?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults import bury_kills
+from tests.faults.bury_kills import Outcome
+from tests.support.planting import with_bug
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def test_nothing_buried_is_lost_or_misplaced_by_kills(tmp_path: Path) -> None:
+    outcome = Outcome()
+    bury_kills.run(tmp_path, outcome, kills=50, seed=1)
+    counts = outcome.work.counts
+    assert min(counts[what] for what in ("buried", "kicked", "discarded", "redelivered")) > 0, counts
+
+
+@pytest.mark.parametrize(
+    ("bug", "verdict"),
+    [
+        ("forget burials", "is not buried"),
+        ("kick to all channels", r"other: message \d+ came with attempts"),
+        ("one attempt too many", "came with attempts 4"),
+        ("attempts go down", "are the least|is not buried"),
+    ],
+)
+def test_a_planted_bug_is_found(tmp_path: Path, bug: str, verdict: str) -> None:
+    with pytest.raises(AssertionError, match=verdict):
+        bury_kills.run(tmp_path, Outcome(), kills=5, seed=1, environ=with_bug(bug))
