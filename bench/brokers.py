@@ -79,10 +79,10 @@ class Broker:
         return dict(json.loads(self.get(f"/topic/log?topic={topic}")))
 
     def channel_depth(self, topic: str, channel: str) -> int:
-        return int(self._channel(topic, channel)["depth"])
+        return int(self.channel(topic, channel)["depth"])
 
     def deferred(self, topic: str, channel: str) -> int:
-        return int(self._channel(topic, channel)["deferred_count"])
+        return int(self.channel(topic, channel)["deferred_count"])
 
     def make_channel(self, topic: str, channel: str = "ch") -> None:
         self.post_all([f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel={channel}"])
@@ -98,7 +98,7 @@ class Broker:
         if self.pid is None and self.http_port is not None:
             self.post_all([f"/topic/delete?topic={topic}"])
 
-    def _channel(self, topic: str, channel: str) -> dict[str, Any]:
+    def channel(self, topic: str, channel: str) -> dict[str, Any]:
         for described in self.stats(topic):
             for one in described["channels"]:
                 if described["topic_name"] == topic and one["channel_name"] == channel:

@@ -114,13 +114,19 @@ class Buried:
         return block is not None and sequence in block
 
     def add(self, burial: Burial) -> None:
-        sequence, message_id, attempts, buried_at, note = burial
-        self.remove(sequence)
-        packed = (self._notes.add(note) << _ID_BITS | message_id) << _TIME_BITS | buried_at & _TIME_MASK
+        self._add(*burial)
+
+    def _add(self, sequence: int, message_id: int, attempts: int, buried_at: int, note: Note) -> None:
+        if sequence in self:
+            self.remove(sequence)
         number = sequence >> _BLOCK_BITS
-        if number not in self._blocks:
-            self._blocks[number] = {}
-        self._own(number)[sequence] = packed << _ATTEMPTS_BITS | min(attempts, _ATTEMPTS_MASK)
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = {}
+        elif number in self._shared:
+            block = self._own(number)
+        packed = (self._notes.add(note) << _ID_BITS | message_id) << _TIME_BITS | buried_at & _TIME_MASK
+        block[sequence] = packed << _ATTEMPTS_BITS | min(attempts, _ATTEMPTS_MASK)
         self._count += 1
         self.pins.add(sequence)
 
@@ -228,9 +234,9 @@ class Buried:
     def apply(self, notes: Sequence[str], entries: Sequence[int]) -> None:
         """Add what a `bury` of the journal names."""
         named = [Note(reason, who) for reason, who in zip(notes[::2], notes[1::2], strict=True)]
-        fields = zip(*(entries[place::_NUMBERS] for place in range(_NUMBERS)), strict=True)
-        for sequence, message_id, attempts, buried_at, number in fields:
-            self.add(Burial(sequence, message_id, attempts, buried_at, named[number]))
+        for at in range(0, len(entries), _NUMBERS):
+            sequence, message_id, attempts, buried_at, number = entries[at : at + _NUMBERS]
+            self._add(sequence, message_id, attempts, buried_at, named[number])
 
 
 def bury_change(topic: str, channel: str, burials: Iterable[Burial]) -> ChannelChange:
