@@ -219,7 +219,15 @@ class _Pages:
     async def nodes(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
         page = {"findings": details.findings_of_nodes(snapshot)}
-        return self._painter.page(request, "nodes.html", snapshot, current="Nodes", scope="nodes", page=page)
+        return self._painter.page(
+            request,
+            "nodes.html",
+            snapshot,
+            current="Nodes",
+            scope="nodes",
+            page=page,
+            why_not_drained=partial(why_not_drained, self._services, request),
+        )
 
     async def node(self, request: Request) -> Response:
         address = request.path_params["node"]

@@ -22,6 +22,7 @@ class Remainder:
     deferred: int = 0
     consumers: int = 0
     paused: bool = False
+    is_idle: bool = False  # its consumers finish nothing at present
 
     @property
     def total(self) -> int:
@@ -42,6 +43,11 @@ class Remainder:
         return "paused" if self.paused else ""
 
     @property
+    def hangs(self) -> bool:
+        """Whether messages wait for consumers that finish nothing at present, so a drain may never end."""
+        return self.is_idle and bool(self.to_deliver)
+
+    @property
     def to_deliver(self) -> int:
         return 0 if self.why_it_stays else self.waiting
 
@@ -51,6 +57,7 @@ class Remains:
     node: Node
     rows: tuple[Remainder, ...]  # those with messages whose topic the viewer may see, the most first
     to_deliver: int  # messages that connected consumers still get
+    hanging: int  # of them, those whose consumers finish nothing at present
     staying: int  # messages on its disk that nobody takes now: without a consumer, paused or deferred
     staying_in: int  # channels and topics that have these
     lost: int  # messages that nobody takes now and that are in memory only
@@ -79,6 +86,7 @@ def remains_on(snapshot: Snapshot, node: Node, sees: Callable[[str], bool]) -> R
             deferred=row.deferred_count,
             consumers=row.client_count,
             paused=row.paused,
+            is_idle=channel.rates.finished == 0,
         )
         for topic in snapshot.topics
         for channel in topic.channels
@@ -91,6 +99,7 @@ def remains_on(snapshot: Snapshot, node: Node, sees: Callable[[str], bool]) -> R
         node=node,
         rows=tuple(sorted((row for row in left if sees(row.topic)), key=lambda row: -row.total)),
         to_deliver=sum(row.to_deliver for row in left),
+        hanging=sum(row.to_deliver for row in left if row.hangs),
         staying=sum(row.total - row.to_deliver for row in stays),
         staying_in=len(stays),
         lost=sum(row.total - row.to_deliver for row in left if row.is_lost),

@@ -159,7 +159,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
 
     eventually(lambda: "Drain…" in page())
     plan = cluster.page(f"/nodes/drain?node={name}")
-    assert "5 messages will be delivered to 1 consumer" in plan
+    assert "5 messages wait for 1 consumer" in plan
     assert "105 messages in 1 channel will not drain" in plan
     done = cluster.admin.http("POST", "/nodes/drain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in done.body
