@@ -6,8 +6,9 @@ import json
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argu
 from nsqadmin.messages.download import lines
 from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
-from nsqadmin.messages.model import Found, Page, message_json, page_json
+from nsqadmin.messages.model import Found, Message, Page, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
 from nsqadmin.messages.reading import MOST
 from nsqadmin.messages.searching import NEWEST, Search
@@ -135,30 +136,7 @@ class _Endpoints:
 
     async def tail(self, request: Request) -> Response:
         """Stream events: `message`, `skipped` (how many so far), `trouble` (a node and the reason), `end`."""
-        topic = self._topic(request)
-        identity = require(request, Right.PAYLOAD, topic)
-        wanted = filter_of(request.query_params.get("filter", ""))
-        seconds = number_argument(request, "seconds", int(LONGEST), least=1, most=int(LONGEST))
-        snapshot = await self._view.refreshed(topic)
-        try:
-            nodes = nodes_to_tail(snapshot, topic)
-        except CannotTail as error:
-            raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
-        self._messages.note_tail(topic, caller_of(request))
-        shown = TailEvents(wanted)
-        found = snapshot.topic(topic)
-        tail = Tail(
-            topic,
-            show=lambda message: shown.show(self._messages.reader.masked_for(identity, message, topic)),
-            skip=shown.skip,
-            trouble=shown.trouble,
-            sample_rate=sample_rate(found.rates.incoming if found is not None else None),
-        )
-
-        async def run() -> None:
-            await run_trio(lambda: tail.run(nodes, seconds=seconds))
-
-        return EventStream(lambda: shown.events(run), close=shown.close)
+        return await tailed(request, self._messages, self._view, partial(message_json, most=MOST_SHOWN))
 
     async def publish(self, request: Request) -> Response:
         """Publish `{"topic":"t","body":"text"}`; also `bodies` or `body_base64`, with `node`, `defer_ms`, `count`."""
@@ -208,11 +186,7 @@ class _Endpoints:
         return await self._messages.plan_replay(topic, node, first, end, target, identity, log=_word(body, "log"))
 
     def _topic(self, request: Request) -> str:
-        topic = str(request.path_params["topic"])
-        require(request, Right.VIEW, topic)
-        if self._view.snapshot.topic(topic) is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return topic
+        return _seen_topic(request, self._view)
 
     def _node(self, request: Request) -> str:
         node = request.query_params.get("node", "")
@@ -228,6 +202,42 @@ class _Endpoints:
         if not isinstance(value, dict):
             raise HttpError(400, "INVALID_BODY", details={"reason": "expected a JSON object"})
         return value
+
+
+async def tailed(request: Request, messages: Messages, view: View, render: Callable[[Message], Any]) -> Response:
+    """Return the stream of a tail, with `render` for the data of each message."""
+    topic = _seen_topic(request, view)
+    identity = require(request, Right.PAYLOAD, topic)
+    wanted = filter_of(request.query_params.get("filter", ""))
+    seconds = number_argument(request, "seconds", int(LONGEST), least=1, most=int(LONGEST))
+    snapshot = await view.refreshed(topic)
+    try:
+        nodes = nodes_to_tail(snapshot, topic)
+    except CannotTail as error:
+        raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
+    messages.note_tail(topic, caller_of(request))
+    shown = TailEvents(wanted, render)
+    found = snapshot.topic(topic)
+    tail = Tail(
+        topic,
+        show=lambda message: shown.show(messages.reader.masked_for(identity, message, topic)),
+        skip=shown.skip,
+        trouble=shown.trouble,
+        sample_rate=sample_rate(found.rates.incoming if found is not None else None),
+    )
+
+    async def run() -> None:
+        await run_trio(lambda: tail.run(nodes, seconds=seconds))
+
+    return EventStream(lambda: shown.events(run), close=shown.close)
+
+
+def _seen_topic(request: Request, view: View) -> str:
+    topic = str(request.path_params["topic"])
+    require(request, Right.VIEW, topic)
+    if view.snapshot.topic(topic) is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return topic
 
 
 def _page_answer(request: Request, page: Page, name: str) -> Response:

@@ -57,9 +57,11 @@ class _Events:
 class TailEvents(_Events):
     """The events of a tail. If too many messages wait, the oldest are skipped and counted."""
 
-    def __init__(self, wanted: Filter) -> None:
+    def __init__(self, wanted: Filter, render: Callable[[Message], Any]) -> None:
+        """`render` makes the data of an event from a message."""
         super().__init__(_MOST_TAILED)
         self._wanted = wanted
+        self._render = render
         self._skipped = self._told = 0
 
     def show(self, message: Message) -> None:
@@ -67,7 +69,7 @@ class TailEvents(_Events):
             return
         if len(self._waiting) == _MOST_TAILED:
             self._skipped += 1
-        self._put(event("message", message_json(message, most=MOST_SHOWN)))
+        self._put(event("message", self._render(message)))
 
     def skip(self) -> None:
         self._skipped += 1

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
-from nsqadmin.http.responses import identity_of, require
+from nsqadmin.http.responses import identity_of, number_argument, require
+from nsqadmin.messages.endpoints import filter_of, tailed
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
+from nsqadmin.messages.model import Found
 from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.access.policy import Identity
     from nsqadmin.cluster.model import Channel, Snapshot, Topic
-    from nsqadmin.messages.model import Found, Gap, Message, NodeLog
+    from nsqadmin.messages.model import Gap, Message, NodeLog
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 
@@ -35,6 +39,7 @@ _LIMITS: Final = ("50", "20", "100", "500")  # the first is the default
 _LAST: Final = (("10 minutes ago", 600), ("an hour ago", 3600), ("a day ago", 86400))
 _SECONDS: Final = 2.0  # for which a page looks before it shows what it has found
 _MOST_COLUMNS: Final = 6
+_HIGHEST: Final = (1 << 53) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Asked:
     columns: tuple[str, ...] = ()
     channel: str = ""  # the channel from whose page the user comes: replays go there
     cursor: str = ""
+    hits: int = 0  # that the steps before this one have found
 
     def arguments(self, **changed: str) -> dict[str, object]:
         """Return the arguments of a link that keeps all this but the cursor, without those that are the default."""
@@ -76,6 +82,7 @@ def _asked(request: Request, limits: tuple[str, ...] = _LIMITS) -> Asked:
         columns=tuple(arguments.get("columns", "").replace(",", " ").split()[:_MOST_COLUMNS]),
         channel=arguments.get("channel", ""),
         cursor=arguments.get("cursor", ""),
+        hits=number_argument(request, "hits", 0, least=0, most=_HIGHEST),
     )
 
 
@@ -96,7 +103,6 @@ class MessagesShown:
     nodes: tuple[str, ...] = ()
     quick: tuple[tuple[str, str, str], ...] = ()  # places to offer: value, label, link
     go_on: str = ""  # the link that continues; empty at the end
-    stream: str = ""  # the same as a stream, for the script
     download: str = ""
     tail: str = ""
     no_tail: str = ""
@@ -110,7 +116,7 @@ class MessagePages:
         self._links = painter.links
 
     def routes(self) -> list[Route]:
-        return [Route("GET", "/message", self.message)]
+        return [Route("GET", "/message", self.message), Route("GET", "/tail/{topic}", self.tail)]
 
     async def of_topic(self, request: Request, snapshot: Snapshot, topic: Topic) -> MessagesShown:
         identity = identity_of(request)
@@ -120,7 +126,7 @@ class MessagePages:
             asked=asked,
             not_possible=no_history(topic) if messages is not None else NO_CLUSTER,
             no_tail=identity.why_not(Right.PAYLOAD, topic.name) or self._why_no_tail(snapshot, topic.name),
-            tail=self._links.to(f"/api/v2/tail/{quote(topic.name, safe='')}", filter=asked.wanted),
+            tail=self._tail(topic.name, asked, kept=messages is not None and not no_history(topic)),
         )
         if messages is None or known.not_possible:
             return known
@@ -149,10 +155,9 @@ class MessagePages:
             no_bodies=identity.why_not(Right.PAYLOAD, topic.name),
             nodes=history_nodes(topic),
             quick=self._quick(topic.name, asked, snapshot.taken_at),
-            go_on=self._links.topic(topic.name, **asked.arguments(cursor=found.cursor)) if found.goes_on else "",
-            stream=self._stream(topic.name, asked, found),
+            go_on=self._go_on(topic.name, asked, found),
             download=self._download(topic.name, asked),
-            no_replay=identity.why_not(Right.OPERATE, topic.name) and identity.why_not(Right.PUBLISH, topic.name),
+            no_replay=_no_replay(identity, topic.name),
         )
 
     async def of_channel(self, request: Request, topic: Topic, channel: Channel) -> MessagesShown:
@@ -212,10 +217,36 @@ class MessagePages:
             shown=one,
             asked=asked,
             forms=forms,
-            no_replay=identity.why_not(Right.OPERATE, topic) and identity.why_not(Right.PUBLISH, topic),
+            no_replay=_no_replay(identity, topic),
         )
 
+    async def tail(self, request: Request) -> Response:
+        """Stream new messages as `/api/v2/tail` does, each as the row that the page's table would have for it."""
+        asked, messages = _asked(request), self._services.messages
+        if messages is None:
+            raise HttpError(409, "CANNOT_TAIL", details={"reason": NO_CLUSTER})
+        marks = marks_of(filter_of(asked.wanted))
+        is_kept = request.query_params.get("kept") == "1"
+        like = MessagesShown(topic=str(request.path_params["topic"]), asked=asked, found=Found() if is_kept else None)
+
+        def render(message: Message) -> dict[str, str]:
+            one = shown(message, marks=marks, columns=asked.columns)
+            return {"row": self._painter.fragment("message_row.html", m=like, shown=one, picks=is_kept)}
+
+        return await tailed(request, messages, self._services.view, render)
+
     # Links
+
+    def _tail(self, topic: str, asked: Asked, *, kept: bool) -> str:
+        columns = " ".join(asked.columns)
+        path = f"/tail/{quote(topic, safe='')}"
+        return self._links.to(path, filter=asked.wanted, columns=columns, channel=asked.channel, kept=int(kept) or "")
+
+    def _go_on(self, topic: str, asked: Asked, found: Found) -> str:
+        if not found.goes_on:
+            return ""
+        hits = asked.hits + len(found.messages) if asked.wanted else 0
+        return self._links.topic(topic, **asked.arguments(cursor=found.cursor, hits=str(hits or "")))
 
     def _why_no_tail(self, snapshot: Snapshot, topic: str) -> str:
         if self._services.messages is None:
@@ -233,20 +264,18 @@ class MessagePages:
             (value, label, self._links.topic(topic, **asked.arguments(**{"from": value}))) for value, label in places
         )
 
-    def _stream(self, topic: str, asked: Asked, found: Found) -> str:
-        """Return the stream that goes on, which the script starts if a search has not looked at everything yet."""
-        if not found.goes_on:
-            return ""
-        path = f"/api/v2/search/{quote(topic, safe='')}"
-        arguments = {"from": asked.place, "filter": asked.wanted, "node": asked.node, "cursor": found.cursor}
-        return self._links.to(path, **arguments, limit=asked.limit)
-
     def _download(self, topic: str, asked: Asked) -> str:
         """Return the file of all hits of a search, or without one of the messages that the page shows."""
         path = f"/api/v2/search/{quote(topic, safe='')}"
         shown = {} if asked.wanted else {"limit": asked.limit, "cursor": asked.cursor}
         arguments = {"from": asked.place, "node": asked.node, "filter": asked.wanted}
         return self._links.to(path, **arguments, **shown, format="ndjson")
+
+
+def _no_replay(identity: Identity, topic: str) -> str:
+    """Return why nothing can be replayed, neither to one channel nor to all; empty if something can."""
+    to_all = identity.why_not(Right.PAYLOAD, topic) or identity.why_not(Right.PUBLISH, topic)
+    return to_all and identity.why_not(Right.OPERATE, topic)
 
 
 def _shown(messages: Iterable[Message], asked: Asked, wanted: Filter) -> tuple[ShownMessage, ...]:

@@ -117,6 +117,10 @@ class Painter:
         html = self._templates.get_template(template).render({**context, **shown})
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are not valid text
 
+    def fragment(self, template: str, **shown: Any) -> str:
+        """Render a part of a page that scripts insert."""
+        return self._templates.get_template(template).render(now=time.time(), **shown)
+
     def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
         return self.page(request, "error.html", snapshot, status=status, failure=failure)
 

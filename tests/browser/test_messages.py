@@ -281,3 +281,90 @@ def test_the_table_and_its_dialogs_are_accessible(page: Browser, topic: str, wid
         page.click_text("Replay…", "#messages tbody button")
         page.wait_for_text("Replay 1 message", "#dialog h1")
         assert serious_violations(page, axe) == []
+
+
+ROWS = "return [...document.querySelectorAll('#messages tbody tr')].map((it) => it.outerHTML)"
+CELLS = "return [...document.querySelectorAll('#messages tbody tr:first-child > :nth-last-child(-n+4)')].map((it) => it.innerHTML)"
+NAMED = r'{"name":"M\u00fcller <b>%d</b>"}'
+
+
+@pytest.fixture
+def long_topic(cluster: Cluster, topic: str) -> str:
+    """Add messages to the topic, so that its history is longer than one step."""
+    node = cluster.nodes[0]
+    bodies = [(NAMED % number).encode() for number in range(120)]
+    node.post(f"/mpub?topic={topic}", b"\n".join(bodies))
+    until(lambda: node.http("GET", f"/topic/log?topic={topic}").json["next"] == 125, "they are synced")
+    return topic
+
+
+def test_a_search_goes_on_with_the_same_rows_that_one_page_would_have(page: Browser, long_topic: str) -> None:
+    asked = f"/topics/{long_topic}?tab=messages&filter=name+~+m%C3%BCller&columns=name&channel=c"
+    page.open(f"{asked}&limit=500")
+    page.wait_for_text("120 hits", "#hits")
+    at_once = page.run(ROWS)
+    page.open(f"{asked}&limit=50")
+    page.wait_for_text("50 hits", "#hits")
+    assert "Looked at all" not in page.text("#found")
+    page.click("#go-on")
+    page.wait_for_text("100 hits", "#hits")
+    page.wait_for_text("Go on", "#go-on")
+    page.click("#go-on")
+    page.wait_for_text("120 hits", "#hits")
+    page.wait_for_text("Looked at all 125 messages", "#found")
+    assert page.count("#go-on") == 0
+    assert page.run(ROWS) == at_once
+    assert "channel=c" in at_once[-1]
+    assert "<mark>" in at_once[-1]
+    heights = "return [...document.querySelectorAll('#messages, #messages tr')].map((it) => it.getBoundingClientRect().height)"
+    assert min(page.run(heights)) >= 24
+
+
+def test_a_search_that_has_found_nothing_yet_does_not_say_that_nothing_matches(page: Browser, long_topic: str) -> None:
+    page.allow_scripts(False)
+    page.open(f"/topics/{long_topic}?tab=messages&limit=20&filter=name+~+m%C3%BCller")
+    for hits in range(20, 120, 20):
+        page.wait_for_text(f"{hits} hits", "#hits")
+        page.click("#go-on")
+    page.wait_for_text("120 hits", "#hits")
+    if page.count("#go-on"):
+        page.click("#go-on")
+    page.wait_for_text("Looked at all 125 messages", "#found")
+    assert "Nothing matches" not in page.text("main")
+    page.open(f"/topics/{long_topic}?tab=messages&filter=nosuchword")
+    page.wait_for_text("Nothing matches", "#hits")
+
+
+def test_a_tailed_row_has_the_cells_that_it_has_in_history(page: Browser, cluster: Cluster, topic: str) -> None:
+    asked = f"/topics/{topic}?tab=messages&filter=name+~+m%C3%BCller&columns=name"
+    page.open(asked)
+    page.click("#tail")
+    until(lambda: len(cluster.nodes[0].topic(topic)["channels"]) == 2, "the tail has subscribed")
+    cluster.nodes[0].post(f"/pub?topic={topic}", (NAMED % 7).encode())
+    page.wait_for_text("Müller <b>7</b>", "#messages tbody tr.new")
+    tailed = page.run(CELLS)[:-1]  # all but the button to replay it, which needs a sequence
+    page.click("#tail")
+    page.wait_for_text("Tail stopped", "#tail-state")
+    until(lambda: cluster.nodes[0].http("GET", f"/topic/log?topic={topic}").json["next"] == 6, "it is synced")
+    page.open(asked)
+    page.wait_for_text("1 hit", "#hits")
+    assert page.run(CELLS)[:-1] == tailed
+    assert "<mark>Müller</mark>" in tailed[-1]
+
+
+def test_every_disabled_control_says_why(page: Browser, topic: str) -> None:
+    page.open(f"/topics/{topic}?tab=messages")
+    assert page.run("return document.querySelector('#replay-selected').disabled")
+    assert "Select messages" in page.text("#why-no-replay")
+    for path in (f"/topics/{topic}?tab=messages", "/topics/archive?tab=messages", f"/actions/replay?topic={topic}"):
+        page.open(path)
+        silent = "return [...document.querySelectorAll('main :disabled')].filter((it) => !it.title).map((it) => it.outerHTML)"
+        assert page.run(silent) == []
+
+
+@pytest.mark.parametrize("width", [1200, 1000, 390])
+def test_the_hits_do_not_collapse_in_a_low_window(page: Browser, long_topic: str, width: int) -> None:
+    page.look(width=width, height=96)
+    page.open(f"/topics/{long_topic}?tab=messages&filter=name&limit=50")
+    page.wait_for_text("50 hits", "#hits")
+    assert page.run("return document.querySelector('.browser .scroll').getBoundingClientRect().height") >= 300

@@ -102,6 +102,9 @@ def test_a_node_that_hangs_is_named_and_the_other_is_searched(admin: Nsqadmin, c
         hits, progress = search(admin, "order_id = 123")
     finally:
         os.kill(hanging.pid, signal.SIGCONT)
+        eventually(
+            lambda: sum(log["next"] for log in logs(admin)) == 2 * COUNT
+        )  # nsqadmin has seen that it answers again
     assert [json.loads(hit["body"])["order_id"] for hit in hits] == [123]
     assert [it["node"] for it in progress[-1]["silent"]] == [name_of(hanging)]
     assert not progress[-1]["is_whole"]
@@ -232,6 +235,9 @@ def test_the_file_says_which_node_was_not_looked_at(admin: Nsqadmin, cluster: Cl
         hits, end = downloaded(admin, f"filter={quote('order_id < 7')}")
     finally:
         os.kill(hanging.pid, signal.SIGCONT)
+        eventually(
+            lambda: sum(log["next"] for log in logs(admin)) == 2 * COUNT
+        )  # nsqadmin has seen that it answers again
     assert len(hits) == 7
     assert ([it["node"] for it in end["silent"]], end["is_whole"]) == ([name_of(hanging)], False)
 
@@ -253,3 +259,24 @@ def test_the_file_has_only_what_its_reader_may_see(cluster: Cluster, admin: Nsqa
         assert end["end"]["hits"] == 0
         assert guarded.http("GET", path, headers={"X-Forwarded-User": "other"}).status in (403, 404)
         assert guarded.http("GET", path).status == 403
+
+
+def test_who_may_not_operate_sees_why_and_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    roles = tmp_path / "roles.toml"
+    roles.write_text('[[role]]\nname="r"\nusers=["reader"]\ncan=["viewer", "payload"]\n')
+    reader = {"X-Forwarded-User": "reader"}
+    finish_everything(cluster, "billing")
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}") as guarded:
+        eventually(lambda: guarded.http("GET", "/api/v2/topics/orders", headers=reader).status == 200)
+        shown = guarded.http("GET", "/topics/orders?tab=messages&filter=order_id", headers=reader).body.decode()
+        table = shown.partition('id="selection"')[2]
+        buttons = re.findall(r"<button[^>]*>(?:<svg.*?</svg>)?(?:<span[^>]*>)?Replay[^<]*", table)
+        assert len(buttons) == 52  # one for each row, for those selected, and for all hits
+        assert all("disabled title=" in button and "operator" in button for button in buttons)
+        assert "Replaying is not possible: " in shown
+        fields = {"topic": "orders", "messages": f"1@{name_of(cluster.nodes[0])}", "to": "channel:billing"}
+        answer = guarded.http("POST", "/actions/redeliver", urlencode(fields).encode(), headers=reader)
+        assert (answer.status, "operator" in answer.body.decode()) == (403, True)
+        document = {"topic": "orders", "channel": "billing", "messages": fields["messages"]}
+        assert guarded.json("POST", "/api/v2/redeliver", document, X_Forwarded_User="reader").status == 403
+    assert depths(cluster, "billing") == [0, 0]
