@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from common.startup import StartupError
 from nsqadmin.cluster.model import Activity, Recording, Series, Snapshot, Span
 from nsqadmin.cluster.recording import NotASnapshot, decode
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Producer
 
 
 class View(Protocol):
@@ -74,3 +78,26 @@ def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
         if (found := view.series(key, span)) is not None
     }
     return Recording(snapshot=snapshot, series=series, activity=view.activity())
+
+
+def seen_by(snapshot: Snapshot, sees: Callable[[str], bool]) -> Snapshot:
+    """Return the part of the picture of the topics that a user sees, which is nearly always the whole."""
+    if all(sees(topic.name) for topic in snapshot.topics):
+        return snapshot
+    return replace(
+        snapshot,
+        topics=tuple(topic for topic in snapshot.topics if sees(topic.name)),
+        nodes=tuple(node.seen_by(sees) for node in snapshot.nodes),
+        findings=tuple(found for found in snapshot.findings if not found.topic or sees(found.topic)),
+        pauses=tuple(paused for paused in snapshot.pauses if sees(paused.topic)),
+        producers=None if snapshot.producers is None else tuple(_seen_producers(snapshot.producers, sees)),
+        _by_name={},
+        _by_address={},
+    )
+
+
+def _seen_producers(producers: Iterable[Producer], sees: Callable[[str], bool]) -> Iterator[Producer]:
+    """Yield the producers with what a user sees of them. One that publishes only to hidden topics is left out."""
+    for producer in producers:
+        if counts := tuple(count for count in producer.counts if sees(count[0])):
+            yield replace(producer, counts=counts)

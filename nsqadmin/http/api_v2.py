@@ -25,7 +25,7 @@ from nsqadmin.cluster.model import (
     topic_series,
 )
 from nsqadmin.cluster.recording import encode, to_json
-from nsqadmin.cluster.view import recorded
+from nsqadmin.cluster.view import recorded, seen_by
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.hub import health_of, restricted
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
@@ -102,7 +102,7 @@ class _Questions:
         identity = identity_of(request)
         seen = replace(
             recording,
-            snapshot=_visible(recording.snapshot, identity),
+            snapshot=seen_by(recording.snapshot, identity.sees),
             series={key: series for key, series in recording.series.items() if _sees_series(identity, key)},
             activity=tuple(entry for entry in recording.activity if not entry.topic or identity.sees(entry.topic)),
         )
@@ -113,7 +113,7 @@ class _Questions:
         )
 
     async def topics(self, request: Request) -> Response:
-        snapshot = _visible(await self._snapshot(request), identity_of(request))
+        snapshot = seen_by(await self._snapshot(request), identity_of(request).sees)
         return json_answer(
             {
                 "taken_at": snapshot.taken_at,
@@ -139,7 +139,7 @@ class _Questions:
         return json_answer(to_json(channel))
 
     async def nodes(self, request: Request) -> Response:
-        snapshot = _visible(await self._snapshot(request), identity_of(request))
+        snapshot = seen_by(await self._snapshot(request), identity_of(request).sees)
         return json_answer({"nodes": to_json(snapshot.nodes), "lookupds": to_json(snapshot.lookupds)})
 
     async def diagnose(self, request: Request) -> Response:
@@ -301,21 +301,6 @@ def _refused(error: BadAction) -> HttpError:
 
 
 # Visibility
-
-
-def _visible(snapshot: Snapshot, identity: Identity) -> Snapshot:
-    if all(identity.sees(topic.name) for topic in snapshot.topics):
-        return snapshot
-    return replace(
-        snapshot,
-        topics=tuple(topic for topic in snapshot.topics if identity.sees(topic.name)),
-        nodes=tuple(node.seen_by(identity.sees) for node in snapshot.nodes),
-        findings=tuple(found for found in snapshot.findings if not found.topic or identity.sees(found.topic)),
-        pauses=tuple(paused for paused in snapshot.pauses if identity.sees(paused.topic)),
-        producers=(),
-        _by_name={},
-        _by_address={},
-    )
 
 
 def _sees_series(identity: Identity, key: str) -> bool:

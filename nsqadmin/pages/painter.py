@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from common.version import suite_version
 from nsqadmin.actions.taking_back import is_light
 from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
+from nsqadmin.cluster.view import seen_by
 from nsqadmin.http.responses import identity_of, text_answer
 from nsqadmin.incidents.book import in_view
 from nsqadmin.pages import rendering
@@ -20,7 +21,7 @@ from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.rights import ACTION_WORDS, right_of
 from nsqadmin.pages.silence import parts_of
-from nsqadmin.pages.status import HEALTH, Standing, State, seen_by
+from nsqadmin.pages.status import HEALTH, Standing, State
 from nsqadmin.pages.tables import Sorting, page_number, part_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Painter:
         """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
         view = self._services.view
         snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
-        return seen_by(snapshot, identity_of(request))
+        return seen_by(snapshot, identity_of(request).sees)
 
     def page(
         self,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
-from nsqadmin.cluster.model import Channel, Finding, Health, Paused, Severity, Snapshot, Topic
+from nsqadmin.cluster.model import Channel, Finding, Health, Paused, Severity, Topic
 from nsqadmin.pages import numbers
-
-if TYPE_CHECKING:
-    from nsqadmin.access.policy import Identity
 
 _ORDER: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -90,24 +87,3 @@ def _at_best(state: State, of: Topic | Channel) -> State:
     if state is not OK or not of.silent:
         return state
     return UNKNOWN if len(of.silent) == len(of.nodes) else PARTLY_UNKNOWN
-
-
-def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:
-    """Return the part of the picture that the user may see, which is nearly always the whole."""
-    if all(identity.sees(topic.name) for topic in snapshot.topics):
-        return snapshot
-    return replace(
-        snapshot,
-        topics=tuple(topic for topic in snapshot.topics if identity.sees(topic.name)),
-        nodes=tuple(node.seen_by(identity.sees) for node in snapshot.nodes),
-        findings=tuple(found for found in snapshot.findings if not found.topic or identity.sees(found.topic)),
-        pauses=tuple(paused for paused in snapshot.pauses if identity.sees(paused.topic)),
-        producers=None
-        if snapshot.producers is None
-        else tuple(
-            replace(producer, counts=tuple(count for count in producer.counts if identity.sees(count[0])))
-            for producer in snapshot.producers
-        ),
-        _by_name={},
-        _by_address={},
-    )

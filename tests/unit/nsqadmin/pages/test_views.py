@@ -19,6 +19,7 @@ from nsqadmin.cluster.model import (
     Snapshot,
     TopicNode,
 )
+from nsqadmin.cluster.view import seen_by
 from nsqadmin.incidents.book import Book
 from nsqadmin.pages.details import (
     channel_details,
@@ -33,7 +34,7 @@ from nsqadmin.pages.jump import find
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.overview import Overview, overview
 from nsqadmin.pages.rendering import Static, breakable, drain, latency
-from nsqadmin.pages.status import Standing, seen_by
+from nsqadmin.pages.status import Standing
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 
 LINKS = Links("/nsq")
@@ -184,7 +185,7 @@ def test_what_one_may_not_see_is_nowhere() -> None:
         findings=(a_finding(Severity.PROBLEM, topic="secret"),),
         nodes=(node(tombstones=("orders", "secret")),),
     )
-    seen = seen_by(picture, Identity(roles=(role,)))
+    seen = seen_by(picture, Identity(roles=(role,)).sees)
     assert [it.name for it in seen.topics] == ["orders"]
     assert seen.topic("secret") is None
     assert [it.tombstones for it in seen.nodes] == [("orders",)]
