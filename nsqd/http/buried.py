@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsqd.http.history import Reading
 
 MOST_LINES: Final = 10_000
-MOST_NAMED: Final = 10_000  # messages that are kicked or discarded at once
+MOST_NAMED: Final = 900  # messages that are kicked or discarded at once: a query has no more than 1,000 arguments
 MOST_REASONS: Final = 1_000  # in a summary
 LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
 _LINES: Final = 100  # unless the request says how many

@@ -320,3 +320,10 @@ def test_metrics_count_what_was_buried_kicked_and_discarded(nsqd: Nsqd) -> None:
     text = nsqd.get("/metrics").body.decode()
     for name, value in (("buried", 2), ("burials_total", 5), ("kicks_total", 2), ("discards_total", 1)):
         assert f'nsqd_channel_{name}{{topic="t",channel="c"}} {value}\n' in text
+
+
+def test_a_request_names_no_more_messages_than_a_query_has_room_for(nsqd: Nsqd) -> None:
+    named = "".join(f"&sequence={number}" for number in range(901))
+    answer = nsqd.post(f"/channel/kick?{CHANNEL}{named}")
+    assert (answer.status, json.loads(answer.body)["message"]) == (400, "TOO_MANY")
+    assert nsqd.post(f"/channel/kick?{CHANNEL}{named.removesuffix('&sequence=900')}").status == 200
