@@ -24,6 +24,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
 from nsqd.broker.pace import Pace
 from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
+from nsqd.broker.rules import NO_CHANNEL_RULES
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Channel(Ruled):
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
         self.rules, self.tried = rules.in_force(), rules.tried()
+        self.is_ruled = rules is not NO_CHANNEL_RULES
         self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
         self._tried_pace = pace_of(self._tried_pace, self.tried.max_rate, self._work.now)
         self._breaker = breaker_of(self._breaker, self.rules.breaker)
@@ -83,10 +85,10 @@ class Channel(Ruled):
         """Give waiting messages to consumers with room, as far as the policy's rate allows."""
         if self.paused:
             return
-        if self._pace is None and self._tried_pace is None:
-            self._distribute(self.depth, now)
-        else:
+        if self.is_ruled:
             self._distribute_paced(now)
+        else:
+            self._distribute(self.depth, now)
 
     def _distribute_paced(self, now: float) -> None:
         pace, tried = self._pace, self._tried_pace
@@ -139,7 +141,7 @@ class Channel(Ruled):
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         source, end = self._source, self.topic.handed_over
-        ttl = self.rules.ttl
+        ttl = self.rules.ttl if self.is_ruled else None
         taken = deferred = expired = 0
         while taken < limit and consumer.room > 0:
             cursor = self._advance_over_gaps()
@@ -174,7 +176,7 @@ class Channel(Ruled):
             if stop == batch.end_sequence:
                 self._batch = None
             taken += stop - cursor
-            if self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
+            if self.is_ruled and self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
                 self._count("ttl, dry run", stop - cursor)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
         if taken:
@@ -283,7 +285,7 @@ class Channel(Ruled):
         ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
-        if self._breaker is not None or self._tried_breaker is not None:
+        if self.is_ruled:
             self._note_deliveries(count, now)
         deadline = now + consumer.msg_timeout
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)

@@ -30,6 +30,7 @@ from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.kept import Kept
 from nsqd.broker.positions import Deferred, Retries, SkipRanges
+from nsqd.broker.rules import NO_CHANNEL_RULES
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -59,6 +60,7 @@ class Places:
         rules = work.rules.channel(topic.name, name)
         self.rules = rules.in_force()
         self.tried = rules.tried()
+        self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
@@ -155,7 +157,7 @@ class Places:
             self._work.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
-        if self.rules.ttl is not None:
+        if self.is_ruled and self.rules.ttl is not None:
             self._come_back(self._work.now + self.rules.expiry_pause)
 
     def defer(self, start: int, count: int, due: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.model.test_broker_model import FailingMachine
 from tests.support.buried_bugs import BUGS
 
-EXAMPLES = 300  # the rarest needs half as many
+EXAMPLES = 2_000  # the rarest needs a tenth; what is tried depends on the modules that are loaded
 
 SHORT = settings(
     max_examples=EXAMPLES,
