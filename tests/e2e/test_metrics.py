@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client
 from tests.support.process import ROOT, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 pytestmark = pytest.mark.e2e
@@ -36,16 +35,20 @@ def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tup
     return found
 
 
-def finish_one(client: Client) -> None:
-    client.subscribe("t", "c", ready=1)
-    client.finish(client.message())
-    client.in_step()
-
-
 def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
-    with Nsqd(tmp_path, "e2e-processing-latency-percentile=0.99") as nsqd:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[[policy]]\ntopic = "full"\nmax_messages = 1\n[[policy]]\nchannel = "c"\nmax_attempts = 1\ndry_run = true\n'
+    )
+    with Nsqd(tmp_path / "data", "e2e-processing-latency-percentile=0.99", f"policy-file={policy}") as nsqd:
         nsqd.post("/pub?topic=t", b"body")
-        finish_one(nsqd.connect())
+        client = nsqd.connect()
+        client.subscribe("t", "c", ready=1)
+        client.requeue(client.message())
+        client.finish(client.message())
+        client.in_step()
+        nsqd.post("/pub?topic=full", b"body")
+        assert nsqd.http("POST", "/pub?topic=full", b"body").status == 429
         log = nsqd.http("GET", "/topic/log?topic=t").json["log"]
         nsqd.post("/topic/reader?topic=t", b'{"name":"land","log":"%s","sequence":0}' % log.encode())
         assert exported(nsqd) == documented("nsqd")
