@@ -74,10 +74,10 @@ class Room:
         if not refuses(rules):
             return
         if rules.max_messages is not None and rules.max_messages - held.messages < self._messages:
-            self._messages = rules.max_messages - held.messages
+            self._messages = float(rules.max_messages - held.messages)
             self._messages_of = f"{name} is full (max_messages = {rules.max_messages})"
         if rules.max_bytes is not None and rules.max_bytes - held.size < self._bytes:
-            self._bytes = rules.max_bytes - held.size
+            self._bytes = float(rules.max_bytes - held.size)
             self._bytes_of = f"{name} is full (max_bytes = {rules.max_bytes})"
 
     def take(self, messages: int, size: int) -> Full | None:
