@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
 _BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
-_PAUSE_TO_LOAD: Final = 0.05  # seconds after which a batch was probably read
+_PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000
 
 
