@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers, with_rates
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
     ChannelNode,
-    Client,
     Latency,
     Memory,
     Percentile,
@@ -23,46 +23,31 @@ from nsqadmin.cluster.model import (
     TopicNode,
 )
 from nsqadmin.cluster.pace import Pace, pace_after
+from nsqadmin.cluster.sane import (
+    LONGEST_NAME,
+    MOST_CLIENTS,
+    Json,
+    NotUnderstood,
+    check_count,
+    check_numbers,
+    moment,
+    text,
+)
 from nsqadmin.upstream.slices import Slices, at_once
 
-Json = Mapping[str, Any]
-_ClientKey = tuple[str, float]  # its remote address, and when it connected
-
 _PLAIN: Final = 0  # the version of marshal's format without references: equal values give equal bytes
-_MOST: Final = 1 << 64  # every count is below this
 _NANOSECONDS: Final = 1_000_000_000
 _LEAST_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their time in whole seconds
-_END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
 # Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
-_MOST_CLIENTS: Final = 100_000  # also the bound on producers and their counts
-_LONGEST_NAME: Final = 4096  # characters; NSQ allows 64
 _MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
-_OF_CLIENTS: Final = (
-    "state",
-    "ready_count",
-    "in_flight_count",
-    "message_count",
-    "finish_count",
-    "requeue_count",
-    "connect_ts",
-    "sample_rate",
-)
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
 
-class NotUnderstood(ValueError):
-    """The answer is not one that a node gives."""
-
-
-class TooMuch(NotUnderstood):
-    """The answer has more topics, channels, clients or producers than we take from one node."""
-
-
-_NO_CLIENTS: Final[Mapping[_ClientKey, Pace]] = {}  # one for all, as most channels of a big cluster have none
+_NO_CLIENTS: Final[Mapping[ClientKey, Pace]] = {}  # one for all, as most channels of a big cluster have none
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +55,7 @@ class ChannelPart:
     row: ChannelNode
     rates: Rates
     failures: Pace | None = None  # of its requeues and timeouts together
-    clients: Mapping[_ClientKey, Pace] = field(
-        default_factory=dict
-    )  # of what each has finished, requeued, let time out
+    clients: Mapping[ClientKey, Pace] = field(default_factory=dict)  # of what each has finished, requeued, let time out
 
     @property
     def is_at_rest(self) -> bool:
@@ -181,7 +164,7 @@ def stats_in_slices(
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     if isinstance(document.get("data"), dict) and "topics" not in document:
         document = document["data"]  # the envelope of NSQ before 1.0
-    start_time = _time(document.get("start_time")) or None
+    start_time = moment(document.get("start_time")) or None
     restarted = before is not None and start_time != before.start_time
     basis = None if before is None or restarted else before
     seconds = at - basis.at if basis is not None else 0.0
@@ -190,7 +173,15 @@ def stats_in_slices(
         topics = {}
         for raw in document.get("topics") or ():
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
-        producers = (yield from _producers(node, document.get("producers"), basis, seconds)) if has_clients else None
+        producers = (
+            (
+                yield from read_producers(
+                    node, document.get("producers"), (basis.producers if basis is not None else None) or (), seconds
+                )
+            )
+            if has_clients
+            else None
+        )
         memory = _memory(document.get("memory"))
     except NotUnderstood:
         raise
@@ -201,8 +192,8 @@ def stats_in_slices(
         topics=topics,
         producers=producers,
         has_clients=has_clients,
-        version=_text(document.get("version")),
-        own_health=_text(document.get("health")),
+        version=text(document.get("version")),
+        own_health=text(document.get("health")),
         draining=document.get("draining") is True,
         start_time=start_time,
         memory=memory,
@@ -225,7 +216,7 @@ class _TopicReader:
 
     def read(self, raw: dict[str, Any]) -> Slices[TopicPart]:
         self._topics += 1
-        _check_count(self._topics, _MOST_TOPICS, "topics")
+        check_count(self._topics, _MOST_TOPICS, "topics")
         yield
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
         packed = marshal.dumps(raw, _PLAIN)
@@ -241,7 +232,7 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             has_log=self.has_history,
         )
-        _check_numbers(
+        check_numbers(
             row.depth,
             row.backend_depth,
             row.message_count,
@@ -260,14 +251,14 @@ class _TopicReader:
     def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
         self._channels += 1
         self._clients += len(raw.get("clients") or ())
-        _check_count(self._channels, _MOST_CHANNELS, "channels")
-        _check_count(self._clients, _MOST_CLIENTS, "clients")
+        check_count(self._channels, _MOST_CHANNELS, "channels")
+        check_count(self._clients, MOST_CLIENTS, "clients")
         old = before.row if before is not None else None
         count = raw.get("client_count")
         # A node that was not asked for clients sends null; without clients nobody needs to ask for them.
         is_told = self.has_clients or raw.get("clients") is not None or count == 0
         known = before.clients if before is not None else {}
-        clients, paces = _clients(self.node, raw.get("clients"), known, self.at) if is_told else (None, {})
+        clients, paces = read_clients(self.node, raw.get("clients"), known, self.at) if is_told else (None, {})
         row = ChannelNode(
             node=self.node,
             depth=raw.get("depth") or 0,
@@ -286,7 +277,7 @@ class _TopicReader:
             oldest_at=_oldest(raw.get("oldest_timestamp"), self.skew),
             clients=clients,
         )
-        _check_numbers(
+        check_numbers(
             row.depth,
             row.backend_depth,
             row.in_flight_count,
@@ -310,34 +301,9 @@ def _name(raw: Json, key: str) -> str:
     name = raw[key]
     if not isinstance(name, str):
         raise TypeError(f"{key} is not text")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > LONGEST_NAME:
         raise ValueError(f"a {key} of {len(name):,} characters")
     return name
-
-
-def _check_count(count: int, most: int, what: str) -> None:
-    if count > most:
-        raise TooMuch(f"its answer has more than {most:,} {what}")
-
-
-def _text(value: Any) -> str:
-    return str(value or "")[:_LONGEST_NAME]
-
-
-def _check_numbers(*counts: float) -> None:
-    """Raise TypeError or ValueError for what is not a sane number.
-
-    Here such a number fails one node's answer; in the merged picture it would fail all nodes.
-    """
-    if not max(map(abs, counts)) < _MOST:
-        raise ValueError("a number is too high")
-
-
-def _time(value: Any) -> float:
-    """Return the value as seconds since 1970, or 0 if it is not a time."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
-        return float(value)
-    return 0.0
 
 
 def _unchanged(before: TopicPart, at: float) -> TopicPart:
@@ -353,7 +319,7 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
 
 def _oldest(timestamp: Any, skew: float) -> float | None:
     """Return a time in nanoseconds, by the node's clock, as seconds by ours; None if the node does not tell it."""
-    if timestamp is None or not (seconds := _time(timestamp / _NANOSECONDS)):
+    if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
         return None
     return seconds - (skew if abs(skew) >= _LEAST_SKEW else 0.0)
 
@@ -363,7 +329,7 @@ def _stilled(part: ChannelPart, at: float) -> ChannelPart:
     failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
     if row.clients:
         paces = newer = dict(paces)
-        row = replace(row, clients=tuple(_with_rates(client, newer, at) for client in row.clients))
+        row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
     return ChannelPart(
         row,
         replace(_STILL, failed=failed[0]) if failed[0] else _STILL,
@@ -413,102 +379,6 @@ def _held(row: ChannelNode) -> int:
     return row.depth + row.in_flight_count + row.deferred_count
 
 
-# Connections
-
-
-def _clients(
-    node: str, raw: Any, known: Mapping[_ClientKey, Pace], at: float
-) -> tuple[tuple[Client, ...], dict[_ClientKey, Pace]]:
-    """Return the clients with their rates, and the paces for the next answer."""
-    clients = [read_client(node, it) for it in raw or ()]
-    paces = {key: pace for it in clients if (pace := known.get(key := _key_of(it))) is not None}
-    return tuple(_with_rates(client, paces, at) for client in clients), paces
-
-
-def _key_of(client: Client) -> _ClientKey:
-    return client.remote_address, client.connect_time
-
-
-def _with_rates(client: Client, paces: dict[_ClientKey, Pace], at: float) -> Client:
-    """Return the client with its rates, and add this reading to its pace."""
-    answered = client.finish_count + client.requeue_count
-    counts = client.finish_count, client.requeue_count, client.message_count - answered - client.in_flight_count
-    key = _key_of(client)
-    pace = paces.get(key)
-    rates = pace.rates(at, counts) if pace is not None else None
-    paces[key] = pace_after(pace, at, counts)
-    if rates is None:
-        return client
-    return replace(client, finish_rate=rates[0], requeue_rate=rates[1], timeout_rate=rates[2])
-
-
-def read_client(node: str, raw: Json) -> Client:
-    counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
-    oldest = raw.get("oldest_in_flight_ms")
-    _check_numbers(*counts, oldest or 0)
-    return Client(
-        node=node,
-        client_id=str(raw.get("client_id") or raw.get("name") or ""),
-        hostname=str(raw.get("hostname") or ""),
-        remote_address=str(raw.get("remote_address") or ""),
-        user_agent=str(raw.get("user_agent") or ""),
-        version=str(raw.get("version") or ""),
-        state=raw.get("state") or 0,
-        ready_count=raw.get("ready_count") or 0,
-        in_flight_count=raw.get("in_flight_count") or 0,
-        message_count=raw.get("message_count") or 0,
-        finish_count=raw.get("finish_count") or 0,
-        requeue_count=raw.get("requeue_count") or 0,
-        connect_time=_time(raw.get("connect_ts")),
-        sample_rate=raw.get("sample_rate") or 0,
-        deflate=bool(raw.get("deflate")),
-        snappy=bool(raw.get("snappy")),
-        authed=bool(raw.get("authed")),
-        auth_identity=str(raw.get("auth_identity") or ""),
-        auth_identity_url=str(raw.get("auth_identity_url") or ""),
-        region=str(raw.get("topology_region") or ""),
-        zone=str(raw.get("topology_zone") or ""),
-        tls=bool(raw.get("tls")),
-        tls_version=str(raw.get("tls_version") or ""),
-        tls_cipher_suite=str(raw.get("tls_cipher_suite") or ""),
-        tls_negotiated_protocol=str(raw.get("tls_negotiated_protocol") or ""),
-        tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
-        oldest_in_flight=oldest / 1000 if oldest is not None else None,
-    )
-
-
-def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> Slices[tuple[Producer, ...]]:
-    known = {(it.remote_address, it.connect_time): it for it in (basis.producers if basis is not None else None) or ()}
-    producers, counts = [], 0
-    for raw_producer in raw or ():
-        counts += 1 + len(raw_producer.get("pub_counts") or ())
-        _check_count(counts, _MOST_CLIENTS, "producers")
-        producers.append(_producer(node, raw_producer, known, seconds))
-        yield
-    return tuple(producers)
-
-
-def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer], seconds: float) -> Producer:
-    remote, connected = str(raw.get("remote_address") or ""), _time(raw.get("connect_ts"))
-    before = known.get((remote, connected))
-    counted = {topic: count for topic, count, _ in before.counts} if before is not None else {}
-    counts = []
-    for entry in raw.get("pub_counts") or ():
-        topic, count = str(entry["topic"]), int(entry["count"])
-        _check_numbers(count)
-        rate = max(count - counted.get(topic, 0), 0) / seconds if before is not None and seconds > 0 else None
-        counts.append((topic, count, rate))
-    return Producer(
-        node=node,
-        client_id=str(raw.get("client_id") or ""),
-        hostname=str(raw.get("hostname") or ""),
-        remote_address=remote,
-        user_agent=str(raw.get("user_agent") or ""),
-        connect_time=connected,
-        counts=tuple(counts),
-    )
-
-
 # Small parts
 
 
@@ -517,12 +387,12 @@ def read_latency(raw: Any) -> Latency | None:
     if not isinstance(raw, dict):
         return None
     count = raw.get("count") or 0
-    _check_numbers(count)
+    check_numbers(count)
     percentiles = []
-    _check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
+    check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
     for entry in raw.get("percentiles") or ():
         value, quantile = entry.get("value") or 0, entry["quantile"]
-        _check_numbers(value, quantile)
+        check_numbers(value, quantile)
         percentiles.append(
             Percentile(quantile=float(quantile), average=float(value), minimum=float(value), maximum=float(value))
         )
@@ -533,6 +403,6 @@ def _memory(raw: Any) -> Memory | None:
     if not isinstance(raw, dict):
         return None
     counts = [raw.get(name) or 0 for name in ("heap_in_use_bytes", "heap_objects", "gc_total_runs")]
-    _check_numbers(*counts)
+    check_numbers(*counts)
     in_use, objects, collections = map(int, counts)
     return Memory(heap_in_use=in_use, heap_objects=objects, collections=collections)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nsqadmin.cluster.model import Reader, ReaderNode, Untold
-from nsqadmin.cluster.node_stats import NotUnderstood
+from nsqadmin.cluster.sane import NotUnderstood
 
 SILENT_AFTER: Final = 180.0  # seconds; a running reader reports at least once a minute
 MOST: Final = 200  # readers that we take from one answer; nsqd keeps 64 for a topic

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeVarTuple, Unpack
 import trio
 
 from nsqadmin.cluster.model import Health
-from nsqadmin.cluster.node_stats import NotUnderstood, TooMuch, silenced
+from nsqadmin.cluster.node_stats import silenced
+from nsqadmin.cluster.sane import NotUnderstood, TooMuch
 from nsqadmin.upstream.client import UpstreamError
 from nsqadmin.upstream.discovery import Announced
 

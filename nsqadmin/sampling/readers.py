@@ -9,8 +9,8 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.cluster.node_stats import NotUnderstood
 from nsqadmin.cluster.readers import NodeReaders, joined, read_readers
+from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.sampling.asked import Round
 from nsqadmin.upstream.client import UpstreamError
 

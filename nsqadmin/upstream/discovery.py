@@ -6,7 +6,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.cluster.node_stats import NotUnderstood, stats_in_slices
+from nsqadmin.cluster.node_stats import stats_in_slices
+from nsqadmin.cluster.sane import NotUnderstood
 
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices

@@ -16,7 +16,7 @@ from urllib.parse import quote_plus, urlencode
 import trio
 
 from nsqadmin.cluster.merge import is_out_of_date, version_key
-from nsqadmin.cluster.node_stats import NotUnderstood
+from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.client import Upstream, UpstreamError
 from nsqadmin.upstream.discovery import (
     Announced,

@@ -8,7 +8,8 @@ import pytest
 
 from nsqadmin.cluster.merge import Directory, Merger, drain_time, merged_latency, version_key
 from nsqadmin.cluster.model import Latency, Paused, Percentile, Rates
-from nsqadmin.cluster.node_stats import NodeAnswer, NotUnderstood, read_stats
+from nsqadmin.cluster.node_stats import NodeAnswer, read_stats
+from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.upstream.discovery import Announced, merged_nodes, producers_in, read_info
 from nsqadmin.upstream.slices import at_once
 

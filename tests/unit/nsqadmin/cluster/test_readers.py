@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from nsqadmin.cluster.model import ReaderNode, Untold
-from nsqadmin.cluster.node_stats import NotUnderstood
 from nsqadmin.cluster.readers import (
     Danger,
     NodeReaders,
@@ -21,6 +20,7 @@ from nsqadmin.cluster.readers import (
     read_readers,
     worst,
 )
+from nsqadmin.cluster.sane import NotUnderstood
 
 NOW = 1_700_000_000.0
 SECOND = 1_000_000_000

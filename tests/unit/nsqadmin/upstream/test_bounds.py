@@ -9,7 +9,8 @@ import pytest
 
 from bench.admin_nodes import Nsqd
 from nsqadmin.cluster.model import Health, Lookupd, Node, Snapshot
-from nsqadmin.cluster.node_stats import NotUnderstood, read_stats
+from nsqadmin.cluster.node_stats import read_stats
+from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
 from nsqadmin.options import Options
 from nsqadmin.upstream import sliced_json

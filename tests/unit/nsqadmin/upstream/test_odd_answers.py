@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nsqadmin.cluster.merge import Directory, Merger, totals_of
-from nsqadmin.cluster.node_stats import NotUnderstood, read_stats
+from nsqadmin.cluster.node_stats import read_stats
+from nsqadmin.cluster.sane import NotUnderstood
 from nsqadmin.compat.documents import channel_document, counter_document, node_document, topic_document
 from nsqadmin.pages import numbers
 from nsqadmin.upstream.discovery import Announced, info_in, producers_in, topics_in

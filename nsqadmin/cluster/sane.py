@@ -1,0 +1,46 @@
+"""What is refused of an answer before it comes into the merged picture: there, one odd number would fail all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+Json = Mapping[str, Any]
+
+MOST_CLIENTS: Final = 100_000  # of one node's answer; also the bound on producers and their counts
+LONGEST_NAME: Final = 4096  # characters; NSQ allows 64
+_MOST: Final = 1 << 64  # every count is below this
+_END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
+
+
+class NotUnderstood(ValueError):
+    """The answer is not one that a node gives."""
+
+
+class TooMuch(NotUnderstood):
+    """The answer has more topics, channels, clients or producers than we take from one node."""
+
+
+def check_count(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise TooMuch(f"its answer has more than {most:,} {what}")
+
+
+def text(value: Any) -> str:
+    return str(value or "")[:LONGEST_NAME]
+
+
+def check_numbers(*counts: float) -> None:
+    """Raise TypeError or ValueError for what is not a sane number.
+
+    Here such a number fails one node's answer; in the merged picture it would fail all nodes.
+    """
+    if not max(map(abs, counts)) < _MOST:
+        raise ValueError("a number is too high")
+
+
+def moment(value: Any) -> float:
+    """Return the value as seconds since 1970, or 0 if it is not a time."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
+        return float(value)
+    return 0.0
