@@ -20,6 +20,7 @@ from nsqadmin.cluster.model import (
 )
 
 if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Counts
     from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 
 _STANDSTILL: Final = 0.01  # messages a second; a channel that shrinks more slowly gets no drain time
@@ -113,6 +114,7 @@ class Merger:
             message_bytes=sum(row.message_bytes for row in rows),
             paused=_paused([row.paused for row in rows]),
             latency=merged_latency([row.latency for row in rows]),
+            policy_counts=_added_up(row.policy_counts for row in rows),
             rates=summed_rates([part.rates for part in parts]),
             lookupds=registered.lookupds,
             registered_channels=registered.channels if not rows else (),
@@ -140,6 +142,8 @@ class Merger:
             deferred_count=deferred,
             message_count=sum(row.message_count for row in rows),
             requeue_count=sum(row.requeue_count for row in rows),
+            buried_count=sum(row.buried_count for row in rows),
+            policy_counts=_added_up(row.policy_counts for row in rows),
             timeout_count=sum(row.timeout_count for row in rows),
             client_count=sum(row.client_count for row in rows),
             paused=_paused([row.paused for row in rows]),
@@ -160,6 +164,14 @@ def _paused(states: Sequence[bool]) -> Paused:
     if not any(states):
         return Paused.NO
     return Paused.YES if all(states) else Paused.PARTLY
+
+
+def _added_up(parts: Iterable[Counts]) -> Counts:
+    total: dict[str, int] = {}
+    for counts in parts:
+        for cause, count in counts:
+            total[cause] = total.get(cause, 0) + count
+    return tuple(sorted(total.items()))
 
 
 def drain_time(depth: int, rates: Rates) -> float | None:
@@ -240,6 +252,7 @@ def totals_of(topics: Iterable[Topic]) -> Totals:
         depth=sum(topic.depth for topic in topics) + sum(channel.depth for channel in channels),
         in_flight_count=sum(channel.in_flight_count for channel in channels),
         deferred_count=sum(channel.deferred_count for channel in channels),
+        buried_count=sum(channel.buried_count for channel in channels),
         rates=Rates(
             incoming=_summed(topic.rates.incoming for topic in topics),
             finished=_summed(channel.rates.finished for channel in channels),

@@ -26,7 +26,14 @@ from typing import Final
 
 from common.wire.names import is_ephemeral
 
+Counts = tuple[tuple[str, int], ...]  # by cause
+
 TAIL_PREFIX: Final = "nsqadmin_tail_"  # of the names of nsqadmin's own channels, through which viewers tail a topic
+
+
+def dropped_among(counts: Counts) -> int:
+    """Return how many messages the policy has dropped. nsqd ends each such cause with the same word."""
+    return sum(count for cause, count in counts if cause.endswith(", dropped"))
 
 
 class Health(StrEnum):
@@ -122,6 +129,8 @@ class Node:
     not_read: str = ""  # why its answer could not be used, although it answers
     token_withheld: str = ""  # why the token is not sent to it; empty if the token is sent, or there is none
     own_health: str = ""  # what it reports about itself: "OK", or what is wrong
+    policy_digest: str = ""  # of its policy file; empty: it has none, or does not tell
+    policy_error: str = ""  # why it still goes by an earlier policy file
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
     start_time: float | None = None
     memory: Memory | None = None
@@ -256,6 +265,9 @@ class ChannelNode:
     paused: bool = False
     latency: Latency | None = None
     oldest_at: float | None = None  # when its oldest waiting message was published, if the node tells it (ours does)
+    buried_count: int = 0
+    paused_why: str = ""  # if it has paused itself
+    policy_counts: Counts = ()
     clients: tuple[Client, ...] | None = None  # None: not asked for in this sweep
 
     @property
@@ -285,6 +297,8 @@ class Channel:
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
+    buried_count: int = 0
+    policy_counts: Counts = ()
     ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
     # Lag as time: how long the oldest message has waited. Our nsqd tells it, for others it is estimated from samples.
     oldest_age: float | None = None
@@ -333,6 +347,7 @@ class TopicNode:
     paused: bool = False
     tombstoned: bool = False
     latency: Latency | None = None
+    policy_counts: Counts = ()  # of what no channel had
     has_log: bool = False  # this node keeps the topic's history, and it can be read
 
     @property
@@ -417,6 +432,7 @@ class Topic:
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
+    policy_counts: Counts = ()  # of what no channel had
     lookupds: tuple[str, ...] = ()  # the nsqlookupds that know its name
     registered_channels: tuple[str, ...] = ()  # channels that an nsqlookupd lists; asked for inactive topics only
     readers: tuple[Reader, ...] | None = None  # asked for only while a viewer looks at the topic; None: not asked for
@@ -519,6 +535,7 @@ class Totals:
     depth: int = 0  # messages that wait in topics and in channels
     in_flight_count: int = 0
     deferred_count: int = 0
+    buried_count: int = 0
     rates: Rates = UNKNOWN_RATES
 
 

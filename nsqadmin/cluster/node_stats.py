@@ -15,12 +15,14 @@ from nsqadmin.cluster.connections import ClientKey, read_clients, read_producers
 from nsqadmin.cluster.model import (
     UNKNOWN_RATES,
     ChannelNode,
+    Counts,
     Latency,
     Memory,
     Percentile,
     Producer,
     Rates,
     TopicNode,
+    dropped_among,
 )
 from nsqadmin.cluster.pace import Pace, pace_after
 from nsqadmin.cluster.sane import (
@@ -42,6 +44,7 @@ _LEAST_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their ti
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_PERCENTILES: Final = 100
+_MOST_CAUSES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
@@ -85,6 +88,8 @@ class NodeAnswer:
     has_clients: bool  # clients and producers were asked for
     version: str = ""
     own_health: str = ""
+    policy_digest: str = ""
+    policy_error: str = ""
     draining: bool = False
     start_time: float | None = None
     memory: Memory | None = None
@@ -194,6 +199,8 @@ def stats_in_slices(
         has_clients=has_clients,
         version=text(document.get("version")),
         own_health=text(document.get("health")),
+        policy_digest=text(document.get("policy_digest")),
+        policy_error=text(document.get("policy_error")),
         draining=document.get("draining") is True,
         start_time=start_time,
         memory=memory,
@@ -230,6 +237,7 @@ class _TopicReader:
             message_bytes=raw.get("message_bytes") or 0,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
+            policy_counts=_counts(raw.get("policy_counts")),
             has_log=self.has_history,
         )
         check_numbers(
@@ -275,6 +283,9 @@ class _TopicReader:
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
             oldest_at=_oldest(raw.get("oldest_timestamp"), self.skew),
+            buried_count=raw.get("buried_count") or 0,
+            paused_why=text(raw.get("paused_why")),
+            policy_counts=_counts(raw.get("policy_counts")),
             clients=clients,
         )
         check_numbers(
@@ -289,6 +300,7 @@ class _TopicReader:
             row.zone_local_count,
             row.region_local_count,
             row.global_count,
+            row.buried_count,
         )
         failures = failures_of(row)
         pace = before.failures if before is not None else None
@@ -356,9 +368,11 @@ def _channel_rates(
     requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
     if incoming < 0 or requeued < 0 or timed_out < 0:
         return UNKNOWN_RATES
-    # Finished are the messages that came in and are not there any more; emptying a channel looks like finishing. nsqd
-    # may count a message that moves meanwhile twice or not at all, so the difference may fall a little below zero.
-    finished = max(incoming + _held(before) - _held(now), 0)
+    # Finished are the messages that came in, are not there any more, and were not dropped by a rule; emptying a channel
+    # or discarding what is buried looks like finishing. nsqd may count a message that moves meanwhile twice or not at
+    # all, so the difference may fall a little below zero.
+    dropped = max(dropped_among(now.policy_counts) - dropped_among(before.policy_counts), 0)
+    finished = max(incoming + _held(before) - _held(now) - dropped, 0)
     if not (incoming or finished or requeued or timed_out or (failed and failed[0])):
         return _STILL
     return Rates(
@@ -376,10 +390,18 @@ def failures_of(row: ChannelNode) -> tuple[int]:
 
 
 def _held(row: ChannelNode) -> int:
-    return row.depth + row.in_flight_count + row.deferred_count
+    return row.depth + row.in_flight_count + row.deferred_count + row.buried_count
 
 
 # Small parts
+
+
+def _counts(raw: Any) -> Counts:
+    if not raw:
+        return ()
+    check_count(len(raw), _MOST_CAUSES, "causes")
+    check_numbers(0, *raw.values())
+    return tuple(sorted((text(cause), count) for cause, count in raw.items()))
 
 
 def read_latency(raw: Any) -> Latency | None:

@@ -58,6 +58,8 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
     return replace(
         node,
         own_health=answer.own_health,
+        policy_digest=answer.policy_digest,
+        policy_error=answer.policy_error,
         draining=answer.draining,
         start_time=answer.start_time,
         memory=answer.memory,

@@ -116,13 +116,14 @@ class Bounded(Feed):
         if not drops(self.rules) or not (beyond := excess(self.rules, self._held())):
             return
         end = min(self.passed() + beyond, self._written_tail)
-        dropped = sum(channel.drop_before(end) for channel in self.channels.values() if channel.kept is None)
+        for channel in self.channels.values():
+            if channel.kept is None:
+                channel.drop_before(end)
         if (before := self.handed_over) < end:  # nobody got these yet
-            dropped += end - before
+            self._count("overflow, dropped", end - before)
             self._pass_over(end)
             for channel in self.channels.values():
                 channel.pass_over(before, end)
-        self._count("overflow, dropped", dropped)
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing was published since some look before, nobody consumes, and there is no message."""

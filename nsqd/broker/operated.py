@@ -105,20 +105,21 @@ class Operated(Places):
             return
         self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
 
-    def drop_oldest(self, count: int) -> int:
-        """Finish so many messages that wait now: retries first, then what is next. Return how many there were."""
+    def drop_oldest(self, count: int) -> None:
+        """Finish so many messages that wait now, because of a bound: retries first, then what is next."""
         dropped = 0
         while dropped < count and self.retries:
             first, stop, _ = self.retries.pop_run(count - dropped, self.topic.handed_over)
             self._finished.append((first, stop))
             dropped += stop - first
-        return dropped + self._drop_next(count - dropped, self.topic.handed_over)
+        self._count("overflow, dropped", dropped)
+        self._drop_next(count - dropped, self.topic.handed_over)
 
-    def drop_before(self, end: int) -> int:
-        """Finish what is next before this sequence. Return how many messages there were."""
-        return self._drop_next(end, min(end, self.topic.handed_over))
+    def drop_before(self, end: int) -> None:
+        """Finish what is next before this sequence, because of a bound of the topic."""
+        self._drop_next(end, min(end, self.topic.handed_over))
 
-    def _drop_next(self, count: int, end: int) -> int:
+    def _drop_next(self, count: int, end: int) -> None:
         dropped = 0
         while dropped < count and (cursor := self._advance_over_gaps()) < end:
             stop = min(cursor + count - dropped, end)
@@ -127,9 +128,9 @@ class Operated(Places):
             self._finished.append((cursor, stop))
             self.cursor = stop
             dropped += stop - cursor
+        self._count("overflow, dropped", dropped)
         self._batch = None
         self._work.changed[self] = None
-        return dropped
 
     # Going back
 

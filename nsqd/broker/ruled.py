@@ -70,9 +70,10 @@ class Ruled(Operated):
         self.cursor = stop
         if self.rules.ttl_buries and self.kept is None:
             self._bury(places_in(batch, cursor, stop, 0), Note(f"waited for more than {_text_of(ttl)} (ttl)", ""))
+            self._count("ttl, buried", stop - cursor)
         else:
             self._finish_unseen(cursor, stop)
-        self._count("ttl", stop - cursor)
+            self._count("ttl, dropped", stop - cursor)
         return True
 
     def _pass_old_segments(self, older: int) -> bool:
@@ -87,7 +88,7 @@ class Ruled(Operated):
             low = min(low, end)
             if start < low:
                 self._finish_unseen(start, low)
-                self._count("ttl", low - start)
+                self._count("ttl, dropped", low - start)
             start = max(start, high)
             if start >= end:
                 break
@@ -111,7 +112,7 @@ class Ruled(Operated):
                 if beyond > _BURIED_AT_ONCE:
                     self._come_back(self._work.now)
             else:
-                self._count("overflow, dropped", self.drop_oldest(beyond))
+                self.drop_oldest(beyond)
         beyond = self._beyond(self.tried)
         self._count("overflow, dry run", beyond - self._tried_beyond)
         self._tried_beyond = beyond
@@ -156,7 +157,7 @@ class Ruled(Operated):
     def _bury(self, places: Sequence[tuple[int, int, int]], note: Note) -> None:
         super()._bury(places, note)
         if self.kept is not None:
-            self._count("dropped in memory", len(places))
+            self._count("not on disk, dropped", len(places))
             return
         now, count = self._work.now, len(self.burials.buried)
         self._count("buried", len(places) if not note.who else 0)

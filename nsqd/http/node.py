@@ -145,10 +145,15 @@ class NodeEndpoints:
             stats = stats_json(snapshot, memory, version=NSQ_VERSION)
             if self._broker.refusal is not None:
                 stats["draining"] = True
-            if self._policy_error and not request.is_limited:
-                stats["policy_error"] = self._policy_error
+            if self._policy is not None and not request.is_limited:
+                stats |= _described(self._policy)
             return json(stats)
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
+
+
+def _described(policy: PolicyFile) -> dict[str, str]:
+    """Tell what nodes have to have in common, and what is wrong."""
+    return {"policy_digest": policy.content.digest} | ({"policy_error": policy.error} if policy.error else {})
 
 
 def _stay(text: str) -> float:

@@ -36,6 +36,24 @@ def test_rates_are_counted_between_two_answers() -> None:
     assert second.topics["t"].rates.incoming == 5.0
 
 
+@pytest.mark.parametrize("gone", [
+    {"buried_count": 10},
+    {"policy_counts": {"ttl, dropped": 10}},
+    {"policy_counts": {"overflow, dropped": 4, "not on disk, dropped": 6}},
+])  # fmt: skip
+def test_what_is_buried_or_dropped_was_not_finished(gone: dict[str, Any]) -> None:
+    first = read(stats(message_count=100, depth=10))
+    second = read(stats(message_count=100, **gone), at=10.0, before=first)
+    assert second.topics["t"].channels["c"].rates.finished == 0.0
+
+
+def test_what_a_rule_would_drop_or_has_buried_is_not_taken_off_twice() -> None:
+    first = read(stats(message_count=100, depth=20))
+    counts = {"ttl, buried": 10, "overflow, dry run": 10}
+    second = read(stats(message_count=100, buried_count=10, policy_counts=counts), at=10.0, before=first)
+    assert second.topics["t"].channels["c"].rates.finished == 1.0
+
+
 def test_the_first_answer_has_no_rates() -> None:
     assert read(stats(message_count=100)).topics["t"].channels["c"].rates.incoming is None
 

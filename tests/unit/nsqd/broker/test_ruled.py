@@ -44,7 +44,7 @@ def test_a_message_that_waited_too_long_is_passed_over_and_counted() -> None:
     node.pass_time(3_601)
     publish(node, b"new")
     assert comes(node) == [b"new"]
-    assert channel_of(node).policy_counts == {"ttl": 2}
+    assert channel_of(node).policy_counts == {"ttl, dropped": 2}
     node.broker.record_progress()
     node.store.write_journal(force=True)
     node.crash()
@@ -108,7 +108,7 @@ def test_segments_with_deferred_messages_are_passed_without_them() -> None:
     node.store.logs["t"].evict()
     node.pass_time(200)
     assert comes(node) == [b"late"]
-    assert channel_of(node).policy_counts == {"ttl": 2}
+    assert channel_of(node).policy_counts == {"ttl, dropped": 2}
 
 
 def test_what_was_delivered_once_does_not_expire() -> None:

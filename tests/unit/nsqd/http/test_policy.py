@@ -59,6 +59,7 @@ def test_bad_names(nsqd: Nsqd, query: str, error: str) -> None:
     assert (answer.status, answer.body) == (400, code(error))
 
 
-def test_a_valid_file_is_noticed_nowhere_else(with_file: Nsqd) -> None:
-    assert "policy_error" not in told(with_file, "/stats?format=json")
+def test_stats_tell_which_file_holds_and_no_error(with_file: Nsqd) -> None:
+    assert "policy_error" not in (stats := told(with_file, "/stats?format=json"))
+    assert stats["policy_digest"] == told(with_file, "/config/policy")["digest"]
     assert b"\nnsqd_policy_file_valid 1\n" in with_file.get("/metrics").body
