@@ -91,7 +91,9 @@ class _RangeReading:
             except Unreachable as failure:
                 self._pause(failure, PATIENCE, moved=self._look_elsewhere())
             except BadHistory as bad:
-                raise NsqError(f"{self._address} answers something that is not lane {self._range.lane}: {bad}") from bad
+                raise NsqError(
+                    f"{self._address} sends something of lane {self._range.lane} that cannot be read here: {bad}"
+                ) from bad
         yield from self._collected()
 
     def _events(self, end: int) -> Iterator[Event]:

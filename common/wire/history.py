@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
-from common.wire.log_record import Header, decode_header, decode_payload, find_header, message_offsets
+from common.wire.log_record import Header, UnknownFlags, decode_header, decode_payload, find_header, message_offsets
 
 MSGPACK: Final = "application/msgpack"
 NDJSON: Final = "application/x-ndjson"
@@ -27,6 +27,7 @@ NDJSON: Final = "application/x-ndjson"
 DAMAGED: Final = "damaged"  # the reasons of gaps
 MISSING: Final = "missing"
 REFUSED: Final = "refused"  # the disk fails to read them at the moment
+NEWER: Final = "newer"  # a later version wrote them, in a form that this one does not know
 
 _RECORDS: Final = b"\x92\xa7records\xc6"  # then the length in four bytes, and the records
 _u8: Final = Struct(">B")
@@ -92,7 +93,7 @@ FindOffsets = Callable[[bytes, int], Sequence[int] | None]
 
 
 class BadHistory(Exception):
-    """This is no answer of /topic/read, or one of a later, incompatible version."""
+    """This is no answer of /topic/read, or one that only a later version can read."""
 
 
 # The sending end
@@ -148,6 +149,10 @@ class HistoryReader:
         """Return the next event, or None if more bytes are needed or nothing follows. Raise BadHistory."""
         while True:
             event = next(self._events, None)
+            if isinstance(event, Gap) and event.reason == NEWER:  # not a gap: the messages are there
+                raise BadHistory(
+                    f"messages {event.first} to {event.end - 1} have a form that only a later version can read"
+                )
             if event is not None:
                 return event
             array = self._next_array()
@@ -250,7 +255,13 @@ class RecordCutter:
                     return  # the next records, gap or end tells how far the damage reaches
                 position, header = found
                 yield from self._missing(header.base_sequence, DAMAGED)
-            batch = self._batch(header, data, position)
+            try:
+                batch = self._batch(header, data, position)
+            except UnknownFlags:
+                yield from self._missing(header.base_sequence, DAMAGED)
+                yield from self._missing(header.end_sequence, NEWER)
+                position += header.size
+                continue
             if batch is not None:
                 self._next = max(self._next, batch.end)
                 if batch.first < batch.end:
@@ -278,7 +289,7 @@ class RecordCutter:
     def _next_sound(self, data: bytes, position: int) -> tuple[int, Header] | None:
         while (found := find_header(data, position, not_before=self._next)) is not None:
             position, header = found
-            if decode_payload(header, data, position) is not None:  # otherwise the header may be part of a message
+            if _is_sound(header, data, position):  # otherwise the header may be part of a message
                 return found
             position += 1
         return None
@@ -298,3 +309,10 @@ class RecordCutter:
             payload,
             offsets,
         )
+
+
+def _is_sound(header: Header, data: bytes, position: int) -> bool:
+    try:
+        return decode_payload(header, data, position) is not None
+    except UnknownFlags:
+        return True

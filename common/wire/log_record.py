@@ -9,12 +9,14 @@
     timestamp  8   nanoseconds
     delay      8   milliseconds; 0: not deferred
     count      4   messages
-    flags      2   none yet
+    flags      2   how key and payload are to be read; no flag has a meaning yet
     key length 2   of the idempotence key, which precedes the payload
     key, payload   the payload is the batch's own: (size:4, body) * count
 
-All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A later version
-of the format changes the magic's last byte; a reader that does not know it treats the record as damaged and keeps it.
+All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A flag never
+changes the header, the length, the checksums or the count, so whoever only goes from record to record need not know
+it. Whoever needs the messages refuses a record with an unknown flag: it is sound, and a later version can read it
+(docs/decisions/0015-messages-that-carry-more.md).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from google_crc32c import value as crc32c
 
 MAGIC: Final = b"\xf1NS\x01"
 HEADER_SIZE: Final = 56
+KNOWN_FLAGS: Final = 0
 
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 _unpack_link: Final = Struct(">4s4xI4xQ24xI4x").unpack_from
@@ -54,6 +57,22 @@ class Header(NamedTuple):
     def end_sequence(self) -> int:
         return self.base_sequence + self.count
 
+    @property
+    def unknown_flags(self) -> int:
+        return self.flags & ~KNOWN_FLAGS
+
+
+class UnknownFlags(Exception):
+    """The record is sound, but only a later version knows how its messages are to be read."""
+
+    def __init__(self, header: Header) -> None:
+        super().__init__(
+            f"a later version wrote messages {header.base_sequence} to {header.end_sequence - 1}, "
+            f"and only such a version can read them (flags {header.unknown_flags:#x})"
+        )
+        self.first = header.base_sequence
+        self.end = header.end_sequence
+
 
 def decode_header(buffer: bytes, position: int) -> Header | None:
     """Return the header at `position`, or None if there is no valid one."""
@@ -67,11 +86,16 @@ def decode_header(buffer: bytes, position: int) -> Header | None:
 
 
 def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None:
-    """Return the payload of the record that lies wholly in `buffer` at `position`, or None if its checksum is wrong."""
+    """Return the payload of the record that lies wholly in `buffer` at `position`, or None if its checksum is wrong.
+
+    Raises UnknownFlags.
+    """
     start = position + HEADER_SIZE
     payload = buffer[start : start + header.payload_length]
     if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
         return None
+    if header.flags & ~KNOWN_FLAGS:
+        raise UnknownFlags(header)
     return payload[header.key_length :] if header.key_length else payload
 
 

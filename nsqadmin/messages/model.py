@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from common.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 from nsqadmin.cluster.recording import to_json
 
 
@@ -25,14 +26,27 @@ class Message:
     is_masked: bool = False  # something in the body was replaced
 
 
+_WHY: Final = {
+    DAMAGED: "cannot be read any more: they are damaged",
+    MISSING: "cannot be read any more: their file is missing",
+    REFUSED: "cannot be read now: the disk refuses",
+    NEWER: "wait for a later version of nsqd, which wrote them",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """A range of messages, [first, end), that cannot be read any more."""
+    """A range of messages, [first, end), that cannot be read, or not now."""
 
     node: str
     first: int
     end: int
     reason: str
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        return _WHY.get(self.reason, f"cannot be read: {self.reason}" if self.reason else "cannot be read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

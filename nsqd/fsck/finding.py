@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -47,3 +47,17 @@ class Finding:
             "end": self.end,
             "repaired": repaired,
         }
+
+
+def joined(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield one finding for each stretch of a file: neighbours with the same text are one."""
+    last: Finding | None = None
+    for finding in findings:
+        if last is not None and (last.text, last.file, last.end) == (finding.text, finding.file, finding.first):
+            last = replace(last, end=finding.end)
+            continue
+        if last is not None:
+            yield last
+        last = finding
+    if last is not None:
+        yield last

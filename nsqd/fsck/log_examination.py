@@ -9,7 +9,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.wire.log_record import HEADER_SIZE, decode_header
-from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.finding import Finding, Severity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.log.carry.carried import CarriedFile, number_of_name, scan_carried
@@ -18,6 +18,7 @@ from nsqd.log.reading.refusals import ReadRefused, Salvage
 from nsqd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    Block,
     Hole,
     Index,
     ReadAt,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from nsqd.log.journal.own_changes import Checkpoint, RecoveredChanges
 
 _entry: Final = Struct(">QQ")
+_NEWER: Final = "a later version wrote this, and only such a version can read it"
 
 
 class LogExamination:
@@ -65,6 +67,7 @@ class LogExamination:
         self._checkpoint = told.checkpoints.get(topic)
         self._new_id = new_id
         self._progress = progress
+        self._newer: list[Finding] = []  # what a later version wrote
 
     def run(self, moved: set[str]) -> Iterator[Finding]:
         """Yield what is found in the log.
@@ -106,6 +109,7 @@ class LogExamination:
             text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
             yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_carried(names)
+        yield from joined(self._newer)
         yield from self._leftovers(names, segments)
 
     def _unless_refused(self, file: str, examination: Iterator[Finding]) -> Iterator[Finding]:
@@ -196,10 +200,17 @@ class LogExamination:
     ) -> Walk:
         walk = Walk(read, offset=offset, sequence=sequence, end=end, verify=True, next_base=next_base)
         at = offset
-        for _ in walk.blocks(with_headers=False):
+        for block in walk.blocks():
+            self._note_newer(segment.path.name, block)
             self._progress(walk.offset - at)
             at = walk.offset
         return walk
+
+    def _note_newer(self, file: str, block: Block) -> None:
+        for position, header in block.headers:
+            if header.unknown_flags:
+                first, end = header.base_sequence, header.end_sequence
+                self._newer.append(self._finding(Severity.WARNING, _NEWER, file, block.offset + position, first, end))
 
     def _holes(self, segment: Segment, walk: Walk, read: Salvage) -> Iterator[Finding]:
         for hole in walk.holes:
@@ -223,9 +234,19 @@ class LogExamination:
             found, holes = scanned
             self._progress(found.size)
             self.carried.append(found)
+            self._look_for_newer(found)
             for hole in holes:
                 text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
                 yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
+
+    def _look_for_newer(self, file: CarriedFile) -> None:
+        with opened_to_salvage(self._files, file.path) as read:
+            for place in range(len(file)):
+                offset, _ = file.extent(place)
+                header = decode_header(read(offset, HEADER_SIZE), 0)
+                if header is not None and header.unknown_flags:
+                    first, end = header.base_sequence, header.end_sequence
+                    self._newer.append(self._finding(Severity.WARNING, _NEWER, file.path.name, offset, first, end))
 
     def has(self, sequence: int) -> bool:
         """Return whether the message of this sequence should be in a segment or a side file."""

@@ -15,6 +15,7 @@ from common.wire.log_record import (
     HEADER_SIZE,
     MAGIC,
     Header,
+    UnknownFlags,
     decode_header,
     decode_payload,
     find_header,
@@ -29,6 +30,7 @@ __all__ = [
     "Header",
     "Scan",
     "Stop",
+    "UnknownFlags",
     "decode_batch",
     "decode_header",
     "encode",
@@ -71,7 +73,10 @@ def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
 
 
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
-    """Return the batch whose whole record is in `buffer` at `position`; None: its checksum or layout is wrong."""
+    """Return the batch whose whole record is in `buffer` at `position`; None: its checksum or layout is wrong.
+
+    Raises UnknownFlags.
+    """
     payload = decode_payload(header, buffer, position)
     if payload is None:
         return None

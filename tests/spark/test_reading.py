@@ -21,6 +21,7 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.rows import ALL_COLUMNS
 from pyspark_nsq.worker import freeze_imports
+from tests.support.later_version import write_later
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
@@ -115,6 +116,19 @@ def test_and_when_loss_is_allowed_it_is_a_gap_after_that(nsqd: Nsqd, other: Nsqd
     batches = read_ranges((Range(head.lane, address(other), 3, 10),), options, SCHEMA)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert rows == [{"sequence": 3, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_what_a_later_version_wrote_fails_the_task_even_if_loss_is_allowed(tmp_path: Path, loss: str) -> None:
+    with Nsqd(tmp_path, KEPT) as nsqd:
+        for _ in range(3):
+            publish(nsqd, "orders", numbered(2))
+    (segment,) = tmp_path.glob("topics/*/*.log")
+    write_later(segment, 2)
+    with Nsqd(tmp_path, KEPT) as nsqd:
+        options, head = planned(nsqd, failOnDataLoss=loss)
+        with pytest.raises(NsqError, match="messages 2 to 3 have a form that only a later version can read"):
+            list(read_ranges((Range(head.lane, head.address, 0, head.next),), options, SCHEMA))
 
 
 def test_the_ranges_of_one_task_do_not_wait_one_after_the_other(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.reading.cold import NO_CACHED_READS, is_missing, keep_aside
-from nsqd.log.reading.refusals import ReadRefused, Refusals, is_refusal, opened_to_read
-from nsqd.log.record import Header, decode_batch, decode_header, find_header, walk_record
+from nsqd.log.reading.refusals import ReadRefused, Refusals, is_refusal, opened_to_read, refused_to_read
+from nsqd.log.record import Header, UnknownFlags, decode_batch, decode_header, find_header, walk_record
 from nsqd.log.segment import BLOCK_SIZE, Hole, ReadAt
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
     position = 1
     while (candidate := find_header(data, position, not_before=sequence)) is not None:
         position, header = candidate
-        if decode_batch(header, data, position) is not None:
+        if walk_record(data, position, not_before=sequence) is not None:
             return Hole(sequence, header.base_sequence, offset, offset + position)
         position += 1
     return Hole(sequence, sequence, offset, offset + len(data))
@@ -168,7 +168,14 @@ class CarriedLoad:
             elif is_missing(files, self.segment.path, error):
                 self.holes.append(Hole(self.sequence, self.end, 0, 0))
             return
-        if _decode(self.data, 0) is None:
+        try:
+            batch = _decode(self.data, 0)
+        except UnknownFlags as unknown:
+            self.error = refused_to_read(unknown, self.segment.path)
+            if self._bypasses:
+                self.bypassed = self.sequence, self.end
+            return
+        if batch is None:
             self.holes.append(Hole(self.sequence, self.end, self.offset, self.offset + self._size))
             aside = keep_aside(files, self.segment.path, "damaged", self.offset, self.offset + self._size)
             if aside is not None:
@@ -185,6 +192,14 @@ class CarriedLoad:
 def _decode(data: bytes, position: int) -> Batch | None:
     header = decode_header(data, position)
     return decode_batch(header, data, position) if header is not None else None
+
+
+def _decode_known(data: bytes, position: int) -> Batch | None:
+    """Decode a record; None also if a later version wrote it. The thread will learn of that again, and report it."""
+    try:
+        return _decode(data, position)
+    except UnknownFlags:
+        return None
 
 
 class Carried:
@@ -277,7 +292,7 @@ class Carried:
         for (number, start), data in self._blocks.items():
             if number == file.number and start <= offset < start + len(data):
                 self._used = True
-                batch = _decode(data, offset - start)
+                batch = _decode_known(data, offset - start)
                 if batch is not None:
                     return batch
         return None
@@ -295,7 +310,7 @@ class Carried:
                 host.reads_cache = False
             return None
         self._hold()
-        return _decode(data, 0)
+        return _decode_known(data, 0)
 
     def _hold(self) -> None:
         """Tell the host that blocks or descriptors are held here, to be released when nobody reads any more."""

@@ -27,8 +27,8 @@ from nsqd.broker.batch import Batch
 from nsqd.log.carry.carried import CarriedFile
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading.cold import Load, Start
-from nsqd.log.reading.refusals import ReadRefused, opened_to_read
-from nsqd.log.record import decode_batch, decode_header, encode
+from nsqd.log.reading.refusals import ReadRefused, opened_to_read, refused_to_read
+from nsqd.log.record import UnknownFlags, decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 
 MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
@@ -230,7 +230,10 @@ class CarryJob:
                 file = self._old[number][0]
                 data = reads[number](*file.extent(place))
                 header = decode_header(data, 0)
-                batch = decode_batch(header, data, 0) if header is not None else None
+                try:
+                    batch = decode_batch(header, data, 0) if header is not None else None
+                except UnknownFlags as unknown:
+                    raise refused_to_read(unknown, file.path) from unknown
                 if batch is None:
                     damaged.add(number)
                 else:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.files import close_quietly, remove_file
-from nsqd.log.reading.refusals import Salvage, is_refusal, opened_to_read
-from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
+from nsqd.log.reading.refusals import Salvage, is_refusal, opened_to_read, refused_to_read
+from nsqd.log.record import HEADER_SIZE, Header, Stop, UnknownFlags, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
     Hole,
@@ -63,12 +63,17 @@ class ColdBlock:
     __slots__ = ("_bases", "_batches", "end", "end_offset", "first", "segment_base", "size")
 
     def __init__(self, segment_base: int, offset: int, data: bytes, headers: list[tuple[int, Header]]) -> None:
-        """Decode the batches up to the first damaged one. Raises Damaged if the first one is damaged."""
+        """Decode the batches up to the first that cannot be read. If that is the first, raise Damaged or UnknownFlags."""
         self._batches: list[Batch] = []
         self.segment_base = segment_base
         self.size = 0
         for position, header in headers:
-            batch = decode_batch(header, data, position)
+            try:
+                batch = decode_batch(header, data, position)
+            except UnknownFlags:
+                if not self._batches:
+                    raise
+                break
             if batch is None:
                 if not self._batches:
                     raise Damaged(offset + position, header.base_sequence)
@@ -126,7 +131,8 @@ class ColdBlocks:
 def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence: int) -> ColdBlock:
     """Return the block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's size.
 
-    Raises Damaged where the walk cannot go on, and BlockingIOError if `read` gave less than it was asked for.
+    Raises Damaged where the walk cannot go on, UnknownFlags if it holds a record of a later version, and BlockingIOError
+    if `read` gave less than it was asked for.
     """
     offset, at = start.offset, start.sequence
     size = READ_SIZE
@@ -211,6 +217,10 @@ class Load:
                 self._read(files, read)
         except OSError as error:
             self._give_up(files, error)
+        except UnknownFlags as unknown:
+            self.error = refused_to_read(unknown, self.segment.path)
+            if self._salvages:
+                self.bypassed = (unknown.first, unknown.end)
         for hole in self.holes:  # including those found before an error
             if (aside := keep_aside(files, self.segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)

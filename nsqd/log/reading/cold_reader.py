@@ -19,7 +19,7 @@ from nsqd.log.reading.cold import (
 )
 from nsqd.log.reading.read_ahead import ReadAhead, Streams
 from nsqd.log.reading.refusals import Refusals, opened_to_read
-from nsqd.log.record import HEADER_SIZE, Header, decode_header
+from nsqd.log.record import HEADER_SIZE, Header, UnknownFlags, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class ColdReader:
                 return block.batch_at(sequence)
         except Damaged as damage:
             start = Start(damage.sequence, damage.offset)
-        except BlockingIOError:
-            pass
+        except (BlockingIOError, UnknownFlags):
+            pass  # of the second the thread will learn again, and report it
         except OSError as error:  # the thread will meet the same error, and report it
             if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False

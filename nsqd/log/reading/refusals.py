@@ -13,6 +13,8 @@ So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or
 - a channel with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which remembers what it
   could not read. The refused messages stay where they are, and are asked for again every second. Meanwhile the channel
   defers them (`Channel._put_off_new`).
+
+A record that a later version wrote, in a form that this one does not know, is a refusal as well.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from nsqd.log.files import close_quietly
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from common.wire.log_record import UnknownFlags
     from nsqd.log.files import Files
     from nsqd.log.segment import ReadAt
 
@@ -60,6 +63,11 @@ _REFUSALS: Final = frozenset(
 
 class ReadRefused(OSError):
     """The disk refuses to give bytes of the file named by `filename`."""
+
+
+def refused_to_read(unknown: UnknownFlags, path: Path) -> ReadRefused:
+    """Return a refusal for a record that this version cannot read: its messages wait for one that can."""
+    return ReadRefused(errno.EOPNOTSUPP, str(unknown), str(path))
 
 
 def is_refusal(error: OSError) -> bool:

@@ -17,6 +17,7 @@ from common.wire.history import (
     Gap,
     HistoryReader,
     LogRange,
+    RecordCutter,
     StoredBatch,
     encode_end,
     encode_gap,
@@ -26,6 +27,7 @@ from common.wire.history import (
 from common.wire.log_record import HEADER_SIZE, Links, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
+from tests.support.later_version import with_flags
 from tests.unit.nsqd.log.batches import batch_runs, bodies_of, make_batch
 
 RANGE = LogRange("node", "log", 0, 1000)
@@ -41,12 +43,17 @@ def packed(*pieces: bytes) -> bytes:
 
 
 def read(stream: bytes, piece: int = 1 << 20) -> list[Event]:
-    reader = HistoryReader()
     events: list[Event] = []
+    read_into(events, stream, piece)
+    return events
+
+
+def read_into(events: list[Event], stream: bytes, piece: int = 1 << 20) -> None:
+    reader = HistoryReader()
     for start in range(0, len(stream), piece):
         reader.receive(stream[start : start + piece])
-        events += iter(reader.next_event, None)
-    return events
+        while (event := reader.next_event()) is not None:
+            events.append(event)
 
 
 def messages(events: Iterable[Event]) -> dict[int, tuple[int, bytes]]:
@@ -121,6 +128,30 @@ def test_the_end_makes_an_answer_whole() -> None:
 def test_an_invalid_stream_is_refused(stream: bytes) -> None:
     with pytest.raises(BadHistory):
         read(stream)
+
+
+@given(run=batch_runs(), place=st.integers(0, 7), flag=st.integers(0, 15), piece=st.integers(1, 300))
+def test_a_record_of_a_later_version_is_refused_and_no_gap(run: list[Batch], place: int, flag: int, piece: int) -> None:
+    newer = run[min(place, len(run) - 1)]
+    records = [with_flags(record(it), 1 << flag) if it is newer else record(it) for it in run]
+    stream = encode_range(LogRange("n", "l", 0, run[-1].end_sequence)) + packed(*records)
+    refused = f"messages {newer.base_sequence} to {newer.end_sequence - 1} have a form that only a later version can"
+    events: list[Event] = []
+    with pytest.raises(BadHistory, match=refused):
+        read_into(events, stream, piece)
+    assert sorted(messages(events)) == list(range(newer.base_sequence))
+    assert gaps(events) == []
+
+
+@given(run=batch_runs())
+def test_damage_before_a_record_of_a_later_version_is_told_first(run: list[Batch]) -> None:
+    damaged = bytearray(record(make_batch(0, [b"x"])))
+    damaged[-1] ^= 1
+    later = [make_batch(it.base_sequence + 1, bodies_of(it)) for it in run]
+    cutter = RecordCutter(0, later[-1].end_sequence)
+    found = list(cutter.records(bytes(damaged) + b"".join(with_flags(record(it), 4) for it in later)))
+    assert gaps(found)[0] == (0, 1, "damaged")
+    assert gaps(found)[1:] == [(it.base_sequence, it.end_sequence, "newer") for it in later]
 
 
 def test_a_gap_told_by_the_server_is_cut_to_the_range() -> None:

@@ -13,7 +13,9 @@ from nsqd.log.record import (
     INDEX_INTERVAL,
     MAGIC,
     Header,
+    Scan,
     Stop,
+    UnknownFlags,
     decode_batch,
     decode_header,
     encode,
@@ -21,6 +23,7 @@ from nsqd.log.record import (
     message_offsets,
     scan,
 )
+from tests.support.later_version import with_flags
 from tests.unit.nsqd.log.batches import batch_runs, batches, facts, make_batch
 
 
@@ -49,6 +52,17 @@ def test_key_before_the_payload_is_no_part_of_the_batch(batch: Batch, key: bytes
     decoded = decode_batch(header, record, 0)
     assert decoded is not None
     assert facts(decoded) == facts(batch)
+
+
+@given(batches(), st.integers(1, 0xFFFF))
+def test_a_flag_changes_how_messages_are_read_and_nothing_else(batch: Batch, flags: int) -> None:
+    record = with_flags(record_of(batch), flags)
+    header = decode_header(record, 0)
+    assert header is not None
+    assert (header.end_sequence, header.size, header.flags) == (batch.end_sequence, len(record), flags)
+    assert scan(record, 0, batch.base_sequence, verify=True) == Scan(len(record), batch.end_sequence, Stop.END, 0)
+    with pytest.raises(UnknownFlags, match=f"messages {batch.base_sequence} to"):
+        decode_batch(header, record, 0)
 
 
 def test_layout_on_disk() -> None:
