@@ -35,6 +35,7 @@ from common.options import (
 from common.origin import check_hosts
 from common.sizes import parse_size
 from common.startup import StartupError
+from common.wire.extensions import EXTENSIONS, KEYS
 from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
@@ -260,10 +261,13 @@ class Options(BaseOptions):
         kind=TOPIC_RETENTIONS,
     )
     idempotence_window: Nanoseconds = option(
-        0,
-        "how long the `key` of an /mpub is remembered, so that it is not published twice; 0: keys are refused",
+        10 * MINUTE,
+        "how long the key of a publish is remembered, so that it is not published twice; 0: keys are refused",
         kind=DURATION,
         at_least=0,
+    )
+    idempotence_keys: int = option(
+        1_000_000, "how many keys are remembered at most; the oldest are forgotten first", at_least=8
     )
     queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
     queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
@@ -416,6 +420,11 @@ class Options(BaseOptions):
             before = found.get(topic, (0, 0))
             found[topic] = (time or before[0], size or before[1])
         return found
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The extensions of the protocol that clients may have."""
+        return tuple(name for name in EXTENSIONS if name != KEYS or self.idempotence_window)
 
     @property
     def defer_limit(self) -> Nanoseconds:

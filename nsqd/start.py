@@ -53,6 +53,7 @@ def log_settings(options: Options, policy: LogPolicy | None) -> LogSettings:
         retention=Retention(options.retention_time, options.retention_bytes),
         topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         idempotence_window=options.idempotence_window,
+        idempotence_keys=options.idempotence_keys,
         policy=policy,
     )
 
@@ -65,6 +66,7 @@ def broker_settings(options: Options) -> BrokerSettings:
         latency=_latency_of(options),
         prefers_near_consumers=options.prefers_near_consumers,
         idempotence_window=options.idempotence_window,
+        idempotence_keys=options.idempotence_keys,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.wire.extensions import is_valid_key
 from common.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption, NsqError
 
@@ -27,7 +28,6 @@ BODY: Final = "body"
 TOPIC: Final = "topic"
 DEFER: Final = "defer_ms"
 
-LONGEST_KEY: Final = 255  # bytes; nsqd refuses longer keys
 
 _pack_count: Final = Struct(">I").pack
 _SIZE: Final = 4
@@ -57,7 +57,7 @@ def key_of(task: str, number: int, body: bytes) -> str:
     for one with other messages: its messages may be published twice, but none is dropped.
     """
     key = f"{task}/{number}/{blake2b(body, digest_size=8).hexdigest()}"
-    return key if len(key.encode()) <= LONGEST_KEY else blake2b(key.encode(), digest_size=32).hexdigest()
+    return key if is_valid_key(key.encode()) else blake2b(key.encode(), digest_size=32).hexdigest()
 
 
 def check_columns(schema: pa.Schema, *, topic: str) -> None:

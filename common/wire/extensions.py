@@ -9,11 +9,13 @@ import re
 from typing import Final
 
 BURY: Final = "bury"  # BURY, and REQ with FREE
-EXTENSIONS: Final = (BURY,)  # what nsqd grants and nsqclient asks for
+KEYS: Final = "keys"  # a last word of PUB, DPUB and MPUB: a publish that may be repeated
+EXTENSIONS: Final = (KEYS, BURY)  # what nsqd grants and nsqclient asks for
 
 FREE: Final = b"free"  # the word after the delay of a REQ whose attempt does not count
 MOST_OF_REASON: Final = 256  # bytes of the reason of a BURY; a longer one is cut
 
+is_valid_key: Final = re.compile(rb"[!-~]{1,64}").fullmatch
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 

@@ -9,9 +9,11 @@
     timestamp  8   nanoseconds
     delay      8   milliseconds; 0: not deferred
     count      4   messages
-    flags      2   how key and payload are to be read; no flag has a meaning yet
+    flags      2   how key and payload are to be read
     key length 2   of the idempotence key, which precedes the payload
     key, payload   the payload is the batch's own: (size:4, body) * count
+
+    KEYS       2   a flag: the key's place holds a key for each message, (length:1, key) * count; length 0: no key
 
 All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A flag never
 changes the header, the length, the checksums or the count, so whoever only goes from record to record need not know
@@ -30,7 +32,8 @@ from google_crc32c import value as crc32c
 
 MAGIC: Final = b"\xf1NS\x01"
 HEADER_SIZE: Final = 56
-KNOWN_FLAGS: Final = 0
+KEYS: Final = 2
+KNOWN_FLAGS: Final = KEYS
 
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 _unpack_link: Final = Struct(">4s4xI4xQ24xI4x").unpack_from
@@ -97,6 +100,22 @@ def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None
     if header.flags & ~KNOWN_FLAGS:
         raise UnknownFlags(header)
     return payload[header.key_length :] if header.key_length else payload
+
+
+def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
+    """Return the keys of the sound record at `position`. Of a damaged one anything may be returned."""
+    start = position + HEADER_SIZE
+    place = buffer[start : start + header.key_length]
+    if not header.flags & KEYS:
+        return [place] if place else []
+    keys = []
+    at = 0
+    while at < len(place):
+        end = at + 1 + place[at]
+        if end > at + 1:
+            keys.append(place[at + 1 : end])
+        at = end
+    return keys
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:

@@ -63,7 +63,7 @@ class Batch:
     `offsets` has count + 1 entries: where the size prefix of each message starts, and the end of the payload.
     """
 
-    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "key", "offsets", "payload", "timestamp")
+    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "flags", "key", "offsets", "payload", "timestamp")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Batch:
         offsets: Sequence[int],
         delay_ms: int = 0,
         key: bytes = b"",
+        flags: int = 0,
     ) -> None:
         self.base_sequence = base_sequence
         self.base_id = base_id
@@ -81,7 +82,10 @@ class Batch:
         self.payload = payload
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
-        self.key = key  # to recognize a publisher's second try; only new batches have one, it is not read from disk
+        # To recognize a publisher's second try, as it lies in the record, and the record's flags. Only new batches have
+        # them: they are not read from disk.
+        self.key = key
+        self.flags = flags
         self.count = len(offsets) - 1
 
     @property

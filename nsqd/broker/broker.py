@@ -75,6 +75,7 @@ class Broker(TopicWork[Channel, Topic]):
         if topic is None:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
             topic.record(("topic", name))
+            topic.record(("keys", name, -1))
             self._learn_channels(topic)
             self.note(f"TOPIC({name}): created")
             self.shape_changed(name)

@@ -1,49 +1,206 @@
-"""Which batches were published with a key, for a while: a publisher that did not hear the answer may try again.
+"""Which publishes were made with a key, for a while: a publisher that did not hear the answer may try again.
 
-HTTP gives the key with `/mpub?key=`, and `--idempotence-window` says for how long it is remembered. The key lies in the
-batch's own record, so that the batch and its key are saved by one write. After a start, the keys are known from the
-log (nsqd/log/recovery/keys.py).
+`--idempotence-window` says for how long a key is remembered, and `--idempotence-keys` how many there are at most. A key
+lies in its batch's own record, so that both are saved by one write. After a start, the keys are known from the log
+(nsqd/log/recovery/keys.py).
+
+    KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
+    TopicKeys      a set for each slice in which the topic got keys, and the receipts that are not settled yet
+
+A key is looked for in all sets of its topic. The oldest slice goes as a whole, so a key is remembered for the window and
+at most an eighth of it longer. Times are of the wall clock, in nanoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import Final
 
 from nsqd.broker.batch import Receipt
 
-MOST_KEYS: Final = 1_000_000  # of one topic; if there are more, the oldest are forgotten early
+_PARTS: Final = 8
+_LONGEST_AS_IT_IS: Final = 14  # bytes; such a key takes as much memory as a hash, and no hash is taken for one
+_HASH_SIZE: Final = 15
 
-_SETTLED: Final = Receipt()  # of every key that a start has found: its batch is in the log
+_SETTLED: Final = Receipt()
 _SETTLED.settle()
 
 
+class Slice:
+    """The keys of some time, of all topics."""
+
+    __slots__ = ("begin", "count", "topics")
+
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+        self.count = 0
+        self.topics: list[TopicKeys] = []
+
+
 class KeyMemory:
-    """The receipts of recent keys. Times are of the wall clock, in nanoseconds.
+    """Bounds in time and number what the topics remember."""
 
-    `known`: the keys that the log has, with their times, the oldest first.
-    """
-
-    def __init__(self, window: int, known: Iterable[tuple[bytes, int]] = (), *, most: int = MOST_KEYS) -> None:
-        self._window = window
+    def __init__(self, window: int, most: int) -> None:
+        self.window = window  # 0: no key is remembered
+        self.count = 0
+        self.dropped_early = 0  # keys that were forgotten before their time, because there were too many
         self._most = most
-        self._receipts: dict[bytes, tuple[int, Receipt]] = {key: (timestamp, _SETTLED) for key, timestamp in known}
+        self._length = max(window // _PARTS, 1)
+        self._room = max(most // _PARTS, 1)  # of a slice
+        self._slices: list[Slice] = []  # ascending times
+
+    def slice_at(self, timestamp: int) -> Slice:
+        """Return the slice for a key of this time, after forgetting what is too old or too much."""
+        slices = self._slices
+        if slices:
+            newest = slices[-1]
+            if newest.count < self._room and newest.begin <= timestamp < newest.begin + self._length:
+                return newest
+        self.forget_old(timestamp)
+        place = bisect_right(slices, timestamp, key=_begin_of)
+        found = slices[place - 1] if place else None
+        if found is None or found.count >= self._room or timestamp >= found.begin + self._length:
+            found = Slice(timestamp)
+            slices.insert(place, found)
+        while self.count + self._room > self._most and slices[0] is not found:
+            self.dropped_early += slices[0].count
+            self._drop_oldest()
+        return found
+
+    def forget_old(self, timestamp: int) -> None:
+        while self._slices and self._slices[0].begin + self._length <= timestamp - self.window:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._slices.pop(0)
+        self.count -= oldest.count
+        for topic in oldest.topics:
+            topic.forget_slice(oldest)
+
+
+class TopicKeys:
+    """The keys of one topic. `refusal` tells why its log takes no messages now, or None."""
+
+    __slots__ = ("_memory", "_refusal", "_sets", "_waiting", "repeats")
+
+    def __init__(self, memory: KeyMemory, refusal: Callable[[], str | None]) -> None:
+        self.repeats = 0  # publishes that were not made again
+        self._memory = memory
+        self._refusal = refusal
+        self._sets: list[tuple[Slice, set[bytes]]] = []
+        self._waiting: list[tuple[Receipt, list[bytes]]] = []  # keys whose publish may still fail
 
     def __len__(self) -> int:
-        return len(self._receipts)
+        return sum([len(keys) for _, keys in self._sets])
 
     def find(self, key: bytes, timestamp: int) -> Receipt | None:
-        """Return the receipt of the batch that was published with this key; None: the key is unknown or too old."""
-        found = self._receipts.get(key)
-        return found[1] if found is not None and timestamp - found[0] < self._window else None
+        """Return the receipt of the publish that was made with this key; None: there was none, or it came to nothing."""
+        if not self._sets:
+            return None
+        if len(key) > _LONGEST_AS_IT_IS:
+            key = _hash(key)
+        if not self._knows(key):
+            return None
+        self._memory.forget_old(timestamp)
+        self._settle()
+        if not self._knows(key):
+            return None
+        self.repeats += 1
+        for receipt, waiting in self._waiting:
+            if key in waiting:
+                return self._answer(receipt)
+        return _SETTLED
 
     def add(self, key: bytes, timestamp: int, receipt: Receipt) -> None:
-        """Remember the receipt of this key from now on, and forget keys that are too old or too many."""
-        receipts = self._receipts
-        receipts.pop(key, None)  # so that the dictionary stays in the order of times
-        receipts[key] = (timestamp, receipt)
-        while receipts:
-            oldest = next(iter(receipts))
-            if len(receipts) <= self._most and timestamp - receipts[oldest][0] < self._window:
-                return
-            del receipts[oldest]
+        """Remember from now on that this receipt is of the publish with this key."""
+        if len(key) > _LONGEST_AS_IT_IS:
+            key = _hash(key)
+        self._put(key, timestamp)
+        waiting = self._waiting
+        if waiting and waiting[-1][0] is receipt:
+            waiting[-1][1].append(key)
+            return
+        if waiting and waiting[0][0].settled:
+            self._settle()
+        self._waiting.append((receipt, [key]))
+
+    def know(self, found: Iterable[tuple[bytes, int]]) -> None:
+        """Remember keys that the log has, with their times, the oldest first."""
+        for key, timestamp in found:
+            self._put(key if len(key) <= _LONGEST_AS_IT_IS else _hash(key), timestamp)
+
+    def forget(self) -> None:
+        """Forget all keys, because the topic was emptied or deleted."""
+        for piece, keys in self._sets:
+            piece.count -= len(keys)
+            piece.topics.remove(self)
+            self._memory.count -= len(keys)
+        self._sets = []
+        self._waiting = []
+
+    def forget_slice(self, piece: Slice) -> None:
+        self._sets = [it for it in self._sets if it[0] is not piece]
+
+    def _put(self, key: bytes, timestamp: int) -> None:
+        memory = self._memory
+        piece = memory.slice_at(timestamp)
+        if self._sets and self._sets[-1][0] is piece:
+            keys = self._sets[-1][1]
+        else:
+            keys = self._set_of(piece)
+        before = len(keys)
+        keys.add(key)
+        if len(keys) > before:
+            piece.count += 1
+            memory.count += 1
+
+    def _set_of(self, piece: Slice) -> set[bytes]:
+        for known, keys in self._sets:
+            if known is piece:
+                return keys
+        new: set[bytes] = set()
+        self._sets.append((piece, new))
+        piece.topics.append(self)
+        return new
+
+    def _knows(self, key: bytes) -> bool:
+        for _, keys in self._sets:  # noqa: SIM110 - a generator expression takes twice as long
+            if key in keys:
+                return True
+        return False
+
+    def _settle(self) -> None:
+        """Forget the keys of publishes that have failed, and let go of the receipts of those that have succeeded."""
+        waiting: list[tuple[Receipt, list[bytes]]] = []
+        for receipt, keys in self._waiting:
+            if not receipt.settled or (receipt.stays and self._refusal() is not None):
+                waiting.append((receipt, keys))
+            elif receipt.error is not None and not receipt.stays:
+                self._take_out(keys)
+        self._waiting = waiting
+
+    def _take_out(self, gone: list[bytes]) -> None:
+        for piece, keys in self._sets:
+            before = len(keys)
+            keys.difference_update(gone)
+            piece.count -= before - len(keys)
+            self._memory.count -= before - len(keys)
+
+    def _answer(self, receipt: Receipt) -> Receipt:
+        """Return a receipt for a second try of this publish."""
+        if not receipt.settled:
+            return receipt
+        # The batch is in the log, but was not durable. Once the log takes messages again, it has been proven.
+        answer = Receipt()
+        answer.settle(self._refusal())
+        return answer
+
+
+def _begin_of(piece: Slice) -> int:
+    return piece.begin
+
+
+def _hash(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_HASH_SIZE).digest()

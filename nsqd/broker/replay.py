@@ -344,8 +344,8 @@ def _apply(topics: dict[str, TopicState], change: Change) -> None:
 
 def _apply_to_topic(topic: TopicState, change: Change) -> None:
     match change:
-        case ("snapshot" | "drop" | "topic", _):
-            pass  # of all topics, see above
+        case ("snapshot" | "drop" | "topic", _) | ("keys", _, _):
+            pass  # of all topics, see above; and the log's own affair
         case ("pause", _, paused):
             topic.paused = paused
         case ("learned", _):

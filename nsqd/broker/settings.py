@@ -19,3 +19,4 @@ class BrokerSettings:
     latency: LatencySettings | None  # None: nobody wants to know how long messages take
     prefers_near_consumers: bool
     idempotence_window: int  # nanoseconds that a key is remembered; 0: not at all
+    idempotence_keys: int  # how many at most, of all topics

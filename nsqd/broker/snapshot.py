@@ -88,6 +88,7 @@ class TopicSnapshot:
     backend_depth: int
     message_count: int
     message_bytes: int
+    repeat_count: int = 0  # publishes with a key that was known, which were not made again
     paused: bool
     policy_counts: Mapping[str, int] = field(default_factory=dict)
     e2e_processing_latency: LatencySnapshot

@@ -60,7 +60,11 @@ class TopicLog(BatchSource, Protocol):
 
     @property
     def keys(self) -> Iterable[tuple[bytes, int]]:
-        """Keys of batches in the log, and when they were published, the oldest first. Read only once, at the start."""
+        """Keys in the log, and when they were published, the oldest first. Read only once, at the start."""
+
+    @property
+    def keys_from(self) -> int:
+        """The sequence before which the log has no key that is remembered; -1: it has none at all."""
 
     def has_room(self, count: int, size: int) -> bool:
         """Return whether `count` messages of `size` bytes have room. Only logs in memory ever return False."""

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from common.wire.log_record import KEYS
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.bounded import Bounded, Refused
 from nsqd.broker.channel import Channel, microseconds
-from nsqd.broker.keys import KeyMemory
+from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
 _MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch, because a batch is read and sent as a whole
 
 
-# A batch that has no place in the log yet: payload, offsets, delay in ms, receipt, key. It is a tuple, because every
-# single publish makes one, and an object with named fields would cost half a microsecond more.
-_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
+_LONGEST_KEY_PLACE: Final = 60_000  # bytes; the length in a record's header has 16 bits
+
+# A batch that has no place in the log yet: payload, offsets, delay in ms, receipt, key, flags. It is a tuple, because
+# every single publish makes one, and an object with named fields would cost half a microsecond more.
+_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int]
 
 
 class Topic(Bounded):
@@ -48,8 +51,12 @@ class Topic(Bounded):
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_bytes = 0
         self._singles_receipt = Receipt()
+        self._single_keys: list[tuple[int, bytes]] = []  # of those singles that have one
+        self._single_key_bytes = 0
         self._drafts: list[_Draft] = []
-        self._keys = KeyMemory(work.idempotence_window, log.keys)
+        self._keys = TopicKeys(work.keys, log.refusal)
+        self._keys.know(log.keys)
+        self._keys_from = log.keys_from  # as the journal knows it
         self._sealed: list[tuple[Batch, Receipt]] = []
         self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
 
@@ -68,10 +75,15 @@ class Topic(Bounded):
 
     # Publishing
 
-    def publish_one(self, sized_body: bytes, delay_ms: int = 0) -> Receipt:
+    def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"") -> Receipt:
         """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt."""
         if delay_ms:
-            return self.publish(sized_body, (0, len(sized_body)), delay_ms)
+            return self.publish(sized_body, (0, len(sized_body)), delay_ms, key)
+        if key:
+            if self.closing:
+                raise Refused("exiting")
+            if (known := self._keys.find(key, self._work.timestamp)) is not None:
+                return known
         if self._is_guarded:
             self._admit(1, len(sized_body))
         if not self._singles:
@@ -80,7 +92,14 @@ class Topic(Bounded):
         self._singles.append(sized_body)
         self._singles_bytes += len(sized_body)
         receipt = self._singles_receipt
-        if self._singles_bytes > _MOST_BYTES_TOGETHER:
+        if key:
+            self._single_keys.append((len(self._singles) - 1, key))
+            self._single_key_bytes += len(key)
+            self._remember(key, receipt)
+        if (
+            self._singles_bytes > _MOST_BYTES_TOGETHER
+            or self._single_key_bytes + len(self._singles) > _LONGEST_KEY_PLACE
+        ):
             self._close_singles()
         return receipt
 
@@ -88,15 +107,15 @@ class Topic(Bounded):
         """Publish messages as one batch. A key that was used not long ago returns the receipt of that time instead."""
         if self.closing:
             raise Refused("exiting")
-        if key and (known := self._known(key)) is not None:
+        if key and (known := self._keys.find(key, self._work.timestamp)) is not None:
             return known
         if self._is_guarded:
             self._admit(len(offsets) - 1, len(payload))
         self._close_singles()
         receipt = Receipt()
         if key:
-            self._keys.add(key, self._work.timestamp, receipt)
-        self._drafts.append((payload, offsets, delay_ms, receipt, key))
+            self._remember(key, receipt)
+        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0))
         self._work.unsealed[self] = None
         if delay_ms:
             self._work.deferring[self] = None
@@ -105,16 +124,14 @@ class Topic(Bounded):
     def _has_drafts(self) -> bool:
         return bool(self._singles or self._drafts)
 
-    def _known(self, key: bytes) -> Receipt | None:
-        receipt = self._keys.find(key, self._work.timestamp)
-        if receipt is None or not receipt.settled or receipt.error is None:
-            return receipt
-        if not receipt.stays:  # the batch never got into the log
-            return None
-        # The batch is in the log, but was not durable. If the log takes messages again, it has been proven.
-        answer = Receipt()
-        answer.settle(self.log.refusal())
-        return answer
+    def _remember(self, key: bytes, receipt: Receipt) -> None:
+        if self._keys_from < 0:
+            self._note_keys_from(self.log.tail)  # before the log has it, so that a start looks for it
+        self._keys.add(key, self._work.timestamp, receipt)
+
+    def _note_keys_from(self, sequence: int) -> None:
+        self._keys_from = sequence
+        self.record(("keys", self.name, sequence))
 
     def _close_singles(self) -> None:
         singles = self._singles
@@ -122,6 +139,7 @@ class Topic(Bounded):
             return
         self._singles = []
         self._singles_bytes = 0
+        key, flags = self._take_key_place(len(singles)) if self._single_keys else (b"", 0)
         if len(singles) == 1:
             payload = singles[0]
             offsets = [0, len(payload)]
@@ -132,7 +150,17 @@ class Topic(Bounded):
             for sized_body in singles:
                 end += len(sized_body)
                 offsets.append(end)
-        self._drafts.append((payload, offsets, 0, self._singles_receipt, b""))
+        self._drafts.append((payload, offsets, 0, self._singles_receipt, key, flags))
+
+    def _take_key_place(self, count: int) -> tuple[bytes, int]:
+        """Return the keys of so many singles as they lie in the record, and the record's flags."""
+        keys, self._single_keys, self._single_key_bytes = self._single_keys, [], 0
+        if count == 1:
+            return keys[0][1], 0
+        place = [b"\0"] * count
+        for number, key in keys:
+            place[number] = bytes((len(key),)) + key
+        return b"".join(place), KEYS
 
     def seal(self, timestamp: int) -> None:
         """Give this turn's publishes their places in the log, and append them to its buffer."""
@@ -143,10 +171,10 @@ class Topic(Bounded):
         if self.ephemeral and not self.flowing:
             drafts = self._fitted(drafts)
         log = self.log
-        for payload, offsets, delay_ms, receipt, key in drafts:
+        for payload, offsets, delay_ms, receipt, key, flags in drafts:
             base_sequence = log.tail
             count = len(offsets) - 1
-            batch = Batch(base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key)
+            batch = Batch(base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags)
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
 
@@ -155,7 +183,7 @@ class Topic(Bounded):
 
         The caller must append each draft before it asks for the next one.
         """
-        for payload, offsets, delay_ms, receipt, key in drafts:
+        for payload, offsets, delay_ms, receipt, key, flags in drafts:
             count = fitting = len(offsets) - 1
             if not self.log.has_room(count, len(payload)):
                 # The most messages that fit: the first n for which n + 1 do not.
@@ -163,9 +191,9 @@ class Topic(Bounded):
                 self.message_count += count - fitting
                 self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)
             if fitting == count:
-                yield payload, offsets, delay_ms, receipt, key
-            elif fitting:
-                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, key
+                yield payload, offsets, delay_ms, receipt, key, flags
+            elif fitting:  # the log is in memory, so its records have no keys
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0
             else:
                 receipt.settle()
 
@@ -180,7 +208,7 @@ class Topic(Bounded):
             return
         self._close_singles()
         sequence = self.log.tail
-        for _, offsets, delay_ms, _, _ in self._drafts:
+        for _, offsets, delay_ms, _, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms and self.flowing:
                 self.record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
@@ -193,9 +221,9 @@ class Topic(Bounded):
         self._close_singles()
         self._room = self._tried_room = None
         drafts, self._drafts = self._drafts, []
-        if any(delay_ms for _, _, delay_ms, _, _ in drafts):
+        if any(delay_ms for _, _, delay_ms, _, _, _ in drafts):
             self.record(("cut", self.name, self.log.tail))
-        for _, _, _, receipt, _ in drafts:
+        for _, _, _, receipt, _, _ in drafts:
             receipt.settle(cause)
 
     def hand_over(self, now: float) -> None:
@@ -253,6 +281,10 @@ class Topic(Bounded):
 
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""
+        if self._keys_from >= 0:
+            self._work.keys.forget_old(self._work.timestamp)
+            if not self._keys:
+                self._note_keys_from(-1)
         for channel in self.channels.values():
             channel.record_progress()
         if not self.channels and not self.learning:
@@ -380,6 +412,9 @@ class Topic(Bounded):
 
     def empty(self) -> None:
         """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
+        if self._keys:
+            self._keys.forget()
+            self._note_keys_from(-1)
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
@@ -396,10 +431,12 @@ class Topic(Bounded):
     def close(self) -> None:
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
         self.closing = self._is_guarded = True
+        self._keys.forget()
         self._singles.clear()
         self._singles_bytes = 0
+        self._single_keys.clear()
         self._singles_receipt.settle("exiting")
-        for _, _, _, receipt, _ in self._drafts:
+        for _, _, _, receipt, _, _ in self._drafts:
             receipt.settle("exiting")
         self._drafts.clear()
         self._work.unsealed.pop(self, None)
@@ -425,6 +462,7 @@ class Topic(Bounded):
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
             state.append(("learned", self.name))
+        state.append(("keys", self.name, self._keys_from))
         if self.paused:
             state.append(("pause", self.name, True))
         state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
@@ -483,6 +521,7 @@ class Topic(Bounded):
             message_bytes=self.message_bytes,
             paused=self.paused,
             policy_counts=dict(self.policy_counts),
+            repeat_count=self._keys.repeats,
             e2e_processing_latency=self._latency_snapshot(),
         )
 

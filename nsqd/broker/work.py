@@ -21,6 +21,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from nsqd.broker.keys import KeyMemory
+
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
@@ -142,7 +144,7 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
             store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
         )
         self.ids = ids
-        self.idempotence_window = settings.idempotence_window
+        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys)
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told
         self.to_release: dict[T, None] = {}  # topics that need less of their log, once the journal has written why

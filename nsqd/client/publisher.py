@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from common.wire.commands import Publication, Publications, parse_decimal, to_signed64
+from common.wire.extensions import is_valid_key
 from common.wire.faults import Fault, ProtocolError
 from common.wire.names import decode_name
 from common.wire.quoting import quote
@@ -28,7 +29,17 @@ class Publisher:
     authorized to publish is decided elsewhere.
     """
 
-    __slots__ = ("_broker", "_delay_ms", "_max_defer_ms", "_outbox", "_stretch", "_topic", "_topic_raw", "counts")
+    __slots__ = (
+        "_broker",
+        "_delay_ms",
+        "_max_defer_ms",
+        "_outbox",
+        "_stretch",
+        "_topic",
+        "_topic_raw",
+        "counts",
+        "takes_keys",
+    )
 
     def __init__(self, broker: Broker, outbox: Outbox, stretch: Stretch, *, max_defer_ms: int) -> None:
         self._broker = broker
@@ -39,6 +50,7 @@ class Publisher:
         self._topic: Topic | None = None  # the topic of the last command; it may have been deleted
         self._topic_raw = b""  # its name, as it was received
         self._delay_ms = 0  # of the last DPUB
+        self.takes_keys = False  # whether the client was granted the extension
 
     @property
     def topic_name(self) -> str:
@@ -46,7 +58,8 @@ class Publisher:
 
     def is_as_before(self, params: list[bytes]) -> bool:
         """Return whether this PUB goes to the same topic as the last command, so that it needs no checks."""
-        return len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
+        known = len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
+        return known and (len(params) == 2 or not self.takes_keys)
 
     def admit(self, word: bytes, params: list[bytes]) -> None:
         """Check the parameters of PUB, MPUB or DPUB, and look up the topic."""
@@ -63,6 +76,8 @@ class Publisher:
             self._topic, self._topic_raw = self._broker.find(name), raw
         if word == b"DPUB":
             self._delay_ms = self._parse_delay(params[2])
+        if self.takes_keys and (key := _key_of(word, params)) is not None and not is_valid_key(key):
+            raise ProtocolError(Fault.INVALID, word + b" key " + quote(key) + b" is not valid")
 
     def make_topic(self) -> Topic:
         """Return the topic that was admitted last, creating it if need be."""
@@ -83,7 +98,8 @@ class Publisher:
         if topic is None or topic.closing:
             topic = self.make_topic()
         try:
-            receipt = topic.publish_one(command.payload, delay_ms)
+            key = _key_of(word, command.params) if self.takes_keys else None
+            receipt = topic.publish_one(command.payload, delay_ms, key or b"")
         except Refused as refused:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
@@ -94,7 +110,8 @@ class Publisher:
         """Carry out MPUB, whose topic was created when it was admitted."""
         topic = self._topic or self.make_topic()
         try:
-            receipt = topic.publish(command.payload, command.offsets)
+            key = _key_of(b"MPUB", command.params) if self.takes_keys else None
+            receipt = topic.publish(command.payload, command.offsets, key=key or b"")
         except Refused as refused:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name
@@ -113,6 +130,11 @@ class Publisher:
         if not 0 <= duration <= most * _NANOSECONDS_PER_MS:
             raise ProtocolError(Fault.INVALID, f"DPUB timeout {delay_ms} out of range 0-{most}")
         return duration // _NANOSECONDS_PER_MS
+
+
+def _key_of(word: bytes, params: list[bytes]) -> bytes | None:
+    place = 3 if word == b"DPUB" else 2
+    return params[place] if len(params) > place else None
 
 
 def _failed(word: bytes, cause: str) -> ProtocolError:

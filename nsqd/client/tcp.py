@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
-from common.wire.extensions import EXTENSIONS
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
@@ -56,7 +55,7 @@ def rules_of(options: Options) -> ClientRules:
         auth_required=bool(options.auth_http_address or options.rights_file),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
-        extensions=EXTENSIONS,
+        extensions=options.extensions,
     )
     defaults = ClientSettings(
         output_buffer_timeout_ms=options.output_buffer_timeout // MILLISECOND,

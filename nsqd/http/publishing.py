@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError, Response, parse_query
+from common.wire.extensions import is_valid_key
 from common.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
 from nsqd.broker.bounded import Refused
@@ -31,7 +32,6 @@ _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 _MOST_QUERIES: Final = 4096  # remembered queries; queries longer than _LONGEST_QUERY bytes are not remembered
 _LONGEST_QUERY: Final = 512
-_LONGEST_KEY: Final = 255
 
 INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
@@ -101,7 +101,7 @@ class Publishing:
             topic = self._broker.topic(target.topic)
             if target.late is not None:
                 return target.late
-            return topic.publish_one(sized_body, target.delay_ms)
+            return topic.publish_one(sized_body, target.delay_ms, target.key)
         except Refused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
@@ -160,11 +160,10 @@ class Publishing:
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
-        delay_ms = self._delay_ms(parse_query(query))
-        return _Target(topic, late=INVALID_DEFER) if delay_ms is None else _Target(topic, delay_ms=delay_ms)
+        return self._checked(_Target(topic), parse_query(query))
 
     def _mpub_target(self, query: bytes) -> _Target:
-        """Parse a query of /mpub. `defer` and `key` are not known to NSQ's /mpub."""
+        """Parse a query of /mpub. `defer` is not known to NSQ's /mpub, and `key` is not known to NSQ."""
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
@@ -172,13 +171,17 @@ class Publishing:
         word = arguments.get("binary", "false")
         if word not in _BINARY_WORDS:
             _log.warning("deprecated value '%s' used for /mpub binary param", word.encode(errors="replace").decode())
+        return self._checked(_Target(topic, binary=_BINARY_WORDS.get(word, True)), arguments)
+
+    def _checked(self, target: _Target, arguments: dict[str, str]) -> _Target:
+        """Return the target with its delay and key."""
         delay_ms = self._delay_ms(arguments)
         if delay_ms is None:
-            return _Target(topic, late=INVALID_DEFER)
+            return _Target(target.topic, late=INVALID_DEFER)
         key = arguments.get("key")
-        if key is not None and not self._takes_key(key):
-            return _Target(topic, late=INVALID_KEY)
-        return _Target(topic, delay_ms, _BINARY_WORDS.get(word, True), (key or "").encode())
+        if key is not None and not (self._broker.keys.window and is_valid_key(key.encode())):
+            return _Target(target.topic, late=INVALID_KEY)
+        return replace(target, delay_ms=delay_ms, key=(key or "").encode())
 
     def _delay_ms(self, arguments: dict[str, str]) -> int | None:
         """Return the delay, or None if the argument is invalid."""
@@ -187,9 +190,6 @@ class Publishing:
             return 0
         is_valid = _is_decimal(defer) and len(defer) <= 20 and 0 <= int(defer) <= self._max_defer_ms
         return int(defer) if is_valid else None
-
-    def _takes_key(self, key: str) -> bool:
-        return self._broker.idempotence_window > 0 and 0 < len(key.encode()) <= _LONGEST_KEY
 
 
 def _topic(query: bytes) -> str | HttpError:
@@ -203,7 +203,7 @@ def _topic(query: bytes) -> str | HttpError:
 
 
 def _keep(targets: dict[bytes, _Target], query: bytes, target: _Target) -> _Target:
-    if len(query) <= _LONGEST_QUERY:
+    if len(query) <= _LONGEST_QUERY and not target.key:  # a key comes once or twice
         if len(targets) >= _MOST_QUERIES:
             targets.clear()
         targets[query] = target

@@ -20,6 +20,7 @@ class MemoryLog:
     """
 
     keys = ()
+    keys_from = -1
 
     def __init__(self, topic: str, settings: LogSettings) -> None:
         self.topic = topic

@@ -48,13 +48,13 @@ _pack_front: Final = Struct(">4sI").pack
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
-def encode(batch: Batch, key: bytes = b"") -> tuple[bytes, ...]:
+def encode(batch: Batch) -> tuple[bytes, ...]:
     """Return the buffers that form the record when they are written one after the other."""
     payload = batch.payload
+    key = batch.key
     if key:
-        keyed = key + payload
-        return encode_header(batch, keyed, len(key)), keyed
-    return encode_header(batch, payload, 0), payload
+        payload = key + payload
+    return encode_header(batch, payload, len(key)), payload
 
 
 def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
@@ -66,7 +66,7 @@ def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
         batch.timestamp,
         batch.delay_ms,
         batch.count,
-        0,
+        batch.flags if key_length else 0,
         key_length,
     )
     return _pack_front(MAGIC, crc32c(checked)) + checked

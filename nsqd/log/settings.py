@@ -41,6 +41,7 @@ class LogSettings:
     retention: Retention
     topic_retention: Mapping[str, Retention]
     idempotence_window: int  # nanoseconds for which keys are remembered
+    idempotence_keys: int  # how many at most
     policy: LogPolicy | None  # overrules what is said of single topics here; None: there is no policy file
 
     def ack_of(self, topic: str) -> Ack:

@@ -90,6 +90,7 @@ class DiskLog:
         self.tail = state.tail
         self.dropped = False
         self.keys = state.keys
+        self.keys_from = state.keys_from
         self._host = host
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from common.options import SECOND
 from common.startup import StartupError
 from common.version import NSQ_VERSION
-from common.wire.extensions import EXTENSIONS
 from common.wire.lookup import identify_body
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
         topology_zone=options.topology_zone,
         version=NSQ_VERSION,
         node=node,
-        extensions=EXTENSIONS,
+        extensions=options.extensions,
     )
     return Settings(
         me=me,

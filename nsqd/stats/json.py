@@ -40,6 +40,8 @@ def _topic(topic: TopicSnapshot) -> Object:
         "paused": topic.paused,
         "e2e_processing_latency": _latency(topic.e2e_processing_latency),
     }
+    if topic.repeat_count:
+        described["repeat_count"] = topic.repeat_count
     if topic.policy_counts:
         described["policy_counts"] = dict(topic.policy_counts)
     return described

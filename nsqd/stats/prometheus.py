@@ -21,6 +21,7 @@ _NANOSECONDS: Final = 1_000_000_000
 _TOPIC_COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
     ("messages", "Messages published to the topic.", lambda it: it.message_count),
     ("message_bytes", "Bytes of their bodies.", lambda it: it.message_bytes),
+    ("repeats", "Publishes with a key that was known, which were not made again.", lambda it: it.repeat_count),
 )
 _TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
     ("depth", "Messages that no channel has got yet.", lambda it: it.depth),
@@ -68,6 +69,13 @@ def nsqd_metrics(
             "nsqd_policy_file_valid",
             "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
             int(not policy_error),
+        ),
+        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.keys.count),
+        _family(
+            "counter",
+            "nsqd_keys_dropped_early_total",
+            "Keys that were forgotten before --idempotence-window was over, because of --idempotence-keys.",
+            (({}, broker.keys.dropped_early),),
         ),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
         *(

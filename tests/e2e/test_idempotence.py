@@ -38,8 +38,50 @@ def test_a_second_try_publishes_nothing(tmp_path: Path) -> None:
 
 
 def test_keys_are_refused_where_they_are_not_remembered(tmp_path: Path) -> None:
-    with Nsqd(tmp_path / "data") as nsqd:
+    with Nsqd(tmp_path / "data", "idempotence-window=0") as nsqd:
         assert nsqd.http("POST", "/mpub?topic=t&key=a", b"1").status == 400
+        assert nsqd.connect().identify(feature_negotiation=True, extensions=["keys", "bury"])["extensions"] == ["bury"]
+
+
+def test_a_start_knows_the_keys_of_publishes_that_shared_a_record(tmp_path: Path) -> None:
+    commands = [b"PUB t k%d\n\0\0\0\1%d" % (number, number) for number in range(10)]
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        client = nsqd.connect()
+        client.identify(feature_negotiation=True, extensions=["keys"])
+        client.send(*commands)
+        assert [client.response() for _ in commands] == [b"OK"] * 10
+        nsqd.kill()
+        nsqd.start()
+        again = nsqd.connect()
+        again.identify(feature_negotiation=True, extensions=["keys"])
+        again.send(*reversed(commands), b"PUB t k10\n\0\0\0\2" + b"10")
+        assert [again.response() for _ in range(11)] == [b"OK"] * 11
+        assert numbers(nsqd) == list(range(11))
+        assert nsqd.topic("t")["repeat_count"] == 10
+
+
+def test_empty_forgets_keys_also_after_kill_9(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        nsqd.post("/pub?topic=t&key=a", b"1")
+        nsqd.post("/topic/empty?topic=t")
+        nsqd.kill()
+        nsqd.start()
+        nsqd.post("/pub?topic=t&key=a", b"2")
+        assert nsqd.topic("t")["depth"] == 1
+
+
+def test_the_oldest_keys_go_first(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT, "idempotence-keys=80") as nsqd:
+        for _ in range(2):  # a restart knows no more than before
+            for number in range(200):
+                nsqd.post(f"/pub?topic=t&key={number}", b"x")
+            for number in range(199, 129, -1):
+                nsqd.post(f"/pub?topic=t&key={number}", b"x")
+            assert nsqd.topic("t")["repeat_count"] == 70
+            figures = nsqd.http("GET", "/metrics").body
+            assert b"\nnsqd_keys_dropped_early_total 1" in figures
+            nsqd.http("POST", "/topic/delete?topic=t")
+            nsqd.restart()
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ SHOWN_BY = {
     },
     "tests/e2e/test_idempotence.py": {
         "idempotence-window": "a_second_try_publishes_nothing",
+        "idempotence-keys": "the_oldest_keys_go_first",
     },
     "tests/integration/log/test_retention.py": {
         "retention-bytes": "bytes_keep_as_much_as_fits_behind",

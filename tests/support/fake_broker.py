@@ -24,6 +24,7 @@ START = 1_700_000_000
 
 class FakeLog:
     keys: tuple[tuple[bytes, int], ...] = ()
+    keys_from = -1
 
     def __init__(self, store: FakeStore) -> None:
         self._store = store

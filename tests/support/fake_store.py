@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
+from common.wire.log_record import decode_header, decode_keys
 from common.wire.names import is_ephemeral
 from nsqd.broker import turn
 from nsqd.broker.store import DiskSnapshot
+from nsqd.log.record import encode
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class FakeLog:
-    keys: tuple[tuple[bytes, int], ...] = ()
-
     def __init__(self, topic: str, store: FakeStore) -> None:
         self.topic = topic
+        self.keys: list[tuple[bytes, int]] = []
+        self.keys_from = -1
         self.first = 0
         self.released = 0
         self.outdated_before = 0
@@ -34,6 +36,10 @@ class FakeLog:
         self._written: list[Batch] = []
         self._buffered: list[tuple[Batch, Receipt]] = []
         self._warm: set[int] = set()  # base sequences of loaded batches
+
+    @property
+    def batches(self) -> list[Batch]:
+        return list(self._written)
 
     @property
     def tail(self) -> int:
@@ -129,6 +135,12 @@ class FakeLog:
         log = FakeLog(self.topic, store)
         log._written = list(self._written)
         log.first, log.released = self.first, self.released
+        log.keys_from = store.keys_from(self.topic)
+        for batch in self._written if log.keys_from >= 0 else ():
+            record = b"".join(encode(batch))
+            header = decode_header(record, 0)
+            if header is not None and batch.base_sequence >= log.keys_from:
+                log.keys += [(key, batch.timestamp) for key in decode_keys(header, record, 0)]
         log.evict()
         return log
 
@@ -197,6 +209,14 @@ class FakeStore:
         for topic, batches in wanted.items():
             self.logs[topic].warm(batches)
             broker.loaded(topic)
+
+    def keys_from(self, topic: str) -> int:
+        """Return what the journal says of the topic's keys, as the store of nsqd finds it."""
+        said = 0
+        for change in self.journal:
+            if change[0] == "keys" and change[1] == topic:
+                said = change[2]
+        return said
 
     def crash(self) -> FakeStore:
         """Return the store that a start finds after the process has died here."""

@@ -74,7 +74,7 @@ class Node:
         mem_queue_bytes: int = 1 << 20,
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
-        idempotence_window: int = 0,
+        idempotence_window: int = 600_000_000_000,
         policy: Rules = NO_RULES,
         **rules: Any,
     ) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RESERVED_AHEAD: Final = 1 << 24  # no reservation of ids goes further ahead of the last id than this
 
+KEYS: Final = "keys"  # topic, sequence: no key that is remembered lies before; -1: there is none
 _CHECKPOINT: Final = "checkpoint"
 _NODE: Final = "node"  # its id, reserved message ids: the second place, besides node.json, that knows them
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder is called
@@ -86,6 +87,7 @@ class RecoveredChanges:
     changes: PackedChanges = field(default_factory=PackedChanges)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
     gone: set[str] = field(default_factory=set)  # the ids of deleted logs
+    keys_from: dict[str, int] = field(default_factory=dict)  # by topic; the broker tells the journal
     node: str = ""
     ids_reserved: int = 0
 
@@ -114,6 +116,8 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
                 told.gone.add(log_id)
             case [word, str(node), int(reserved)] if word == _NODE:
                 told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
+            case [word, str(topic), int(sequence)] if word == KEYS:
+                told.keys_from[topic] = sequence
             case [word, _] if word == ROTATION:
                 pass
             case [word, _] if word == LOST:
@@ -122,5 +126,9 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
                 for topic, known in told.checkpoints.items():
                     yield "doubt", topic, known.sequence
                 doubtful |= told.checkpoints.keys()
+                told.keys_from.clear()  # it may have told of the first key
+            case ["drop", str(topic)]:
+                told.keys_from.pop(topic, None)
+                yield change
             case _:
                 yield change

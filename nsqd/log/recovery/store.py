@@ -136,6 +136,7 @@ class StoreRecovery:
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
         )
         self._patiently(lambda: self._find_ages(topic, state))
+        state.keys_from = told.keys_from.get(topic, 0)
         self._patiently(lambda: self._find_keys(state))
         if is_moved or state.is_stranger:
             # The journal's positions are not about the log that now has the name. The next start could not tell that
@@ -215,20 +216,26 @@ class StoreRecovery:
                 segment.newest = newest_in(self._files, segment) or now
 
     def _find_keys(self, state: LogState) -> None:
-        """Read the segments that are young enough to hold remembered keys, because only segments tell of keys."""
-        window = self._settings.idempotence_window
-        if not window:
+        """Read the segments that may hold remembered keys: the young ones from the first key on, newest first.
+
+        Only segments tell of keys. The journal tells from where on there are any, so that nothing is read for topics
+        whose publishers give none.
+        """
+        window, most = self._settings.idempotence_window, self._settings.idempotence_keys
+        if not window or state.keys_from < 0:
             return
         now = self._store.age_clock()
-        young = []
+        found: list[list[tuple[bytes, int]]] = []
+        count, end = 0, state.tail
         for segment in reversed(state.segments):
-            if (newest_in(self._files, segment) or now) <= now - window:
-                break  # the segments before it are older still
-            young.append(segment)
-        keys = []
-        for segment in reversed(young):
-            found = keys_in(self._files, segment, now - window)
-            if found:
-                segment.keyed = max(timestamp for _, timestamp in found)
-                keys += found
-        state.keys += keys  # only now: if the disk refuses a segment, all of them are read again
+            is_old = (newest_in(self._files, segment) or now) <= now - window  # those before it are older still
+            if is_old or end <= state.keys_from or count >= most:
+                break
+            keys = keys_in(self._files, segment, now - window, state.keys_from)
+            if keys:
+                segment.keyed = max(timestamp for _, timestamp in keys)
+                found.append(keys)
+                count += len(keys)
+            end = segment.base
+        # Only now: if the disk refuses a segment, all of them are read again.
+        state.keys = [it for keys in reversed(found) for it in keys][-most:]

@@ -38,7 +38,7 @@ def test_keys_are_found_again_in_all_young_segments(tmp_path: Path) -> None:
         assert keys(store) == [b"old", *(b"key-%d" % number for number in range(1, 20, 2))]
         assert store.read() == bodies  # a key is no part of a message
         first = next(iter(store.log()._segments))
-        assert [key for key, _ in keys_in(store.store.files, first, store.wall() + SECOND)] == [b"key-1"]
+        assert [key for key, _ in keys_in(store.store.files, first, store.wall() + SECOND, 0)] == [b"key-1"]
         store.kill()
     with opened(tmp_path) as store:
         assert keys(store) == []

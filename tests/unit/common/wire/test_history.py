@@ -34,7 +34,8 @@ RANGE = LogRange("node", "log", 0, 1000)
 
 
 def record(batch: Batch, key: bytes = b"") -> bytes:
-    return b"".join(encode(batch, key))
+    batch.key = key
+    return b"".join(encode(batch))
 
 
 def packed(*pieces: bytes) -> bytes:

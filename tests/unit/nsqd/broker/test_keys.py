@@ -3,41 +3,140 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.keys import KeyMemory
+from nsqd.broker.keys import KeyMemory, TopicKeys
 from nsqd.broker.topic import Topic
 from tests.support.node import Node
 
 SECOND = 1_000_000_000
 
 
-def test_a_key_is_known_until_its_time_is_over() -> None:
-    memory, receipt = KeyMemory(10), Receipt()
-    memory.add(b"k", 100, receipt)
-    assert memory.find(b"k", 109) is receipt
-    assert memory.find(b"k", 110) is None
-    assert memory.find(b"other", 100) is None
+def keys_of(memory: KeyMemory) -> TopicKeys:
+    return TopicKeys(memory, lambda: None)
+
+
+def settled(error: str | None = None) -> Receipt:
+    receipt = Receipt()
+    receipt.settle(error)
+    return receipt
+
+
+def test_a_key_is_known_for_the_window_and_at_most_an_eighth_longer() -> None:
+    keys, receipt = keys_of(KeyMemory(80, 1000)), Receipt()
+    keys.add(b"k", 100, receipt)
+    assert keys.find(b"k", 179) is receipt
+    assert keys.find(b"other", 100) is None
+    assert keys.find(b"k", 190) is None
+    assert keys.repeats == 1
 
 
 def test_keys_whose_time_is_over_take_no_room() -> None:
-    memory = KeyMemory(10)
-    for number in range(100):
-        memory.add(b"%d" % number, number, Receipt())
-    assert len(memory) == 10
+    memory = KeyMemory(80, 1_000_000)
+    keys = keys_of(memory)
+    for number in range(1000):
+        keys.add(b"%d" % number, number, settled())
+    assert 80 <= len(keys) == memory.count <= 100
+    assert memory.dropped_early == 0
 
 
-def test_there_is_a_bound() -> None:
-    memory = KeyMemory(SECOND, most=3)
-    for key in (b"a", b"b", b"c", b"a", b"d"):
-        memory.add(key, 5, Receipt())
-    assert [key for key in (b"a", b"b", b"c", b"d") if memory.find(key, 5)] == [b"a", b"c", b"d"]
+@pytest.mark.parametrize("topics", [1, 3])
+def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
+    memory = KeyMemory(SECOND, 80)
+    known = [keys_of(memory) for _ in range(topics)]
+    for number in range(1000):
+        known[number % topics].add(b"%d" % number, 5, settled())
+    assert 70 <= memory.count == sum(map(len, known)) <= 80
+    assert memory.dropped_early == 1000 - memory.count
+    found = [number for number in range(1000) if known[number % topics].find(b"%d" % number, 5)]
+    assert found == list(range(1000 - memory.count, 1000))
+
+
+def test_a_clock_that_goes_back_costs_nothing() -> None:
+    memory = KeyMemory(80, 1000)
+    keys = keys_of(memory)
+    for timestamp in (100, 50, 99, 20, 101):
+        keys.add(b"%d" % timestamp, timestamp, settled())
+    assert [keys.find(b"%d" % timestamp, 101) is not None for timestamp in (100, 50, 99, 101)] == [True] * 4
+    assert memory.count == len(keys)
+
+
+def test_long_keys_are_told_apart() -> None:
+    keys = keys_of(KeyMemory(SECOND, 1000))
+    long = [b"%064d" % number for number in range(100)]
+    for key in long[::2]:
+        keys.add(key, 5, settled())
+    assert [keys.find(key, 5) is not None for key in long] == [True, False] * 50
 
 
 def test_keys_of_the_log_are_known_and_settled() -> None:
-    receipt = KeyMemory(10, [(b"k", 100)]).find(b"k", 105)
+    keys = keys_of(KeyMemory(80, 1000))
+    keys.know([(b"k", 100)])
+    receipt = keys.find(b"k", 105)
     assert receipt is not None
     assert (receipt.settled, receipt.error) == (True, None)
+
+
+def test_a_topic_that_forgets_its_keys_leaves_those_of_others() -> None:
+    memory = KeyMemory(SECOND, 1000)
+    here, there = keys_of(memory), keys_of(memory)
+    for keys in (here, there):
+        keys.add(b"k", 5, Receipt())
+    here.forget()
+    assert (here.find(b"k", 5), len(here), memory.count) == (None, 0, 1)
+    assert there.find(b"k", 5) is not None
+
+
+def test_a_publish_that_failed_leaves_no_key_and_its_neighbours_do() -> None:
+    memory = KeyMemory(SECOND, 1000)
+    keys, bad, good = keys_of(memory), Receipt(), Receipt()
+    keys.add(b"a", 5, good)
+    keys.add(b"b", 5, bad)
+    keys.add(b"c", 5, bad)
+    bad.settle("disk on fire")
+    good.settle()
+    assert [keys.find(key, 5) is not None for key in (b"a", b"b", b"c")] == [True, False, False]
+    assert memory.count == len(keys) == 1
+
+
+KeyOperation = tuple[str, int, int, int]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "find", "forget", "fail"]), *[st.integers(0, 3)] * 2, st.integers(0, 30))
+    ),
+    st.sampled_from([8, 16, 1000]),
+)
+def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: int) -> None:
+    """Compare with a dictionary: what is not older than the window and within the bound is known, nothing else is."""
+    window, now = 80, 0
+    memory = KeyMemory(window, most)
+    topics = [keys_of(memory) for _ in range(4)]
+    expected: dict[tuple[int, bytes], int] = {}
+    for what, place, number, seconds in operations:
+        now += seconds
+        topic, key = topics[place], b"%d" % number
+        match what:
+            case "add" if topic.find(key, now) is None:
+                topic.add(key, now, settled())
+                expected[place, key] = now
+            case "fail" if topic.find(key, now) is None:
+                topic.add(key, now, settled("no"))
+                expected.pop((place, key), None)
+            case "find":
+                since = expected.get((place, key), -window * 2)
+                is_known = topic.find(key, now) is not None
+                if not memory.dropped_early and now - since < window:
+                    assert is_known
+                if now - since >= window + window // 8:
+                    assert not is_known
+            case "forget":
+                topic.forget()
+                expected = {it: since for it, since in expected.items() if it[0] != place}
+        assert memory.count == sum(map(len, topics)) <= max(most, 1)
 
 
 # In a topic
@@ -92,6 +191,96 @@ def test_what_stays_in_the_log_is_not_published_again(node: Node) -> None:
     assert (again.settled, again.error, count(node)) == (True, None, 0)
 
 
-def test_without_a_window_nothing_is_remembered() -> None:
-    topic = Node().broker.topic("t")
-    assert publish(topic, b"k") is not publish(topic, b"k")
+def pub(topic: Topic, number: int, key: bytes = b"") -> Receipt:
+    return topic.publish_one(b"\0\0\0\1%d" % number, key=key)
+
+
+def stored(node: Node) -> list[tuple[bytes, int, bytes]]:
+    """Return what the log has: keys' place, flags, payload of each batch."""
+    return [(batch.key, batch.flags, batch.payload) for batch in node.store.logs["t"].batches]
+
+
+def test_pubs_of_one_turn_share_a_record_that_has_all_their_keys(node: Node) -> None:
+    topic = node.broker.topic("t")
+    receipts = [pub(topic, 1), pub(topic, 2, b"k"), pub(topic, 3, b"long-key"), pub(topic, 4, b"k")]
+    assert len(set(map(id, receipts))) == 1
+    node.turn()
+    assert stored(node) == [(b"\0\1k\x08long-key", 2, b"\0\0\0\1" + b"1\0\0\0\1" + b"2\0\0\0\1" + b"3")]
+    assert pub(topic, 5, b"long-key").settled
+    pub(topic, 6, b"new")
+    node.turn()
+    assert stored(node)[1:] == [(b"new", 0, b"\0\0\0\1" + b"6")]
+    assert (count(node), node.topic().repeat_count) == (4, 2)
+
+
+def test_a_record_has_room_for_its_keys(node: Node) -> None:
+    topic = node.broker.topic("t")
+    for number in range(2000):
+        topic.publish_one(b"\0\0\0\1x", key=b"%064d" % number)
+    node.turn()
+    assert count(node) == 2000
+    assert all(len(key) < 1 << 16 for key, _, _ in stored(node))
+    assert len(stored(node)) == 3
+
+
+def test_a_refused_publish_leaves_no_key(node: Node) -> None:
+    topic = node.broker.topic("t")
+    node.broker.refusal = "draining"
+    receipt = pub(topic, 1, b"k")
+    node.turn()
+    assert receipt.error == "draining"
+    node.broker.refusal = None
+    pub(topic, 1, b"k")
+    node.turn()
+    assert count(node) == 1
+
+
+def test_a_deferred_publish_has_its_key_too(node: Node) -> None:
+    topic = node.broker.topic("t")
+    first = topic.publish_one(b"\0\0\0\1x", 5000, b"k")
+    assert topic.publish_one(b"\0\0\0\1x", 5000, b"k") is first
+    node.turn()
+    assert pub(topic, 1, b"k").settled
+    assert count(node) == 1
+
+
+@pytest.mark.parametrize("empties", [True, False])
+def test_after_empty_a_key_is_new_also_after_a_crash(node: Node, empties: bool) -> None:
+    pub(node.broker.topic("t"), 1, b"k")
+    node.turn()
+    if empties:
+        node.broker.topic("t").empty()
+        node.turn()
+    node.crash()
+    pub(node.broker.topic("t"), 2, b"k")
+    node.turn()
+    assert len(stored(node)) == (2 if empties else 1)
+
+
+def test_a_topic_made_anew_knows_no_key(node: Node) -> None:
+    pub(node.broker.topic("t"), 1, b"k")
+    node.turn()
+    node.broker.delete_topic("t")
+    node.turn()
+    pub(node.broker.topic("t"), 2, b"k")
+    node.turn()
+    assert count(node) == 1
+
+
+def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> None:
+    topic = node.broker.topic("t")
+
+    def told() -> list[int]:
+        return [change[2] for change in node.store.journal if change[0] == "keys" and change[1] == "t"]
+
+    pub(topic, 1)
+    node.turn()
+    assert told() == [-1]
+    pub(topic, 2, b"a")
+    pub(topic, 3, b"b")
+    node.turn()
+    assert told() == [-1, 1]
+    node.pass_time(75.0)
+    node.broker.let_go(["t"])
+    node.turn()
+    assert told() == [-1, 1, -1]

@@ -35,7 +35,7 @@ def test_the_journal_hears_nothing_of_what_is_ephemeral() -> None:
     assert node.broker.urgent_changes == 0
     node.broker.topic("t").channel("c#ephemeral")
     node.turn()
-    assert [change[0] for change in node.store.journal] == ["topic", "learned", "flow"]
+    assert [change[0] for change in node.store.journal] == ["topic", "keys", "learned", "flow"]
 
 
 def test_a_channel_that_is_deleted_leaves_nothing_to_be_done() -> None:

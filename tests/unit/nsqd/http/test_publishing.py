@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsqd.broker.keys import KeyMemory
 from tests.support.asgi import Answer, ask
 from tests.support.fake_broker import binary_mpub
 from tests.unit.nsqd.http.conftest import Nsqd
@@ -49,7 +50,9 @@ def test_pub_answers_ok_and_keeps_the_body(nsqd: Nsqd) -> None:
         ("/mpub?topic=t", b"a\n" + b"x" * 101, 413, "MSG_TOO_BIG"),
         ("/mpub?topic=t&defer=x", b"", 400, "INVALID_DEFER"),
         ("/mpub?topic=t&key=", b"x", 400, "INVALID_KEY"),
-        ("/mpub?topic=t&key=k", b"x", 400, "INVALID_KEY"),  # without --idempotence-window
+        ("/mpub?topic=t&key=a%20b", b"x", 400, "INVALID_KEY"),
+        ("/pub?topic=t&key=%c3%a4", b"x", 400, "INVALID_KEY"),
+        (f"/pub?topic=t&key={'k' * 65}", b"x", 400, "INVALID_KEY"),
         ("/mpub?topic=t&binary=true", b"", 413, "BAD_BODY"),
         ("/mpub?topic=t&binary=1", b"\0\0\0\0", 413, "BAD_BODY"),
         ("/mpub?topic=t&binary=True", b"\0\0\0\1\0\0\0\0", 413, "BAD_MESSAGE"),
@@ -174,11 +177,26 @@ def test_publishes_are_not_logged(nsqd: Nsqd, caplog: pytest.LogCaptureFixture) 
 
 
 def test_mpub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
-    nsqd.broker.idempotence_window = 60_000_000_000
+    nsqd.broker.keys = KeyMemory(60_000_000_000, 1000)
     for _ in range(2):
         assert nsqd.post("/mpub?topic=t&key=q/1/0", b"a\nb").status == 200
     assert nsqd.bodies("t") == [b"a", b"b"]
     assert nsqd.post(f"/mpub?topic=t&key={'x' * 256}", b"a").body == error("INVALID_KEY")
+
+
+def test_pub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
+    for _ in range(2):
+        assert nsqd.post("/pub?topic=t&key=k", b"a").status == 200
+    nsqd.post("/pub?topic=t&key=k2&defer=1000", b"b")
+    nsqd.post("/mpub?topic=t&key=k2", b"c\nd")
+    assert [batch.count for batch in nsqd.store.logs["t"].batches] == [1, 1]
+
+
+@pytest.mark.parametrize("path", ["/pub", "/mpub"])
+def test_without_a_window_keys_are_refused(nsqd: Nsqd, path: str) -> None:
+    nsqd.broker.keys = KeyMemory(0, 1000)
+    answer = nsqd.post(f"{path}?topic=t&key=k", b"x")
+    assert (answer.status, answer.body) == (400, error("INVALID_KEY"))
 
 
 def test_mpub_can_be_deferred(nsqd: Nsqd) -> None:

@@ -7,6 +7,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
 from nsqd.broker.batch import Batch
 from nsqd.log.record import (
     HEADER_SIZE,
@@ -45,7 +46,8 @@ def test_batch_comes_back_as_it_was(batch: Batch) -> None:
 
 @given(batches(), st.binary(min_size=1, max_size=100))
 def test_key_before_the_payload_is_no_part_of_the_batch(batch: Batch, key: bytes) -> None:
-    record = b"".join(encode(batch, key))
+    batch.key = key
+    record = record_of(batch)
     header = decode_header(record, 0)
     assert header is not None
     assert header.key_length == len(key)
@@ -54,7 +56,7 @@ def test_key_before_the_payload_is_no_part_of_the_batch(batch: Batch, key: bytes
     assert facts(decoded) == facts(batch)
 
 
-@given(batches(), st.integers(1, 0xFFFF))
+@given(batches(), st.integers(1, 0xFFFF).filter(lambda flags: flags & ~KNOWN_FLAGS))
 def test_a_flag_changes_how_messages_are_read_and_nothing_else(batch: Batch, flags: int) -> None:
     record = with_flags(record_of(batch), flags)
     header = decode_header(record, 0)
@@ -63,6 +65,19 @@ def test_a_flag_changes_how_messages_are_read_and_nothing_else(batch: Batch, fla
     assert scan(record, 0, batch.base_sequence, verify=True) == Scan(len(record), batch.end_sequence, Stop.END, 0)
     with pytest.raises(UnknownFlags, match=f"messages {batch.base_sequence} to"):
         decode_batch(header, record, 0)
+
+
+@given(batches(), st.data())
+def test_each_message_may_have_a_key(batch: Batch, data: st.DataObject) -> None:
+    keys = data.draw(st.lists(st.binary(max_size=64), min_size=batch.count, max_size=batch.count))
+    batch.key, batch.flags = b"".join(bytes((len(key),)) + key for key in keys), KEYS
+    record = record_of(batch)
+    header = decode_header(record, 0)
+    assert header is not None
+    assert decode_keys(header, record, 0) == [key for key in keys if key]
+    decoded = decode_batch(header, record, 0)
+    assert decoded is not None
+    assert facts(decoded) == facts(batch)
 
 
 def test_layout_on_disk() -> None:
