@@ -18,6 +18,7 @@ from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 CUTS = 12  # power cuts in each run
+KILLS_IN_LINE = 10  # between two lines about the progress
 
 
 def main() -> int:
@@ -158,9 +159,15 @@ def fail_disks(minutes: float, first_seed: int, options: tuple[str, ...]) -> int
 def kill_while_burying(kills: int, seed: int) -> int:
     began = time.monotonic()
     outcome = bury_kills.Outcome()
+
+    def say_progress() -> None:
+        if outcome.kills % KILLS_IN_LINE == 0:
+            seconds = time.monotonic() - began
+            say(f"{outcome}; {seconds:.0f} s, {outcome.kills / seconds:.2f} kills/s")
+
     with TemporaryDirectory() as folder:
         try:
-            bury_kills.run(Path(folder), outcome, kills=kills, seed=seed)
+            bury_kills.run(Path(folder), outcome, kills=kills, seed=seed, after_kill=say_progress)
         except AssertionError as error:
             say(str(error))
             return 1

@@ -54,8 +54,19 @@ class Outcome:
         return f"{self.kills} kills: {acknowledged:,} messages acknowledged, {done}; 0 lost, 0 where they should not be"
 
 
-def run(folder: Path, outcome: Outcome, *, kills: int, seed: int, environ: Mapping[str, str] | None = None) -> None:
-    """Kill nsqd so often. Raise AssertionError, with the seed and the log, if something is wrong."""
+def run(
+    folder: Path,
+    outcome: Outcome,
+    *,
+    kills: int,
+    seed: int,
+    environ: Mapping[str, str] | None = None,
+    after_kill: Callable[[], None] = lambda: None,
+) -> None:
+    """Kill nsqd so often. Raise AssertionError, with the seed and the log, if something is wrong.
+
+    `after_kill` is called after each start that has found every message where it should be.
+    """
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
     chance = random.Random(seed)
@@ -75,6 +86,7 @@ def run(folder: Path, outcome: Outcome, *, kills: int, seed: int, environ: Mappi
                 outcome.kills += 1
                 nsqd.start()
                 _compare(nsqd, outcome.work)
+                after_kill()
             _check_the_end(nsqd, outcome)
         except Exception as error:
             log = "\n".join(nsqd.log.splitlines()[-60:])
