@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import bury_kills, disk_faults, long_runs, power_cuts, steps, week
+from tests.faults import abandoned, bury_kills, disk_faults, long_runs, power_cuts, steps, week
 from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
+from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 CUTS = 12  # power cuts in each run
@@ -35,6 +36,8 @@ def main() -> int:
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
     if arguments.command == "bury":
         return kill_while_burying(arguments.kills, arguments.seed)
+    if arguments.command == "abandoned":
+        return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
     plan = PLANS[arguments.command]
@@ -86,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("bury", help=text, description=text)
     command.add_argument("--kills", type=int, default=1000, help="how many (default: %(default)s)")
     command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
+    text = "a small disk, and many channels, one of which nobody consumes: with a bound, no other topic is refused"
+    command = commands.add_parser("abandoned", help=text, description=text)
+    command.add_argument("--mebibytes", type=int, default=64, help="size of the disk (default: %(default)s)")
+    command.add_argument("--channels", type=int, default=100, help="of one topic (default: %(default)s)")
+    text = "how many times the disk's size is published to that topic (default: %(default)s)"
+    command.add_argument("--times", type=float, default=10.0, help=text)
     text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
     command = commands.add_parser("power-cuts", help=text, description=text)
     _add_length(command)
@@ -173,6 +182,17 @@ def kill_while_burying(kills: int, seed: int) -> int:
             return 1
     say(f"seed {seed}, {outcome}; {time.monotonic() - began:.0f} s")
     return 0
+
+
+def abandon(size: int, channels: int, times: float) -> int:
+    status = 0
+    for policy in abandoned.POLICIES:
+        with TemporaryDirectory() as folder, mounted(Path(folder) / "disk", size) as disk:
+            outcome = abandoned.run(disk, Path(folder), policy, size=size, channels=channels, times=times, say=say)
+        is_right = outcome.is_bounded is (policy != "none")
+        say(f"{policy}: {outcome}: {'as it should be' if is_right else 'WRONG'}")
+        status |= not is_right
+    return status
 
 
 def cut_power(minutes: float, first_seed: int, ack: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from common.wire.commands import dpub, mpub, pub
 from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, eventually
-from tests.support.small_disk import NotPossible, SmallDisk, may_mount, mounted
+from tests.support.small_disk import SmallDisk, mounted_for_test
 
 pytestmark = pytest.mark.e2e
 
@@ -29,13 +28,8 @@ acks = pytest.mark.parametrize("ack", ["written", "synced", "memory"])
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    try:
-        with mounted(tmp_path / "disk", SIZE) as small:
-            yield small
-    except NotPossible as reason:
-        if os.environ.get("CI") and may_mount():
-            pytest.fail(f"a file system should have been mounted: {reason}")
-        pytest.skip(f"no file system can be mounted: {reason}")
+    with mounted_for_test(tmp_path / "disk", SIZE) as small:
+        yield small
 
 
 class Full:

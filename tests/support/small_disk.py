@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 _TIMEOUT: Final = 10.0
 _BLOCK: Final = 64 * 1024
 _REFUSALS: Final = 100
@@ -57,6 +59,18 @@ def may_mount() -> bool:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     effective = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     return bool(int(effective.split()[1], 16) & _CAP_SYS_ADMIN)
+
+
+@contextmanager
+def mounted_for_test(folder: Path, size: int) -> Iterator[SmallDisk]:
+    """Mount a tmpfs, or skip the test where that is not possible."""
+    try:
+        with mounted(folder, size) as disk:
+            yield disk
+    except NotPossible as reason:
+        if os.environ.get("CI") and may_mount():
+            pytest.fail(f"a file system should have been mounted: {reason}")
+        pytest.skip(f"no file system can be mounted: {reason}")
 
 
 @contextmanager
