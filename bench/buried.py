@@ -44,7 +44,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             work.load("pub", broker.tcp_port, TOPIC, 2, 200, SIZE, 300, f"count={count}", at_most=300)
             began = time.monotonic()
             with Waiting(broker) as waiting:
-                _bury(broker, count)
+                bury(broker, TOPIC, CHANNEL, count)
             _check(broker, count)
             rows.append(Row("buried, one by one", "msg/s", (count / (time.monotonic() - began),)))
             rows.append(Row("longest wait for /ping while they are buried", "s", (waiting.longest,)))
@@ -78,11 +78,12 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
-def _bury(broker: Broker, count: int) -> None:
+def bury(broker: Broker, topic: str, channel: str, count: int) -> None:
+    """Bury this many messages of a channel, each by a command, with one of twenty reasons."""
     with socket.create_connection(("127.0.0.1", broker.tcp_port)) as client:
         asked = {"feature_negotiation": True, "extensions": ["bury"], "heartbeat_interval": 60_000}
         client.sendall(b"  V2" + commands.identify(json.dumps(asked).encode()))
-        client.sendall(commands.sub(TOPIC, CHANNEL) + commands.rdy(WINDOW))
+        client.sendall(commands.sub(topic, channel) + commands.rdy(WINDOW))
         data, buried = bytearray(), 0
         while buried < count:
             more = client.recv(1 << 18)
@@ -102,7 +103,7 @@ def _bury(broker: Broker, count: int) -> None:
                 place = end
             del data[:place]
             client.sendall(b"".join(answers))
-        while broker.channel(TOPIC, CHANNEL)["in_flight_count"]:
+        while broker.channel(topic, channel)["in_flight_count"]:
             time.sleep(0.05)
 
 

@@ -22,6 +22,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "deferred": ("--messages=20000",),
     "expiry": ("--millions=0.1",),
     "buried": ("--messages=5000", "--runs=1"),
+    "kick": ("--messages=10000", "--seconds=0.5"),
     "drain": ("--runs=1", "--millions=0.2"),
     "recovery": ("--runs=1", "--gigabytes=0.1", "--topics=5", "--singles=1", "--single-records=10000"),
     "redelivery": ("--runs=1", "--messages=20000"),
