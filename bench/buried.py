@@ -1,6 +1,6 @@
 """A million buried messages: how long until nsqd is ready again, with how much memory, how long a list, and who waits?
 
-Each is buried by a command of its own, with one of twenty reasons.
+Each is buried by a command of its own. Consumers may give each message a reason of its own: `--reasons`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TOPIC: Final = "bench_buried"
 CHANNEL: Final = "ch"
 WINDOW: Final = 2500
 LISTS: Final = 20
+REASONS: Final = 20
 _AT: Final = f"topic={TOPIC}&channel={CHANNEL}"
 _ID: Final = slice(18, 34)  # of a message's frame: behind size, type, timestamp and attempts
 _MESSAGE: Final = b"\0\0\0\2"
@@ -30,6 +31,7 @@ _MESSAGE: Final = b"\0\0\0\2"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="buried messages (default: %(default)s)")
+    parser.add_argument("--reasons", type=int, default=REASONS, help="different ones (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=2, help="starts of each kind (default: %(default)s)")
 
 
@@ -44,7 +46,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             work.load("pub", broker.tcp_port, TOPIC, 2, 200, SIZE, 300, f"count={count}", at_most=300)
             began = time.monotonic()
             with Waiting(broker) as waiting:
-                bury(broker, TOPIC, CHANNEL, count)
+                bury(broker, TOPIC, CHANNEL, count, settings.reasons)
             _check(broker, count)
             rows.append(Row("buried, one by one", "msg/s", (count / (time.monotonic() - began),)))
             rows.append(Row("longest wait for /ping while they are buried", "s", (waiting.longest,)))
@@ -78,8 +80,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
-def bury(broker: Broker, topic: str, channel: str, count: int) -> None:
-    """Bury this many messages of a channel, each by a command, with one of twenty reasons."""
+def bury(broker: Broker, topic: str, channel: str, count: int, reasons: int = REASONS) -> None:
+    """Bury this many messages of a channel, each by a command of its own."""
     with socket.create_connection(("127.0.0.1", broker.tcp_port)) as client:
         asked = {"feature_negotiation": True, "extensions": ["bury"], "heartbeat_interval": 60_000}
         client.sendall(b"  V2" + commands.identify(json.dumps(asked).encode()))
@@ -98,7 +100,7 @@ def bury(broker: Broker, topic: str, channel: str, count: int) -> None:
                     break
                 if data[place + 4 : place + 8] == _MESSAGE:
                     frame = bytes(data[place : place + 34])
-                    answers.append(extensions.bury(frame[_ID], f"reason {buried % 20}"))
+                    answers.append(extensions.bury(frame[_ID], f"reason {buried % reasons}"))
                     buried += 1
                 place = end
             del data[:place]

@@ -1,7 +1,7 @@
 """The messages of a channel that are buried: each with its attempts, and when, why and by whom it was buried.
 
 A buried message is delivered to nobody until somebody kicks it back into the channel, or discards it. There may be a
-million of them, so each costs two integers. The reasons, which many messages share, are kept once.
+million of them, so each costs two integers. Reasons that many messages share are kept once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIME_MASK: Final = (1 << _TIME_BITS) - 1
 _ID_BITS: Final = 64
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 _NOTE_SHIFT: Final = _ID_BITS + _TIME_BITS + _ATTEMPTS_BITS
-_MOST_REASONS: Final = 50_000  # to look at; it takes some ten milliseconds
+_MOST_SHARED: Final = 4_096  # notes; up to twice as many until the next look, which takes a millisecond or two
 _NUMBERS: Final = 5  # of each message in a `bury`
 
 
@@ -45,48 +45,62 @@ class Burial(NamedTuple):
 
 
 class Notes:
-    """Each note once, with a number, for as long as a message has it."""
+    """The notes of all messages, each with a number. Messages with the same note share it.
 
-    __slots__ = ("_counts", "_free", "_notes", "_numbers")
+    Consumers may send a reason of its own with each message (an id in it, say), and a million of those in a dict would
+    cost more than the messages. So only frequent and recent notes are shared: now and then those that few messages have
+    are forgotten, and from then on belong to these messages alone. A note is one text, because the garbage collector
+    never looks at a text.
+    """
+
+    __slots__ = ("_counts", "_free", "_shared", "_texts")
 
     def __init__(self) -> None:
-        self._notes: list[Note] = []
-        self._counts: list[int] = []
-        self._numbers: dict[Note, int] = {}
+        self._texts: list[str] = []
+        self._counts: list[int] = []  # how many messages have it
+        self._shared: dict[str, int] = {}  # the numbers of notes that further messages may share
         self._free: list[int] = []  # numbers that no message has any more
 
     def add(self, note: Note) -> int:
         """Note that one more message has this note, and return its number."""
-        number = self._numbers.get(note)
+        text = f"{note.reason}\n{note.who}"
+        number = self._shared.get(text)
         if number is None:
-            if self._free:
-                number = self._free.pop()
-                self._notes[number], self._counts[number] = note, 0
-            else:
-                number = len(self._notes)
-                self._notes.append(note)
-                self._counts.append(0)
-            self._numbers[note] = number
+            if len(self._shared) >= 2 * _MOST_SHARED:
+                frequent = nlargest(_MOST_SHARED, self._shared.items(), key=lambda it: self._counts[it[1]])
+                self._shared = dict(frequent)
+            number = self._shared[text] = self._new_number(text)
         self._counts[number] += 1
         return number
+
+    def _new_number(self, text: str) -> int:
+        if self._free:
+            number = self._free.pop()
+            self._texts[number] = text
+            return number
+        self._texts.append(text)
+        self._counts.append(0)
+        return len(self._texts) - 1
 
     def remove(self, number: int) -> None:
         """Note that one message less has this note."""
         self._counts[number] -= 1
         if not self._counts[number]:
-            del self._numbers[self._notes[number]]
+            text, self._texts[number] = self._texts[number], ""
+            if self._shared.get(text) == number:
+                del self._shared[text]
             self._free.append(number)
 
     def get(self, number: int) -> Note:
-        return self._notes[number]
+        return _note(self._texts[number])
 
-    def copy(self) -> list[Note]:
-        return self._notes.copy()
+    def copy(self) -> list[str]:
+        return self._texts.copy()
 
-    def counts(self) -> Iterator[tuple[Note, int]]:
-        """Yield each note, and how many messages have it."""
-        for note, number in self._numbers.items():
-            yield note, self._counts[number]
+    def shared(self) -> Iterator[tuple[Note, int]]:
+        """Yield each shared note, and how many messages have it."""
+        for text, number in self._shared.items():
+            yield _note(text), self._counts[number]
 
 
 class Buried:
@@ -203,12 +217,12 @@ class Buried:
         """Return the sequences of all that is buried now, in pieces."""
         return map(list, self._share())
 
-    def reasons(self, most: int = _MOST_REASONS) -> list[tuple[Note, int]]:
+    def reasons(self, most: int) -> list[tuple[Note, int]]:
         """Return up to `most` notes with how many messages have each, the most frequent first.
 
-        If there are very many, not all of them are looked at.
+        Of thousands of notes, those that few messages have may be missing.
         """
-        return nlargest(most, islice(self._notes.counts(), _MOST_REASONS), key=lambda counted: counted[1])
+        return nlargest(most, self._notes.shared(), key=lambda counted: counted[1])
 
     def cut(self, tail: int) -> bool:
         """Drop what lies at or behind the tail. Return whether there was anything."""
@@ -253,12 +267,17 @@ def buried_sequences(entries: Sequence[int]) -> Sequence[int]:
 
 
 def _changes(
-    topic: str, channel: str, blocks: Iterable[dict[int, int]], notes: Sequence[Note]
+    topic: str, channel: str, blocks: Iterable[dict[int, int]], notes: Sequence[str]
 ) -> Iterator[ChannelChange]:
     entries = chain.from_iterable(map(_items, blocks))
     while piece := list(islice(entries, _ENTRIES_PER_CHANGE)):
-        burials = [_unpacked(sequence, packed, notes[packed >> _NOTE_SHIFT]) for sequence, packed in piece]
+        burials = [_unpacked(sequence, packed, _note(notes[packed >> _NOTE_SHIFT])) for sequence, packed in piece]
         yield bury_change(topic, channel, burials)
+
+
+def _note(text: str) -> Note:
+    reason, _, who = text.partition("\n")  # a reason ends with its line
+    return Note(reason, who)
 
 
 def _items(block: dict[int, int]) -> Iterable[tuple[int, int]]:

@@ -51,7 +51,7 @@ def test_a_message_that_is_buried_again_has_its_new_reason() -> None:
     found = buried(3)
     found.add(burial(3, Note("worse", "worker-2")))
     assert [it.note.reason for it in found.from_place(0)] == ["worse"]
-    assert found.reasons() == [(Note("worse", "worker-2"), 1)]
+    assert found.reasons(100) == [(Note("worse", "worker-2"), 1)]
 
 
 def test_a_list_begins_at_any_place_and_leaves_out_what_leaves_meanwhile() -> None:
@@ -78,9 +78,9 @@ def test_reasons_are_counted_and_forgotten_with_their_last_message() -> None:
     other = Note("timed out", "worker-2")
     found = buried(1, 2)
     found.add(burial(3, other))
-    assert found.reasons() == [(BAD, 2), (other, 1)]
+    assert found.reasons(100) == [(BAD, 2), (other, 1)]
     found.remove(3)
-    assert found.reasons() == [(BAD, 2)]
+    assert found.reasons(100) == [(BAD, 2)]
     found.add(burial(4, other))  # a number of its own again, which was free
     assert found.get(4) == burial(4, other)
     assert found.get(1) == burial(1)
@@ -172,7 +172,7 @@ def test_whatever_comes_and_goes_the_list_is_sorted_and_complete(steps: list[tup
     assert [it.sequence for it in found.from_place(0)] == sorted(expected)
     assert sorted(chain.from_iterable(found.sequences())) == sorted(expected)
     assert sum(end - start for start, end in found.ranges(0, 100)) == len(found) == len(expected)
-    assert sum(count for _, count in found.reasons()) == len(expected)
+    assert sum(count for _, count in found.reasons(100)) == len(expected)
 
 
 def test_a_hundred_thousand_take_little_memory() -> None:
@@ -186,3 +186,43 @@ def test_a_hundred_thousand_take_little_memory() -> None:
         tracemalloc.stop()
     assert len(found) == 100_000
     assert size < 25_000_000
+
+
+def test_rare_reasons_are_no_longer_counted_one_by_one_and_stay_with_their_messages() -> None:
+    found = Buried()
+    for sequence in range(30_000):
+        found.add(burial(sequence, Note("frequent" if sequence % 3 == 0 else f"order {sequence}", "worker-1")))
+    reasons = found.reasons(100_000)
+    assert reasons[0] == (Note("frequent", "worker-1"), 10_000)
+    assert len(reasons) < 10_000
+    for sequence in (1, 3, 29_999):
+        told = found.get(sequence)
+        assert told is not None
+        assert told.note == Note("frequent" if sequence % 3 == 0 else f"order {sequence}", "worker-1")
+    for sequence in range(29_990):
+        assert found.remove(sequence)
+    assert sum(count for _, count in found.reasons(100)) == len(found) == 10
+    assert [it.note.reason for it in found.from_place(0)][:2] == ["order 29990", "frequent"]
+
+
+def test_a_reason_that_becomes_frequent_is_counted_whatever_came_before() -> None:
+    found = Buried()
+    for sequence in range(20_000):
+        found.add(burial(sequence, Note(f"order {sequence}", "")))
+    for sequence in range(20_000, 40_000):
+        found.add(burial(sequence, Note("timed out" if sequence % 2 else f"order {sequence}", "")))
+    reason, count = found.reasons(1)[0]
+    assert reason.reason == "timed out"
+    assert count == 10_000
+
+
+def test_a_reason_for_each_message_takes_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        found = Buried()
+        for sequence in range(100_000):
+            found.add(Burial(sequence, sequence, 5, 1_700_000_000_000, Note(f"no such order: {sequence}", "worker-1")))
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 30_000_000
