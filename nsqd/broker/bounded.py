@@ -132,6 +132,11 @@ class Bounded(Feed):
         return not any(channel.consumers for channel in self.channels.values())
 
     @property
+    def is_unused(self) -> bool:
+        """Whether nobody consumes, and nothing was published since the last look at `is_idle`."""
+        return self.log.tail == self._seen_tail and not any(channel.consumers for channel in self.channels.values())
+
+    @property
     def is_empty(self) -> bool:
         """Whether neither the topic nor a channel has a message. What retention keeps is finished."""
         no_channel_got = self._written_tail - self.handed_over

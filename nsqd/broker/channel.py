@@ -24,7 +24,7 @@ from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
 from nsqd.broker.pace import Pace
 from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
-from nsqd.broker.rules import NO_CHANNEL_RULES
+from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
 
 if TYPE_CHECKING:
@@ -462,6 +462,14 @@ class Channel(Ruled):
             paused=self.paused,
             e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
             oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
+            expires_at=self._expires_at() if ages_at is not None else None,
+        )
+
+    def _expires_at(self) -> int | None:
+        if self.consumers:
+            return None
+        return deletion_at(
+            self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
         )
 
     def _describe_clients(self, ages_at: float | None) -> list[ClientSnapshot]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 60.0
+_NANOSECONDS: Final = 1_000_000_000
 
 
 class Overflow(StrEnum):
@@ -107,6 +108,18 @@ class LogRules:
     retention_time: int | None = None  # nanoseconds
     retention_bytes: int | None = None
     is_own: bool = False  # the retention was meant for this topic or some, and not for all
+
+
+def deletion_at(
+    rules: ChannelRules | TopicRules, idle_since: float, *, is_empty: bool, now: float, at: int
+) -> int | None:
+    """Return when something that nobody uses is deleted, in nanoseconds since 1970; None: it stays.
+
+    `now` and `at` are one moment on two clocks. The time is in whole seconds, so that it is the same at each look.
+    """
+    if rules.expire_after is None or not (is_empty or rules.expire_full):
+        return None
+    return round(at / _NANOSECONDS + idle_since + rules.expire_after - now) * _NANOSECONDS
 
 
 def _nothing_of(names: frozenset[str]) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class ChannelSnapshot:
     paused: bool
     e2e_processing_latency: LatencySnapshot
     oldest_timestamp: int | None = None  # of the oldest waiting message; None: not asked for, or not known
+    expires_at: int | None = None  # when the policy deletes it if nobody uses it; None: not asked for, or it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ class TopicSnapshot:
     repeat_count: int = 0  # publishes with a key that was known, which were not made again
     paused: bool
     policy_counts: Mapping[str, int] = field(default_factory=dict)
+    expires_at: int | None = None
     e2e_processing_latency: LatencySnapshot
 
 

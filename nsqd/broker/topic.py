@@ -20,6 +20,7 @@ from nsqd.broker.bounded import Bounded, Refused
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
+from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
@@ -522,7 +523,15 @@ class Topic(Bounded):
             paused=self.paused,
             policy_counts=dict(self.policy_counts),
             repeat_count=self._keys.repeats,
+            expires_at=self._expires_at() if ages_at is not None else None,
             e2e_processing_latency=self._latency_snapshot(),
+        )
+
+    def _expires_at(self) -> int | None:
+        if not self.is_unused:
+            return None
+        return deletion_at(
+            self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
         )
 
     def _latency_snapshot(self) -> LatencySnapshot:

@@ -145,14 +145,16 @@ class NodeEndpoints:
             stats = stats_json(snapshot, memory, version=NSQ_VERSION)
             if self._broker.refusal is not None:
                 stats["draining"] = True
-            if self._policy is not None and not request.is_limited:
-                stats |= _described(self._policy)
+            if not request.is_limited:
+                stats |= _described(self._policy, ages=query.get("ages") == "true")
             return json(stats)
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
 
 
-def _described(policy: PolicyFile) -> dict[str, str]:
-    """Tell what nodes have to have in common, and what is wrong."""
+def _described(policy: PolicyFile | None, *, ages: bool) -> dict[str, str]:
+    """Tell what nodes have to have in common, and what is wrong. Only who asks for ages is told that there is no file."""
+    if policy is None:
+        return {"policy_digest": ""} if ages else {}
     return {"policy_digest": policy.content.digest} | ({"policy_error": policy.error} if policy.error else {})
 
 

@@ -44,6 +44,8 @@ def _topic(topic: TopicSnapshot) -> Object:
         described["repeat_count"] = topic.repeat_count
     if topic.policy_counts:
         described["policy_counts"] = dict(topic.policy_counts)
+    if topic.expires_at is not None:
+        described["expires_at"] = topic.expires_at
     return described
 
 
@@ -75,6 +77,8 @@ def _channel(channel: ChannelSnapshot) -> Object:
         described["policy_counts"] = dict(channel.policy_counts)
     if channel.oldest_timestamp is not None:
         described["oldest_timestamp"] = channel.oldest_timestamp
+    if channel.expires_at is not None:
+        described["expires_at"] = channel.expires_at
     return described
 
 

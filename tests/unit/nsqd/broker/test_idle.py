@@ -124,3 +124,51 @@ def test_rules_that_are_only_tried_delete_nothing() -> None:
     assert look(node, 150.0) == [CHANNEL._replace(is_tried=True)]
     assert look(node, 50.0) == [Expired("t", "", 200.0, True)]
     assert list(node.broker.topics["t"].channels) == ["c"]
+
+
+# When it goes is told to who asks for ages
+
+
+def told(node: Node) -> tuple[int | None, int | None]:
+    """Return in how many seconds the topic and the channel go."""
+    (topic,) = node.broker.snapshot(ages_at=0.0).topics or ()
+    (channel,) = topic.channels
+    return _seconds_until(topic.expires_at, node), _seconds_until(channel.expires_at, node)
+
+
+def _seconds_until(at: int | None, node: Node) -> int | None:
+    return None if at is None else round((at - node.broker.timestamp) / 1e9)
+
+
+def test_it_is_told_when_something_unused_goes() -> None:
+    node = node_with(CHANNELS, TopicRules(expire_after=200.0))
+    assert told(node) == (200, 100)
+    first = node.broker.snapshot(ages_at=0.0).topics
+    node.pass_time(60.25)
+    assert told(node) == (140, 40)
+    assert node.broker.snapshot(ages_at=0.0).topics == first  # at each look the same, to the nanosecond
+    consumer = node.consumer()
+    assert told(node) == (None, None)
+    consumer.protocol.close()
+    node.turn()
+    assert told(node) == (140, 100)
+
+
+def test_what_does_not_go_has_no_such_time() -> None:
+    node = node_with(CHANNELS, TOPICS)
+    publish(node)
+    assert told(node) == (None, None)  # it has a message
+    dry = frozenset({"expire_after"})
+    node = node_with(ChannelRules(expire_after=100.0, dry=dry), TopicRules(expire_after=100.0, dry=dry))
+    assert told(node) == (None, None)
+    assert [topic.expires_at for topic in node_with(CHANNELS, TOPICS).broker.snapshot().topics or ()] == [None]
+
+
+def test_what_may_go_with_its_messages_has_such_a_time_once_nobody_publishes() -> None:
+    node = node_with(
+        ChannelRules(expire_after=100.0, expire_full=True), TopicRules(expire_after=100.0, expire_full=True)
+    )
+    publish(node)
+    assert told(node) == (None, 100)  # the next look finds that nobody publishes any more
+    look(node, 10.0)
+    assert told(node) == (100, 90)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from nsqd.broker.rules import ChannelRules, TopicRules
 from nsqd.policy.policy_file import PolicyFile
 from tests.unit.nsqd.http.conftest import Nsqd, code
 
@@ -57,6 +58,24 @@ def test_what_holds_is_told_with_its_lines(with_file: Nsqd, tmp_path: Path) -> N
 def test_bad_names(nsqd: Nsqd, query: str, error: str) -> None:
     answer = nsqd.get(f"/config/policy?{query}")
     assert (answer.status, answer.body) == (400, code(error))
+
+
+def test_only_who_asks_for_ages_is_told_that_there_is_no_file(nsqd: Nsqd) -> None:
+    assert "policy_digest" not in told(nsqd, "/stats?format=json")
+    assert told(nsqd, "/stats?format=json&ages=true")["policy_digest"] == ""
+
+
+def test_stats_with_ages_tell_when_something_unused_goes(nsqd: Nsqd) -> None:
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    nsqd.broker.topics["t"].take_rules(TopicRules(expire_after=200.0))
+    nsqd.broker.topics["t"].channels["c"].take_rules(ChannelRules(expire_after=100.0))
+    (topic,) = told(nsqd, "/stats?format=json&ages=true")["topics"]
+    (channel,) = topic["channels"]
+    assert topic["expires_at"] - channel["expires_at"] == 100 * 1_000_000_000
+    (topic,) = told(nsqd, "/stats?format=json")["topics"]
+    assert "expires_at" not in topic
+    assert "expires_at" not in topic["channels"][0]
 
 
 def test_stats_tell_which_file_holds_and_no_error(with_file: Nsqd) -> None:
