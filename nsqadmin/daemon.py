@@ -43,6 +43,7 @@ from nsqadmin.pages import handlers as pages
 from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.services import Services
 from nsqadmin.upstream.client import opened
+from nsqadmin.upstream.policies import PolicyQuestions
 from nsqadmin.upstream.queries import Queries
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ async def _live_services(
         queries=queries,
         executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
         messages=Messages(upstream, sampler, _masking_of(settings.options), activity),
+        policies=PolicyQuestions(upstream),
         sampler=sampler,
         hub=hub,
         incidents=book,

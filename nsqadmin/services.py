@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
     from nsqadmin.sampling.sampler import Sampler
+    from nsqadmin.upstream.policies import PolicyQuestions
     from nsqadmin.upstream.queries import Queries
 
 
@@ -32,6 +33,7 @@ class Services:
     queries: Queries | None = None
     executor: Executor | None = None
     messages: Messages | None = None
+    policies: PolicyQuestions | None = None
     sampler: Sampler | None = None
 
     @property

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Paused, Snapshot, Topic
+
+PAUSED_ITSELF: Final = "paused_itself"
 
 
 def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str] = frozenset()) -> list[Activity]:
@@ -89,7 +92,11 @@ def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
 
 
 def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Activity]:
-    if before.paused is not now.paused:
+    stopped = _stopped_itself(now) - _stopped_itself(before)
+    if stopped:
+        text = f"{what} has paused itself on {', '.join(sorted(stopped))}: {now.paused_why}"
+        yield Activity(at=at, what=PAUSED_ITSELF, text=text, topic=now.topic, channel=now.name)
+    elif before.paused is not now.paused:
         yield _paused(at, what, before.paused, now.paused, topic=now.topic, channel=now.name)
     if before.client_count and not now.client_count:
         text = f"the last consumer of {what} has left"
@@ -97,6 +104,10 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
     elif now.client_count and not before.client_count:
         text = f"{what} has consumers again"
         yield Activity(at=at, what="consumers_back", text=text, topic=now.topic, channel=now.name)
+
+
+def _stopped_itself(channel: Channel) -> set[str]:
+    return {row.node for row in channel.nodes if row.paused and row.paused_why}
 
 
 def _paused(at: float, what: str, before: Paused, now: Paused, *, topic: str, channel: str = "") -> Activity:

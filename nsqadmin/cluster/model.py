@@ -129,7 +129,7 @@ class Node:
     not_read: str = ""  # why its answer could not be used, although it answers
     token_withheld: str = ""  # why the token is not sent to it; empty if the token is sent, or there is none
     own_health: str = ""  # what it reports about itself: "OK", or what is wrong
-    policy_digest: str = ""  # of its policy file; empty: it has none, or does not tell
+    policy_digest: str | None = None  # of its policy file; empty: it has none; None: it does not tell
     policy_error: str = ""  # why it still goes by an earlier policy file
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
     start_time: float | None = None
@@ -159,7 +159,8 @@ class Node:
 
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
         """Return the node without the topics that a viewer may not see."""
-        return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))
+        tombstones = tuple(topic for topic in self.tombstones if sees(topic))
+        return replace(self, tombstones=tombstones, policy_error="it has mistakes" if self.policy_error else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +269,8 @@ class ChannelNode:
     buried_count: int = 0
     paused_why: str = ""  # if it has paused itself
     policy_counts: Counts = ()
+    policy_recent: Counts = ()  # of the last five minutes
+    expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
     clients: tuple[Client, ...] | None = None  # None: not asked for in this sweep
 
     @property
@@ -299,6 +302,7 @@ class Channel:
     rates: Rates = UNKNOWN_RATES
     buried_count: int = 0
     policy_counts: Counts = ()
+    policy_recent: Counts = ()
     ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
     # Lag as time: how long the oldest message has waited. Our nsqd tells it, for others it is estimated from samples.
     oldest_age: float | None = None
@@ -321,6 +325,11 @@ class Channel:
         if any(row.clients is None for row in self.nodes):
             return None
         return tuple(client for row in self.nodes for client in row.clients or ())
+
+    @property
+    def paused_why(self) -> str:
+        """Why it has paused itself, on the first node where it has."""
+        return next((row.paused_why for row in self.nodes if row.paused_why), "")
 
     @property
     def utilisation(self) -> float | None:
@@ -348,6 +357,8 @@ class TopicNode:
     tombstoned: bool = False
     latency: Latency | None = None
     policy_counts: Counts = ()  # of what no channel had
+    policy_recent: Counts = ()  # of the last five minutes
+    expires_at: float | None = None  # when the policy deletes it, if nobody uses it until then
     has_log: bool = False  # this node keeps the topic's history, and it can be read
 
     @property
@@ -433,6 +444,7 @@ class Topic:
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
     policy_counts: Counts = ()  # of what no channel had
+    policy_recent: Counts = ()
     lookupds: tuple[str, ...] = ()  # the nsqlookupds that know its name
     registered_channels: tuple[str, ...] = ()  # channels that an nsqlookupd lists; asked for inactive topics only
     readers: tuple[Reader, ...] | None = None  # asked for only while a viewer looks at the topic; None: not asked for
@@ -479,7 +491,7 @@ class Evidence:
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
-    rule: str  # "D1" to "D17"
+    rule: str  # "D1" to "D26"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # what to do about it
@@ -514,6 +526,7 @@ class PausedHow(StrEnum):
     HERE = "here"  # by an action of this nsqadmin
     OUTSIDE = "outside"  # by something else; `who` is whom the node has recorded
     BEFORE = "before"  # it was so when nsqadmin first looked, at `at`
+    ITSELF = "itself"  # the channel has stopped itself; its rows say why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from nsqadmin.cluster.model import (
     dropped_among,
 )
 from nsqadmin.cluster.pace import Pace, pace_after
+from nsqadmin.cluster.policy_counts import Reading, Readings, counted_lately, read_counts
 from nsqadmin.cluster.sane import (
     LONGEST_NAME,
     MOST_CLIENTS,
@@ -44,7 +45,6 @@ _LEAST_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their ti
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_PERCENTILES: Final = 100
-_MOST_CAUSES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
@@ -59,11 +59,16 @@ class ChannelPart:
     rates: Rates
     failures: Pace | None = None  # of its requeues and timeouts together
     clients: Mapping[ClientKey, Pace] = field(default_factory=dict)  # of what each has finished, requeued, let time out
+    readings: Readings = ()  # of its policy counts, if there are any
 
     @property
     def is_at_rest(self) -> bool:
-        return self.rates is _STILL and not any(
-            client.finish_rate or client.requeue_rate or client.timeout_rate for client in self.row.clients or ()
+        return (
+            self.rates is _STILL
+            and not self.row.policy_recent
+            and not any(
+                client.finish_rate or client.requeue_rate or client.timeout_rate for client in self.row.clients or ()
+            )
         )
 
 
@@ -76,6 +81,7 @@ class TopicPart:
     channels: Mapping[str, ChannelPart]
     packed: bytes  # its part of the answer, kept only to be compared with the next one; packed to save memory
     is_silent: bool = False  # the node does not answer now: these are its last known numbers
+    readings: Readings = ()  # of its policy counts, if there are any
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class NodeAnswer:
     has_clients: bool  # clients and producers were asked for
     version: str = ""
     own_health: str = ""
-    policy_digest: str = ""
+    policy_digest: str | None = None
     policy_error: str = ""
     draining: bool = False
     start_time: float | None = None
@@ -114,6 +120,7 @@ def silenced(answer: NodeAnswer) -> NodeAnswer:
     topics = {
         name: replace(
             topic,
+            row=replace(topic.row, policy_recent=()),
             rates=UNKNOWN_RATES,
             channels={name: _silenced(part) for name, part in topic.channels.items()},
             is_silent=True,
@@ -129,7 +136,7 @@ def _silenced(part: ChannelPart) -> ChannelPart:
         replace(client, finish_rate=None, requeue_rate=None, timeout_rate=None, oldest_in_flight=None)
         for client in part.row.clients or ()
     )
-    return replace(part, row=replace(part.row, clients=clients), rates=UNKNOWN_RATES)
+    return replace(part, row=replace(part.row, policy_recent=(), clients=clients), rates=UNKNOWN_RATES)
 
 
 def read_stats(
@@ -199,7 +206,7 @@ def stats_in_slices(
         has_clients=has_clients,
         version=text(document.get("version")),
         own_health=text(document.get("health")),
-        policy_digest=text(document.get("policy_digest")),
+        policy_digest=text(document["policy_digest"]) if "policy_digest" in document else None,
         policy_error=text(document.get("policy_error")),
         draining=document.get("draining") is True,
         start_time=start_time,
@@ -229,6 +236,8 @@ class _TopicReader:
         packed = marshal.dumps(raw, _PLAIN)
         if before is not None and before.packed == packed and before.row.has_log == self.has_history:
             return _unchanged(before, self.at)
+        counts = read_counts(raw.get("policy_counts"))
+        readings, recent = self._lately(before, counts)
         row = TopicNode(
             node=self.node,
             depth=raw.get("depth") or 0,
@@ -237,7 +246,9 @@ class _TopicReader:
             message_bytes=raw.get("message_bytes") or 0,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
-            policy_counts=_counts(raw.get("policy_counts")),
+            policy_counts=counts,
+            policy_recent=recent,
+            expires_at=_moment(raw.get("expires_at"), self.skew),
             has_log=self.has_history,
         )
         check_numbers(
@@ -254,7 +265,13 @@ class _TopicReader:
             channels[name] = self._channel(raw_channel, known.get(name))
             yield
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
-        return TopicPart(row, rates, channels, packed)
+        return TopicPart(row, rates, channels, packed, readings=readings)
+
+    def _lately(self, before: TopicPart | ChannelPart | None, counts: Counts) -> tuple[Readings, Counts]:
+        readings = before.readings if before is not None else ()
+        if not readings and before is not None and self.basis is not None:
+            readings = (Reading(self.basis.at, before.row.policy_counts),)
+        return counted_lately(readings, Reading(self.at, counts))
 
     def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
         self._channels += 1
@@ -267,6 +284,8 @@ class _TopicReader:
         is_told = self.has_clients or raw.get("clients") is not None or count == 0
         known = before.clients if before is not None else {}
         clients, paces = read_clients(self.node, raw.get("clients"), known, self.at) if is_told else (None, {})
+        counts = read_counts(raw.get("policy_counts"))
+        readings, recent = self._lately(before, counts)
         row = ChannelNode(
             node=self.node,
             depth=raw.get("depth") or 0,
@@ -282,10 +301,12 @@ class _TopicReader:
             global_count=raw.get("global_msg_count") or 0,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
-            oldest_at=_oldest(raw.get("oldest_timestamp"), self.skew),
+            oldest_at=_moment(raw.get("oldest_timestamp"), self.skew),
             buried_count=raw.get("buried_count") or 0,
             paused_why=text(raw.get("paused_why")),
-            policy_counts=_counts(raw.get("policy_counts")),
+            policy_counts=counts,
+            policy_recent=recent,
+            expires_at=_moment(raw.get("expires_at"), self.skew),
             clients=clients,
         )
         check_numbers(
@@ -305,7 +326,7 @@ class _TopicReader:
         failures = failures_of(row)
         pace = before.failures if before is not None else None
         rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
-        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS)
+        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS, readings)
 
 
 def _name(raw: Json, key: str) -> str:
@@ -323,13 +344,18 @@ def _unchanged(before: TopicPart, at: float) -> TopicPart:
 
     It is the very same object if they were zero before, as `Merger` tests identity.
     """
-    if before.rates is _SILENT and all(part.is_at_rest for part in before.channels.values()):
+    is_at_rest = before.rates is _SILENT and not before.row.policy_recent
+    if is_at_rest and all(part.is_at_rest for part in before.channels.values()):
         return before
     still = {name: _stilled(part, at) for name, part in before.channels.items()}
-    return TopicPart(before.row, _SILENT, still, before.packed)
+    row, readings = before.row, before.readings
+    if row.policy_recent:
+        readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
+        row = replace(row, policy_recent=recent)
+    return TopicPart(row, _SILENT, still, before.packed, readings=readings)
 
 
-def _oldest(timestamp: Any, skew: float) -> float | None:
+def _moment(timestamp: Any, skew: float) -> float | None:
     """Return a time in nanoseconds, by the node's clock, as seconds by ours; None if the node does not tell it."""
     if timestamp is None or not (seconds := moment(timestamp / _NANOSECONDS)):
         return None
@@ -337,16 +363,20 @@ def _oldest(timestamp: Any, skew: float) -> float | None:
 
 
 def _stilled(part: ChannelPart, at: float) -> ChannelPart:
-    row, paces, failures = part.row, part.clients, failures_of(part.row)
+    row, paces, failures, readings = part.row, part.clients, failures_of(part.row), part.readings
     failed = (part.failures.rates(at, failures) if part.failures is not None else None) or (0.0,)
     if row.clients:
         paces = newer = dict(paces)
         row = replace(row, clients=tuple(with_rates(client, newer, at) for client in row.clients))
+    if row.policy_recent:
+        readings, recent = counted_lately(readings, Reading(at, row.policy_counts))
+        row = replace(row, policy_recent=recent)
     return ChannelPart(
         row,
         replace(_STILL, failed=failed[0]) if failed[0] else _STILL,
         pace_after(part.failures, at, failures),
         paces,
+        readings,
     )
 
 
@@ -394,14 +424,6 @@ def _held(row: ChannelNode) -> int:
 
 
 # Small parts
-
-
-def _counts(raw: Any) -> Counts:
-    if not raw:
-        return ()
-    check_count(len(raw), _MOST_CAUSES, "causes")
-    check_numbers(0, *raw.values())
-    return tuple(sorted((text(cause), count) for cause, count in raw.items()))
 
 
 def read_latency(raw: Any) -> Latency | None:

@@ -3,11 +3,13 @@
 Each rule is a function that yields findings. Some rules stand in groups: once a rule of a group finds something, the
 group's later rules are not asked. Every finding has its evidence, and is marked if it is an inference.
 
-    delivery   one group: D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
+    delivery   one group: D20 paused itself, D1 paused, D2 partly paused, D3 no consumers, D4 none where messages wait, D5 none ready,
                D7 hanging handlers, D6 saturated
     handling   one group: D8 requeues, D18 a consumer that gives back much, D9 a slow or stuck consumer
     no group   D10 deferred, D12 sampling, D15 spilling to disk; D17 unknown in part, if nothing else is found and a
                node of the channel is silent
+    policy     no group: D21 publishes refused (topics), D22 messages dropped, D23 messages expire (channels), D24 soon
+               deleted, as nobody uses it; D25 a node refuses its policy file, D26 nodes have different ones
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
                some of these for nsqlookupd, too
@@ -15,5 +17,6 @@ group's later rules are not asked. Every finding has its evidence, and is marked
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
 While a node is silent, what was found before does not end: see `upkeep.py`.
 
-A new rule is a function in `channels.py`, `topics.py` or `nodes.py`, where it also joins its group, or those without.
+A new rule is a function in `channels.py`, `topics.py`, `nodes.py` or `policy.py`; it joins its group, or those without,
+in one of the first three. Where it also joins its group, or those without.
 """

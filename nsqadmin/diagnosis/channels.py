@@ -1,4 +1,4 @@
-"""Rules about one channel: D1 to D10, D12, D15, D17, D18."""
+"""Rules about one channel: D1 to D10, D12, D15, D17, D18. Those about the policy are in `policy.py`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Metric, Paused, Severity
+from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, judged
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
@@ -311,10 +312,17 @@ def _unknown_in_part(channel: Channel, case: Case) -> Iterator[Finding]:
 
 _Rule = Callable[[Channel, Case], Iterable[Finding]]
 _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
-    (_paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
+    (policy.stopped_itself, _paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
     (_failing, _one_failing, _one_slow),
 )
-_IN_NO_GROUP: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
+_IN_NO_GROUP: Final[tuple[_Rule, ...]] = (
+    _deferred,
+    _sampled,
+    _spilling,
+    policy.dropping,
+    policy.expiring,
+    policy.ending,
+)
 
 
 # Measures

@@ -1,4 +1,4 @@
-"""Rules about one nsqd or nsqlookupd: D16. Each of them may find something."""
+"""Rules about one nsqd or nsqlookupd: D16; D25 and D26 are in `policy.py`. Each of them may find something."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from nsqadmin.cluster.merge import version_key
 from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
+from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 from nsqadmin.pages import numbers
 
@@ -169,6 +170,8 @@ _OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ..
     _old,
     _twice,
     _wrong_clock,
+    policy.refuses_its_file,
+    policy.differs,
 )
 
 

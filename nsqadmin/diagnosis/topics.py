@@ -1,4 +1,4 @@
-"""Rules about one topic: D1, D2, D11, D13, D14."""
+"""Rules about one topic: D1, D2, D11, D13, D14. Those about the policy are in `policy.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Finding, Metric, Paused, Severity, Snapshot, Topic
+from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.words import counted, number, rate, say
 from nsqadmin.pages import numbers
@@ -25,7 +26,8 @@ _BURST_NOW: Final = 3  # of the newest samples that may belong to the burst
 def about_topic(topic: Topic, case: Case) -> Iterator[Finding]:
     """Yield the findings about the topic itself, without its channels."""
     yield from first_that_speaks(rule(topic, case) for rule in _WAITING)
-    yield from _burst(topic, case)
+    for rule in (_burst, policy.rejecting, policy.dropping, policy.ending):
+        yield from rule(topic, case)
 
 
 def _paused(topic: Topic, case: Case) -> Iterator[Finding]:

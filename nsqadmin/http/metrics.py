@@ -142,6 +142,16 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
             "Messages that wait for their delay.",
             [(it.deferred_count, at) for it, at in of_channels],
         ),
+        _many(
+            "nsq_topic_policy_messages",
+            "What rules of policy files have done to messages that no channel had, or would have done, since the nodes started.",
+            [(count, {**at, "cause": cause}) for it, at in of_topics for cause, count in it.policy_counts],
+        ),
+        _many(
+            "nsq_channel_policy_messages",
+            "What rules of policy files have done to messages of the channel, or would have done, since the nodes started.",
+            [(count, {**at, "cause": cause}) for it, at in of_channels for cause, count in it.policy_counts],
+        ),
         _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
         _many(
             "nsq_channel_oldest_age_seconds",

@@ -29,6 +29,11 @@ _OF_RULES: Final[Mapping[str, tuple[str, str]]] = {
     "D14": ("has messages that nsqd does not hand over", "have messages that nsqd does not hand over"),
     "D15": ("holds more messages than memory", "hold more messages than memory"),
     "D18": ("has a consumer that fails", "have consumers that fail"),
+    "D20": ("has paused itself", "have paused themselves"),
+    "D21": ("refuses publishes", "refuse publishes"),
+    "D22": ("loses messages by its bounds", "lose messages by their bounds"),
+    "D23": ("has messages that expire", "have messages that expire"),
+    "D24": ("is deleted soon", "are deleted soon"),
     "D17": ("is unknown in part", "are unknown in part"),
 }
 

@@ -22,11 +22,13 @@ from nsqadmin.cluster.model import (
 )
 from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.pages import numbers
+from nsqadmin.pages.policy import lines_of_channel, lines_of_topic
 from nsqadmin.pages.status import State
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.clients import Judged
     from nsqadmin.pages.links import Links
+    from nsqadmin.pages.policy import CauseLine
     from nsqadmin.pages.status import Standing
 
 MOST_ROWS: Final = 500
@@ -172,6 +174,7 @@ class TopicDetails:
     history_nodes: tuple[str, ...]
     no_history: str
     curls: tuple[tuple[str, str], ...]
+    policy: tuple[CauseLine, ...]
 
     def channels_on(self, address: str) -> int:
         return sum(row.node == address for channel in self.topic.channels for row in channel.nodes)
@@ -186,6 +189,7 @@ def topic_details(snapshot: Snapshot, topic: Topic) -> TopicDetails:
         history_nodes=history_nodes(topic),
         no_history=no_history(topic),
         curls=_curls((row.node for row in topic.nodes), topic.name),
+        policy=lines_of_topic(topic),
     )
 
 
@@ -244,6 +248,7 @@ class ChannelDetails:
     no_history: str
     curls: tuple[tuple[str, str], ...]
     delivery: str  # how many messages go to the same zone and region; empty if clients announce neither
+    policy: tuple[CauseLine, ...]
 
 
 def channel_details(topic: Topic, channel: Channel, standing: Standing, now: float) -> ChannelDetails:
@@ -256,6 +261,7 @@ def channel_details(topic: Topic, channel: Channel, standing: Standing, now: flo
         no_history=no_history(topic),
         curls=_curls((row.node for row in channel.nodes), topic.name, channel.name),
         delivery=_delivery(channel),
+        policy=lines_of_channel(channel),
     )
 
 

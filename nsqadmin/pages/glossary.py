@@ -96,6 +96,10 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Ephemeral",
         "A topic or channel whose name ends in #ephemeral: it is never on disk, and is deleted with its last user.",
     ),
+    "policy": Entry(
+        "Policy",
+        "The rules of the file that nsqd was started with (--policy-file): what a topic or channel may hold, how long its messages wait at most, and what becomes of those that fail.",
+    ),
     "paused": Entry("Paused", "Nothing is delivered until it is unpaused; messages keep arriving and wait."),
     "inactive": Entry(
         "Inactive",

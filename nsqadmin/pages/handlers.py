@@ -37,6 +37,7 @@ from nsqadmin.pages.incidents import IncidentPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
+from nsqadmin.pages.policies import PolicyPages
 from nsqadmin.pages.readers import landing
 from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
     from nsqadmin.pages.graphite import Pictures
     from nsqadmin.services import Services
 
-_TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages")
-_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages")
+_TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
+_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "policy")
 
 
 def routes(services: Services) -> list[Route]:
@@ -106,6 +107,7 @@ class _Pages:
         self._services = services
         self._painter = painter
         self._messages = messages
+        self._policy = PolicyPages(services)
         results = services.options.pipeline_results
         self._results = PipelineResults(results) if results else None
         self._links = painter.links
@@ -170,6 +172,7 @@ class _Pages:
             pipeline=self._pipeline(name) if tab == "overview" else None,
             graphite=self._graphite(request, "topic", name) if tab == "overview" else (),
             m=await self._messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
+            policy=await self._policy.of_topic(request, snapshot, topic) if tab == "policy" else None,
         )
 
     async def channel(self, request: Request) -> Response:
@@ -197,6 +200,7 @@ class _Pages:
             charts=self._channel_charts(request, channel) if tab == "overview" else (),
             graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
+            policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
         )
 
     async def consumers(self, request: Request) -> Response:
@@ -253,6 +257,7 @@ class _Pages:
             drain_refusal=why_not_drained(self._services, request, node),
             page=details.node_details(snapshot, node),
             charts=self._node_charts(request, node),
+            policy=await self._policy.of_node(request, node),
             graphite=self._graphite(request, "node", address),
         )
 

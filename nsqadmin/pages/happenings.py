@@ -20,6 +20,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "channel_vanished": ("channel", "are gone"),
     "consumers_gone": ("channel", "have lost their last consumer"),
     "consumers_back": ("channel", "have consumers again"),
+    "paused_itself": ("channel", "have paused themselves"),
     "consumer_version": ("channel", "have consumers of another version"),
     "node_appeared": ("nsqd", "have appeared"),
     "node_down": ("nsqd", "no longer answer"),

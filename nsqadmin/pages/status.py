@@ -22,6 +22,7 @@ class State:
 
 OK: Final = State("OK", "ok")
 PAUSED: Final = State("Paused", "warning")
+PAUSED_ITSELF: Final = State("Paused itself", "warning")
 PARTLY_PAUSED: Final = State("Partly paused", "warning")
 PARTLY_UNKNOWN: Final = State("Unknown in part", "warning")  # a node does not answer; nothing is wrong on the others
 UNKNOWN: Final = State("Unknown", "warning")  # no node answers
@@ -53,6 +54,8 @@ class Standing:
         return min((finding.severity for finding in findings), key=_ORDER.__getitem__, default=None)
 
     def channel(self, channel: Channel) -> State:
+        if channel.paused is Paused.YES and channel.paused_why:
+            return PAUSED_ITSELF
         return _at_best(self._state(self.severity(channel.topic, channel.name), channel.paused), channel)
 
     def topic(self, topic: Topic) -> State:

@@ -29,6 +29,7 @@ from nsqadmin.cluster.causes import (
     read_changes,
     with_cause,
 )
+from nsqadmin.cluster.events import PAUSED_ITSELF
 from nsqadmin.cluster.model import Activity, Paused, PausedBy, PausedHow, Snapshot
 from nsqadmin.upstream.client import UpstreamError
 
@@ -78,6 +79,7 @@ class Inquiry:
                 self._open.append(event)
                 self._note_pause(event, at=event.at, who="", how=PausedHow.OUTSIDE)
             else:
+                self._note_pause(event, at=event.at, who="", how=PausedHow.ITSELF)
                 self._activity.add_event(event)
         self._record_heard(_patience(now))
         return replace(now, pauses=tuple(self._pauses_in(now, recent)))
@@ -159,7 +161,7 @@ class Inquiry:
     # Pauses
 
     def _note_pause(self, event: Activity, *, at: float, who: str, how: PausedHow) -> None:
-        if event.what == "paused":
+        if event.what in ("paused", PAUSED_ITSELF):
             self._pauses[event.topic, event.channel] = PausedBy(
                 topic=event.topic, channel=event.channel, at=at, who=who, how=how
             )
@@ -169,7 +171,10 @@ class Inquiry:
         known, self._pauses = self._pauses, {}
         put_off = {(event.topic, event.channel) for event in self._put_off}
         for key in _paused(now):
-            found = known.get(key) or (None if key in put_off else _first_seen(key, now, recent))
+            found = known.get(key)
+            if found is not None and found.how is PausedHow.ITSELF and not _stopped_itself(now, key):
+                found = None  # a person has paused it since
+            found = found or (None if key in put_off else _first_seen(key, now, recent))
             if found is not None:
                 self._pauses[key] = found
                 yield found
@@ -182,6 +187,11 @@ def _first_seen(key: tuple[str, str], now: Snapshot, recent: list[Activity]) -> 
     if cause is not None:
         return PausedBy(topic=topic, channel=channel, at=cause.at, who=cause.user, how=PausedHow.HERE)
     return PausedBy(topic=topic, channel=channel, at=now.taken_at, how=PausedHow.BEFORE)
+
+
+def _stopped_itself(snapshot: Snapshot, key: tuple[str, str]) -> bool:
+    channel = snapshot.channel(*key)
+    return channel is not None and bool(channel.paused_why)
 
 
 def _paused(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

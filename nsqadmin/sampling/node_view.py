@@ -54,7 +54,8 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
     if answer is None:
         return node
     if not node.is_reachable:
-        return replace(node, **{**_numbers(answer), "rates": UNKNOWN_RATES})
+        last = {**_numbers(answer), "rates": UNKNOWN_RATES, "policy_digest": answer.policy_digest}
+        return replace(node, **last)
     return replace(
         node,
         own_health=answer.own_health,

@@ -36,14 +36,20 @@ def stats(names: list[str] = NAMES) -> dict[str, Any]:
     )  # fmt: skip
     client: dict[str, Any] = dict.fromkeys(texts, EVIL)
     client |= {"auth_identity_url": "javascript:alert(1)", "authed": True, "tls": True, "state": 3}
-    counts = {"depth": 1500, "message_count": 9, "in_flight_count": 1, "requeue_count": 7}
+    counts: dict[str, Any] = {"depth": 1500, "message_count": 9, "in_flight_count": 1, "requeue_count": 7}
+    counts |= {"policy_counts": {EVIL: 3, f"{EVIL}, dropped": 4}}
     channels = [
-        [{"channel_name": it, **counts, "client_count": 1, "clients": [client]} for it in dict.fromkeys((name, EVIL))]
+        [
+            {"channel_name": it, **counts, "paused": True, "paused_why": EVIL, "client_count": 1, "clients": [client]}
+            for it in dict.fromkeys((name, EVIL))
+        ]
         for name in names
     ]
     return {
         "version": EVIL,
         "health": EVIL,
+        "policy_digest": EVIL,
+        "policy_error": EVIL,
         "start_time": 1_700_000_000,
         "topics": [{"topic_name": name, **counts, "channels": channels[at]} for at, name in enumerate(names)],
         "producers": [{**client, "pub_counts": [{"topic": name, "count": 5} for name in names]}],
@@ -55,6 +61,10 @@ def nsqd(path: str, arguments: dict[str, str]) -> Any:
         return stats([arguments["topic"]] if "topic" in arguments else NAMES)
     if path == "/info":
         return {"version": EVIL, "hostname": EVIL}
+    if path == "/config/policy":
+        demand = {EVIL: {"value": {EVIL: [EVIL]}, "line": 7, "dry_run": False}}
+        file = {"path": EVIL, "digest": EVIL, "read_at": 1_700_000_000_000_000_000, "error": EVIL}
+        return {**file, "topic": demand, "channel": demand}
     if path == "/topic/log" and not arguments:
         return 400, "it keeps history"
     return 404, json.dumps({"message": EVIL})

@@ -69,6 +69,8 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
         "nsq_node_silent_messages",
         "nsq_topic_silent_nodes",
         "nsq_channel_silent_nodes",
+        "nsq_topic_policy_messages",
+        "nsq_channel_policy_messages",
     }
     with Nsqd(tmp_path) as nsqd:
         nsqd.post("/pub?topic=t", b"body")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import trio
 
 from nsqadmin.actions.audit import ActivityLog
-from nsqadmin.cluster.model import Activity, Channel, Health, Node, Paused, PausedHow, Snapshot, Topic, TopicNode
+from nsqadmin.cluster.model import (
+    Activity,
+    Channel,
+    ChannelNode,
+    Health,
+    Node,
+    Paused,
+    PausedHow,
+    Snapshot,
+    Topic,
+    TopicNode,
+)
 from nsqadmin.sampling.inquiry import Inquiry
 from nsqadmin.upstream.client import Upstream, UpstreamError
 
@@ -194,3 +206,21 @@ def test_what_a_user_has_emptied_here_is_one_entry() -> None:
     watched.activity.add_action(done)
     watched.see(picture(126.0, paused=False), [])
     assert watched.activity.newest() == (done,)
+
+
+def test_a_channel_that_stops_itself_needs_no_question_until_a_person_has_paused_it() -> None:
+    watched = Watched()
+    row = ChannelNode(node=NODE, paused=True, paused_why="more than 3 messages are buried (max_buried)")
+
+    def stopped(at: float, row: ChannelNode) -> Snapshot:
+        channel = Channel(topic="t", name="c", paused=Paused.YES, nodes=(row,))
+        shown = picture(at, paused=True)
+        return replace(shown, topics=(replace(shown.topics[0], channels=(channel,)),), _by_name={}, _by_address={})
+
+    watched.see(picture(105.0, paused=False), [])
+    shown = watched.see(stopped(110.0, row), [event("paused_itself", 110.0)])
+    assert (shown.pauses[0].how, shown.pauses[0].at) == (PausedHow.ITSELF, 110.0)
+    assert watched.upstream.asked == []
+    assert watched.log == [("paused_itself", "", False)]
+    shown = watched.see(stopped(115.0, replace(row, paused_why="")), [])
+    assert shown.pauses[0].how is PausedHow.BEFORE

@@ -9,6 +9,7 @@ import pytest
 from nsqadmin.cluster.events import events_between
 from nsqadmin.cluster.model import Channel, Health, Paused, Snapshot, Topic, TopicNode
 from tests.support import picture
+from tests.support.picture import channel, channel_node, snapshot, topic
 
 
 def pictured(paused: Paused = Paused.NO) -> Snapshot:
@@ -44,3 +45,13 @@ def test_a_topic_that_goes_while_a_node_is_silent_is_told() -> None:
     before = pictured()
     silent = replace(before, nodes=(replace(before.nodes[0], health=Health.DOWN),))
     assert [event.what for event in events_between(silent, replace(silent, topics=()))] == ["topic_vanished"]
+
+
+def test_a_channel_that_stops_itself_is_told_with_the_reason_and_once() -> None:
+    rows = [channel_node("n1:4151"), channel_node("n2:4151")]
+    stopped = replace(rows[0], paused=True, paused_why="more than 3 messages are buried (max_buried)")
+    before, now = (snapshot(topic(channel(row, rows[1]))) for row in (rows[0], stopped))
+    (event,) = events_between(before, now)
+    assert (event.what, event.topic, event.channel) == ("paused_itself", "t", "c")
+    assert event.text == ("channel t/c has paused itself on n1:4151: more than 3 messages are buried (max_buried)")
+    assert events_between(now, now) == []

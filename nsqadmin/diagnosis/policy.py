@@ -1,0 +1,194 @@
+"""Rules about what the policy files of the nodes do: D20 to D26.
+
+nsqd counts by cause, and the ends of these words tell what became of the messages: ", dropped", ", rejected",
+", buried", ", dry run". What is only tried is no finding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.actions.plan import Kind
+from nsqadmin.cluster.model import Channel, Counts, Evidence, Finding, Node, Severity, Snapshot, Topic
+from nsqadmin.cluster.policy_counts import LATELY
+from nsqadmin.diagnosis.words import counted, number, say
+from nsqadmin.pages import numbers
+
+if TYPE_CHECKING:
+    from nsqadmin.diagnosis.case import Case
+
+_DAY: Final = 86_400.0
+_SHORT_DIGEST: Final = 12  # characters
+_MOST_NAMED: Final = 5  # nodes of one policy file
+_NO_FILE: Final = "no policy file"
+
+
+# Channels and topics: D20 to D24
+
+
+def stopped_itself(channel: Channel, case: Case) -> Iterator[Finding]:
+    rows = [row for row in channel.nodes if row.paused and row.paused_why]
+    if not rows:
+        return
+    where = f" on {len(rows)} of {counted(len(channel.nodes), 'node')}" if len(rows) < len(channel.nodes) else ""
+    is_by_count = any("(max_buried)" in row.paused_why for row in rows)
+    yield case.finding(
+        "D20",
+        Severity.PROBLEM,
+        f"It has paused itself{where}: {rows[0].paused_why}",
+        "Find out why its messages fail. Then kick or discard those that are buried, and unpause it: with more than "
+        "max_buried of them, the next one pauses it again."
+        if is_by_count
+        else "Find out why its messages fail, and unpause it then: the breaker counts anew.",
+        number("buried", sum(row.buried_count for row in rows)),
+        number("waiting", channel.depth),
+        say("paused on", ", ".join(row.node for row in rows)),
+        action=Kind.UNPAUSE_CHANNEL,
+    )
+
+
+def rejecting(topic: Topic, case: Case) -> Iterator[Finding]:
+    refused = _ending(topic.policy_recent, ", rejected")
+    if not refused:
+        return
+    worst = topic.worst_channel
+    fullest = [] if worst is None else [number(f"waiting in {worst.name}, its longest channel", worst.depth)]
+    yield case.finding(
+        "D21",
+        Severity.PROBLEM,
+        f"Publishes are refused: {_bounds(refused)} is reached",
+        "Publishers get an error until consumers have caught up. Add consumers to the longest channel, or raise its "
+        "bound in the policy file.",
+        *_evidence(refused),
+        *fullest,
+        number("waiting in the topic", topic.depth),
+        window=LATELY,
+    )
+
+
+def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
+    dropped = tuple(entry for entry in _ending(it.policy_recent, ", dropped") if entry[0] != "ttl, dropped")
+    if not dropped:
+        return
+    yield case.finding(
+        "D22",
+        Severity.PROBLEM,
+        f"Messages are lost: {counted(_sum(dropped), 'message')} dropped in the last minutes",
+        "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
+        "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages.",
+        *_evidence(dropped),
+        number("waiting", it.depth),
+        window=LATELY,
+    )
+
+
+def expiring(channel: Channel, case: Case) -> Iterator[Finding]:
+    expired = tuple(entry for entry in channel.policy_recent if entry[0] in ("ttl, dropped", "ttl, buried"))
+    if not expired:
+        return
+    yield case.finding(
+        "D23",
+        Severity.WARNING,
+        f"Messages expire: {counted(_sum(expired), 'message')} waited for too long in the last minutes",
+        "They waited for longer than the ttl of the policy file, and are not delivered any more. Add consumers, or "
+        "lengthen the ttl.",
+        *_evidence(expired),
+        number("waiting", channel.depth),
+        number("consumers", channel.client_count),
+        window=LATELY,
+    )
+
+
+def ending(it: Topic | Channel, case: Case) -> Iterator[Finding]:
+    """Find what the policy deletes within a day, as nobody uses it."""
+    now = case.snapshot.taken_at
+    rows = [(row.expires_at, row) for row in it.nodes if row.expires_at is not None and row.expires_at - now < _DAY]
+    if not rows:
+        return
+    first, node = min((at, row.node) for at, row in rows)
+    held = it.total_depth if isinstance(it, Topic) else it.depth + it.deferred_count + it.buried_count
+    where = f" on {node}" if len(rows) < len(it.nodes) else ""
+    unless = "somebody publishes or subscribes" if isinstance(it, Topic) else "a consumer connects"
+    yield case.finding(
+        "D24",
+        Severity.WARNING if held else Severity.INFO,
+        f"It is deleted{where} in {numbers.duration(max(first - now, 0.0))} unless {unless}",
+        "Nobody uses it, and the policy file deletes such (expire_after). If it is needed, lengthen that time.",
+        number("messages in it", held),
+        say("deleted on", ", ".join(f"{row.node} in {numbers.duration(max(at - now, 0.0))}" for at, row in rows)),
+    )
+
+
+def _ending(counts: Counts, word: str) -> Counts:
+    return tuple((cause, count) for cause, count in counts if cause.endswith(word))
+
+
+def _sum(counts: Counts) -> int:
+    return sum(count for _, count in counts)
+
+
+def _bounds(refused: Counts) -> str:
+    return " or ".join(cause.removesuffix(", rejected") for cause, _ in refused)
+
+
+def _evidence(counts: Counts) -> Iterator[Evidence]:
+    for cause, count in counts:
+        yield number(cause, count)
+
+
+# Nodes: D25, D26
+
+
+def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if not node.policy_error:
+        return
+    yield Finding(
+        rule="D25",
+        severity=Severity.WARNING,
+        verdict=f"{node.address} refuses its policy file: what held before still holds",
+        # The text of the error may quote names of topics that a viewer may not see.
+        advice="Its page has all mistakes. Correct the file there; nsqd looks for changes every second.",
+        node=node.address,
+        evidence=(say("in force", _named(node.policy_digest)),),
+    )
+
+
+def differs(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    """Find that the node goes by another policy file than most of those that answer and tell."""
+    telling = [it for it in snapshot.nodes if it.is_reachable and it.policy_digest is not None]
+    if node not in telling or len(sizes := Counter(it.policy_digest for it in telling)) < 2:
+        return
+    usual = max(sizes, key=lambda digest: (sizes[digest], bool(digest)))  # rather any file than none
+    if node.policy_digest == usual:
+        return
+    others = [it.address for it in telling if it.policy_digest == usual]
+    whose = _listed(others)
+    yield Finding(
+        rule="D26",
+        severity=Severity.WARNING,
+        verdict=f"{node.address} has another policy file than {whose}"
+        if node.policy_digest
+        else f"{node.address} has no policy file, unlike {whose}",
+        advice="Nodes know nothing of each other: put the same file on all of them, and start each with --policy-file.",
+        node=node.address,
+        evidence=tuple(_by_digest(snapshot, telling)),
+    )
+
+
+def _by_digest(snapshot: Snapshot, telling: list[Node]) -> Iterator[Evidence]:
+    for digest in dict.fromkeys(it.policy_digest for it in telling):
+        yield say(_named(digest), _listed([it.address for it in telling if it.policy_digest == digest]))
+    for it in snapshot.nodes:
+        if not it.is_reachable and it.policy_digest is not None:
+            yield say(f"{_named(it.policy_digest)}, when last seen", it.address)
+
+
+def _named(digest: str | None) -> str:
+    return digest[:_SHORT_DIGEST] if digest else _NO_FILE
+
+
+def _listed(addresses: list[str]) -> str:
+    more = len(addresses) - _MOST_NAMED
+    return ", ".join(addresses[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

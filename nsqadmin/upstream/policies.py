@@ -1,0 +1,60 @@
+"""Asks nodes what their policy files demand of a topic and of a channel. Nothing is asked unless a viewer looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+import trio
+
+from nsqadmin.cluster.policies import NodePolicy, read_policy
+from nsqadmin.cluster.sane import NotUnderstood
+from nsqadmin.upstream.client import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Node
+    from nsqadmin.upstream.client import Upstream
+
+PATIENCE: Final = 2.0  # seconds that a page waits for the nodes
+NO_SUCH: Final = "it knows no policy file: it is a Go nsqd, or older than ours"
+_AT_ONCE: Final = 16
+_UNKNOWN_OPTION: Final = (400, 404)
+
+
+class PolicyQuestions:
+    """The questions, on trio."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def ask(self, nodes: Sequence[Node], topic: str = "", channel: str = "") -> tuple[NodePolicy, ...]:
+        """Return what each node tells, in the order of the nodes. One that does not answer in time is named so."""
+        limiter = trio.CapacityLimiter(_AT_ONCE)
+        told = {it.address: NodePolicy(node=it.address, untold=_silence(it)) for it in nodes}
+        query = urlencode({name: value for name, value in (("topic", topic), ("channel", channel)) if value})
+
+        async def ask(node: Node) -> None:
+            async with limiter:
+                told[node.address] = await self._ask(node, f"/config/policy?{query}" if query else "/config/policy")
+
+        with trio.move_on_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    if node.is_reachable:
+                        nursery.start_soon(ask, node)
+        return tuple(told[node.address] for node in nodes)
+
+    async def _ask(self, node: Node, target: str) -> NodePolicy:
+        try:
+            got = await self._upstream.get_json(node.address, target)
+            return read_policy(node.address, got, skew=node.clock_skew or 0.0)
+        except NotUnderstood as error:
+            return NodePolicy(node=node.address, untold=str(error))
+        except UpstreamError as error:
+            reason = NO_SUCH if error.status in _UNKNOWN_OPTION else f"it cannot be asked: {error}"
+            return NodePolicy(node=node.address, untold=reason)
+
+
+def _silence(node: Node) -> str:
+    return f"it has not answered within {PATIENCE:g} s" if node.is_reachable else f"it does not answer: {node.error}"
