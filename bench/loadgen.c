@@ -20,6 +20,7 @@
  *   noise=1     random bytes, which nobody can compress; otherwise all are the same letter
  *   rate=R      at most R messages a second in all
  *   defer=MS    DPUB (pub with batch 1) or &defer= (http with batch 1)
+ *   keys=PREFIX a key of its own for each command: PREFIX and a running number of 8 digits (pub without defer)
  * keys of sub
  *   count=N     stop when N messages are finished; `seconds` is then the limit
  *   quiet=S     stop when nothing has come for S seconds (after the first message)
@@ -59,6 +60,7 @@ typedef struct { const char *host, *topic, *channel; int port; } target;
 typedef struct {
     uint64_t count, rate, verify, noise;
     int topics, channels, defer, timeout, window;
+    const char *keys;
     double quiet;
     enum { FIN_FIRST, HOLD_FIRST, REQ_FIRST } first;
 } settings;
@@ -127,12 +129,13 @@ static void dial(conn *c, int index, const target *to) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event)) die("epoll_ctl");
 }
-static void identify(conn *c, int heartbeat_ms, int timeout_ms) {
+static void identify(conn *c, int heartbeat_ms, int timeout_ms, bool keys) {
     char body[256];
     int n = snprintf(body, sizeof body,
                      "{\"client_id\":\"loadgen\",\"hostname\":\"loadgen\",\"user_agent\":\"loadgen/2\","
                      "\"heartbeat_interval\":%d,\"output_buffer_timeout\":25", heartbeat_ms);
     if (timeout_ms) n += snprintf(body + n, sizeof body - n, ",\"msg_timeout\":%d", timeout_ms);
+    if (keys) n += snprintf(body + n, sizeof body - n, ",\"feature_negotiation\":true,\"extensions\":[\"keys\"]");
     body[n++] = '}';
     add(&c->out, "  V2IDENTIFY\n", 13);
     add32(&c->out, n);
@@ -197,7 +200,7 @@ static void hang_up(conn *conns, int n) { /* lets the server read our last bytes
 
 /* publishing */
 
-typedef struct { buffer bytes; size_t first_body; } command;
+typedef struct { buffer bytes; size_t first_body, key; } command;
 typedef struct {
     settings set;
     int batch, size, conns;
@@ -237,6 +240,9 @@ static void make_command(command *c, const publishing *p, const target *to, int 
         else if (p->set.defer) snprintf(query, sizeof query, "&defer=%d", p->set.defer);
         n = snprintf(line, sizeof line, "POST /%spub?topic=%s%s HTTP/1.1\r\nHost: %s:%d\r\nUser-Agent: loadgen/2\r\nContent-Length: %zu\r\n\r\n",
                      p->batch > 1 ? "m" : "", topic, query, to->host, to->port, body);
+    } else if (p->set.keys) {
+        n = snprintf(line, sizeof line, "%sPUB %s %s00000000\n", p->batch > 1 ? "M" : "", topic, p->set.keys);
+        c->key = n - 9;
     } else if (p->batch > 1) n = snprintf(line, sizeof line, "MPUB %s\n", topic);
     else if (p->set.defer) n = snprintf(line, sizeof line, "DPUB %s %d\n", topic, p->set.defer);
     else n = snprintf(line, sizeof line, "PUB %s\n", topic);
@@ -257,6 +263,8 @@ static void send_command(publishing *p, conn *c) {
             uint64_t number = p->sent + i;
             memcpy(next->bytes.data + next->first_body + (size_t)i * (4 + p->size), &number, sizeof number);
         }
+    if (next->key)
+        for (uint64_t i = 0, number = p->sent / p->batch; i < 8; i++, number /= 10) next->bytes.data[next->key + 7 - i] = '0' + number % 10;
     add(&c->out, next->bytes.data, next->bytes.len);
     p->sent += p->batch;
 }
@@ -269,7 +277,7 @@ static unsigned read_responses(publishing *p, conn *c) { /* how many commands we
     for (const uint8_t *frame; (frame = next_frame(c, &size, &type));) {
         if (is_response(frame, size, type, "_heartbeat_")) { add(&c->out, "NOP\n", 4); continue; }
         if (type == ERROR) show_error(&p->errors, frame + 8, size - 4);
-        else if (!is_response(frame, size, type, "OK")) continue;
+        else if (c->started && !is_response(frame, size, type, "OK")) continue;
         else if (c->started) p->confirmed += p->batch;
         answered++;
     }
@@ -304,7 +312,7 @@ static int publish(const target *to, settings set, int nconns, int batch, int si
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
         if (http) conns[i].started = true, conns[i].owed = set.window;
-        else identify(&conns[i], -1, 0);
+        else identify(&conns[i], -1, 0, set.keys);
     }
     double t = p.start = now(), end = t + seconds;
     for (int i = 0; i < nconns; i++) { pay(&p, &conns[i]); flush(&conns[i]); }
@@ -394,7 +402,7 @@ static int consume(const target *to, settings set, int nconns, int rdy, double s
     s.late = need(calloc(set.first == HOLD_FIRST ? set.verify + 1 : 1, sizeof *s.late));
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
-        identify(&conns[i], 30000, set.timeout);
+        identify(&conns[i], 30000, set.timeout, false);
         snprintf(topic, sizeof topic, set.topics > 1 ? "%s_%d" : "%s", to->topic, i % set.topics);
         snprintf(channel, sizeof channel, set.channels > 1 ? "%s_%d" : "%s", to->channel, i % set.channels);
         add(&conns[i].out, line, snprintf(line, sizeof line, "SUB %s %s\nRDY %d\n", topic, channel, rdy));
@@ -452,8 +460,8 @@ static int latency(const target *to, double rate, int size, double seconds) {
     memset(body, 'x', size);
     dial(&publisher, 0, to);
     dial(&consumer, 1, to);
-    identify(&publisher, -1, 0);
-    identify(&consumer, 60000, 0);
+    identify(&publisher, -1, 0, false);
+    identify(&consumer, 60000, 0, false);
     add(&consumer.out, line, snprintf(line, sizeof line, "SUB %s %s\nRDY 2500\n", to->topic, to->channel));
     flush(&consumer);
     flush(&publisher);
@@ -508,7 +516,7 @@ static int idle(const target *to, int nconns, double seconds) {
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
         conns[i].in.data = need(malloc(conns[i].in.cap = 4096));
-        identify(&conns[i], 30000, 0);
+        identify(&conns[i], 30000, 0, false);
         flush(&conns[i]);
     }
     struct epoll_event events[EVENTS];
@@ -549,6 +557,7 @@ static void read_setting(settings *set, const char *argument) {
     else if (IS("topics")) set->topics = atoi(value);
     else if (IS("channels")) set->channels = atoi(value);
     else if (IS("defer")) set->defer = atoi(value);
+    else if (IS("keys")) set->keys = value;
     else if (IS("timeout")) set->timeout = atoi(value);
     else if (IS("quiet")) set->quiet = atof(value);
     else if (IS("first")) set->first = !strcmp(value, "hold") ? HOLD_FIRST : !strcmp(value, "req") ? REQ_FIRST : FIN_FIRST;

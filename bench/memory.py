@@ -118,12 +118,16 @@ def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
 
 def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
     """Return two rows: the resident memory now, which has a limit, and the peak."""
-    status = {}
+    now, peak = resident_megabytes(broker), resident_megabytes(broker, "VmHWM")
+    return [Row(f"resident, {name}", "MB", (now,), at_most(limit)), Row(f"peak, {name}", "MB", (peak,))]
+
+
+def resident_megabytes(broker: Broker, which: str = "VmRSS") -> float:
     for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")
-        status[key] = value
-    resident, peak = (int(status[key].split()[0]) * 1024 / 1e6 for key in ("VmRSS", "VmHWM"))
-    return [Row(f"resident, {name}", "MB", (resident,), at_most(limit)), Row(f"peak, {name}", "MB", (peak,))]
+        if key == which:
+            return int(value.split()[0]) * 1024 / 1e6
+    raise LookupError(which)
 
 
 def _processor_share(broker: Broker, seconds: float) -> float:

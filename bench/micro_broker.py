@@ -32,6 +32,7 @@ class NoLog:
     cached_from: int = 0
 
     keys: tuple[tuple[bytes, int], ...] = ()
+    keys_from: int = -1
 
     def __init__(self) -> None:
         self.tail: int = 0

@@ -21,8 +21,8 @@ from typing import Final
 from nsqd.broker.batch import Receipt
 
 _PARTS: Final = 8
-_LONGEST_AS_IT_IS: Final = 14  # bytes; such a key takes as much memory as a hash, and no hash is taken for one
-_HASH_SIZE: Final = 15
+_LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
+_HASH_SIZE: Final = 14
 
 _SETTLED: Final = Receipt()
 _SETTLED.settle()
@@ -203,4 +203,5 @@ def _begin_of(piece: Slice) -> int:
 
 
 def _hash(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_HASH_SIZE).digest()
+    """Return what is remembered of a long key. It is none that a client may give, as those are printable."""
+    return b"\0" + blake2b(key, digest_size=_HASH_SIZE).digest()

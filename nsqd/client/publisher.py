@@ -57,9 +57,10 @@ class Publisher:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Return whether this PUB goes to the same topic as the last command, so that it needs no checks."""
-        known = len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
-        return known and (len(params) == 2 or not self.takes_keys)
+        """Return whether this PUB goes to the same topic as the last command, so that it needs no further checks."""
+        if len(params) < 2 or params[1] != self._topic_raw or not self._has_topic():
+            return False
+        return len(params) == 2 or not self.takes_keys or is_valid_key(params[2]) is not None
 
     def admit(self, word: bytes, params: list[bytes]) -> None:
         """Check the parameters of PUB, MPUB or DPUB, and look up the topic."""
@@ -98,8 +99,8 @@ class Publisher:
         if topic is None or topic.closing:
             topic = self.make_topic()
         try:
-            key = _key_of(word, command.params) if self.takes_keys else None
-            receipt = topic.publish_one(command.payload, delay_ms, key or b"")
+            key = (_key_of(word, command.params) or b"") if self.takes_keys else b""
+            receipt = topic.publish_one(command.payload, delay_ms, key)
         except Refused as refused:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
@@ -110,8 +111,8 @@ class Publisher:
         """Carry out MPUB, whose topic was created when it was admitted."""
         topic = self._topic or self.make_topic()
         try:
-            key = _key_of(b"MPUB", command.params) if self.takes_keys else None
-            receipt = topic.publish(command.payload, command.offsets, key=key or b"")
+            key = (_key_of(b"MPUB", command.params) or b"") if self.takes_keys else b""
+            receipt = topic.publish(command.payload, command.offsets, key=key)
         except Refused as refused:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name
