@@ -14,7 +14,7 @@ from nsqclient._config import Config
 from nsqclient._errors import ConfigError, NSQError, Stopped
 from nsqclient._hostpool import Quorum, Strategy
 from nsqclient._log import LOGGER
-from nsqclient._publication import ProducerConnection, mpub_commands, pub_command
+from nsqclient._publication import ProducerConnection, check_one_key, mpub_commands, pub_command
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target
@@ -45,7 +45,8 @@ async def open_producer(
     *,
     strategy: Strategy = "hostpool",
     config: Config = Config(),
-    retry: Retry = "never",
+    retry: Retry = "safe",
+    retry_timeout: float = 60.0,
     max_pending: int = 1000,
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
@@ -59,6 +60,7 @@ async def open_producer(
         strategy=strategy,
         config=config,
         retry=retry,
+        retry_timeout=retry_timeout,
         max_pending=max_pending,
         logger=logger,
     )
@@ -88,7 +90,8 @@ class Producer(BaseProducer["_Node", Receipt]):
         *,
         strategy: Strategy = "hostpool",
         config: Config = Config(),
-        retry: Retry = "never",
+        retry: Retry = "safe",
+        retry_timeout: float = 60.0,
         max_pending: int = 1000,
         logger: logging.Logger = LOGGER,
     ) -> None:
@@ -99,6 +102,7 @@ class Producer(BaseProducer["_Node", Receipt]):
             strategy=strategy,
             config=config,
             retry=retry,
+            retry_timeout=retry_timeout,
             max_pending=max_pending,
             logger=logger,
             clock=asyncio.get_running_loop().time,
@@ -107,22 +111,31 @@ class Producer(BaseProducer["_Node", Receipt]):
         )
 
     async def publish(
-        self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay` and the other errors are those of nsqclient's producer.
+        `delay`, `key` and the other errors are those of nsqclient's producer.
         """
         command = pub_command(topic, body, delay)
         async with asyncio.timeout(timeout):
-            await self._publish(topic, command, 1)
+            await self._publish(topic, command, 1, key)
 
-    async def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
+    async def publish_many(
+        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+    ) -> None:
         """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
         commands = list(mpub_commands(topic, bodies))
+        check_one_key(key, commands)
         async with asyncio.timeout(timeout):
             for command, count in commands:
-                await self._publish(topic, command, count)
+                await self._publish(topic, command, count, key)
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

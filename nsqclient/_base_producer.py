@@ -14,15 +14,17 @@ from nsqclient._errors import (
     ConfigError,
     ConnectError,
     NSQError,
+    OutcomeUnknown,
     PublishRejected,
     PublishUnknown,
     PublishUnsent,
     Stopped,
+    Unsupported,
 )
 from nsqclient._hostpool import Quorum, Strategy, pool_of
 from nsqclient._identity import our_identity
 from nsqclient._log import logging_events
-from nsqclient._publication import Outcome, ProducerConnection, pub_command
+from nsqclient._publication import Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
 from nsqclient._pump import tls_maker
 from nsqclient._reconnect import Reconnect
 from nsqclient._stats import NodeStats, ProducerStats
@@ -31,10 +33,12 @@ from nsqclient.events import ConnectFailed, Disconnected, Event
 if TYPE_CHECKING:
     from nsqclient._config import Config
 
-Retry = Literal["never", "unsent", "always"]
+Retry = Literal["safe", "never", "unsent", "anywhere"]
 
+_REPEATING: Final = ("safe", "anywhere")  # at the same nsqd, with a key
 _FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
 _LONGEST_PAUSE: Final = 15.0
+_LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # where an earlier try may have succeeded: no other nsqd can help
 _ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
 
 
@@ -183,6 +187,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         strategy: Strategy,
         config: Config,
         retry: Retry,
+        retry_timeout: float,
         max_pending: int,
         logger: logging.Logger,
         clock: Callable[[], float],
@@ -202,6 +207,8 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         self._random = Random()
         self._pool = pool_of(strategy, len(addresses), self._random)
         self._retry = retry
+        self._retry_timeout = retry_timeout
+        self._names = Names(self._random)
         self._log = logging_events(logger, "")
         shared = Shared(config, max_pending, self._emit, self._random, clock)
         self._nodes = [node(target, shared) for target in addresses]
@@ -212,16 +219,17 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
 
-    async def submit(self, topic: str, body: bytes, *, delay: float | None = None) -> ReceiptT:
+    async def submit(self, topic: str, body: bytes, *, delay: float | None = None, key: str | None = None) -> ReceiptT:
         """Queue a message and return its receipt. Wait only for a connection and for room.
 
-        The message goes to a single nsqd, whatever the strategy. If this call is cancelled, the message was not queued.
+        The message goes to a single nsqd, whatever the strategy, and is not retried. If this call is cancelled, the
+        message was not queued.
 
-        Raises ConnectError, Stopped, ValueError.
+        Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
         """
         command = pub_command(topic, body, delay)
         number, node = self._pick_node()
-        receipt = await self._submit(node, topic, command, 1)
+        receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
         if self._only is None:
             started = self._clock()
             receipt.when_done(lambda: self._report_to_pool(number, receipt.error, started))
@@ -252,13 +260,18 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
 
     # One publish
 
-    async def _publish(self, topic: str, command: bytes, count: int) -> None:
+    def _key(self, given: str | None) -> bytes:
+        if given is not None:
+            return checked_key(given)
+        return self._names.next() if self._retry in _REPEATING else b""
+
+    async def _publish(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
         tries = len(self._nodes) * _ROUNDS
         pauses: Reconnect | None = None
         while True:
             number, node = self._pick_node()
             started = self._clock() if self._only is None else 0.0
-            error = await self._try(node, topic, command, count)
+            error = await self._try(node, topic, command, count, key)
             if self._only is None:
                 self._report_to_pool(number, error, started)
             if error is None:
@@ -270,10 +283,32 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
                 pauses = pauses or Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
                 await self._sleep(pauses.pause())
 
-    async def _try(self, node: NodeT, topic: str, command: bytes, count: int) -> Exception | None:
-        """Publish to this nsqd and return the error, or None."""
+    async def _try(self, node: NodeT, topic: str, command: bytes, count: int, key: str | None) -> Exception | None:
+        """Publish to this nsqd and return the error, or None.
+
+        If nobody can tell whether it was stored, and it had a key, repeat it here until there is an answer.
+        """
+        name = self._key(key)
+        error = await self._try_once(node, topic, command, count, name, is_given=key is not None)
+        if not isinstance(error, OutcomeUnknown) or self._retry not in _REPEATING:
+            return error
+        until = self._clock() + self._retry_timeout
+        pauses = Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
+        while self._clock() < until:
+            await self._sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
+            try:
+                again = await self._try_once(node, topic, command, count, name, is_given=True)
+            except Unsupported:
+                return error  # another nsqd answers there
+            if again is None or isinstance(again, PublishRejected):
+                return again
+        return error
+
+    async def _try_once(
+        self, node: NodeT, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+    ) -> Exception | None:
         try:
-            receipt = await self._submit(node, topic, command, count)
+            receipt = await self._submit(node, topic, command, count, key, is_given=is_given)
         except (ConnectError, PublishUnsent) as error:
             return error
         try:
@@ -283,14 +318,23 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
             raise
         return receipt.error
 
-    async def _submit(self, node: NodeT, topic: str, command: bytes, count: int) -> ReceiptT:
+    async def _submit(
+        self, node: NodeT, topic: str, command: bytes, count: int, key: bytes, *, is_given: bool
+    ) -> ReceiptT:
+        """Queue a command. A key that was not `is_given` is left out where the nsqd knows none."""
         self._check_running()
         connection = node.usable or await node.connected()
         while not connection.has_room:
             await node.wait_for_room()
             self._check_running()
             connection = node.usable or await node.connected()
-        receipt = self._receipt(topic, count=count, size=len(command))
+        if key and connection.takes_keys:
+            command = keyed(command, key)
+        elif key and is_given:
+            raise Unsupported(f"nsqd {node.address} knows no keys: it does not grant the extension `keys`")
+        else:
+            key = b""
+        receipt = self._receipt(topic, count=count, size=len(command), key=key)
         node.publish(connection, command, receipt)
         return receipt
 
@@ -314,7 +358,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
     def _may_be_retried(self, error: Exception) -> bool:
         if isinstance(error, ConnectError | PublishUnsent):
             return self._retry != "never"
-        return isinstance(error, PublishUnknown) and self._retry == "always"
+        return isinstance(error, PublishUnknown) and self._retry == "anywhere"
 
     def _check_running(self) -> None:
         if self._is_stopped:

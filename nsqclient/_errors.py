@@ -77,6 +77,17 @@ class PublishUnknown(PublishError):
     """The connection was lost before nsqd answered: the message may or may not have been stored."""
 
 
+class OutcomeUnknown(PublishUnknown):
+    """As PublishUnknown, of a publish with a key: made again at the same nsqd with this key, it is stored once."""
+
+    def __init__(self, text: str, key: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} (key {self.key})"
+
+
 class PublishUnsent(PublishError, Disconnected):
     """The connection was lost before nsqd had received the whole message. Nothing was stored."""
 

@@ -17,7 +17,7 @@ from nsqclient._dial import Target, dial
 from nsqclient._errors import ConfigError, Disconnected, NSQError, PublishError, Stopped
 from nsqclient._groups import unwrapped
 from nsqclient._log import LOGGER
-from nsqclient._publication import Outcome, ProducerConnection, mpub_commands, pub_command
+from nsqclient._publication import Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
 
@@ -53,7 +53,8 @@ async def open_producer(
     *,
     strategy: Strategy = "hostpool",
     config: Config = Config(),
-    retry: Retry = "never",
+    retry: Retry = "safe",
+    retry_timeout: float = 60.0,
     max_pending: int = 1000,
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
@@ -66,10 +67,14 @@ async def open_producer(
     takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "all" and `quorum(n)` send
     to all.
 
-    `retry` is what may be retried automatically. "never": nothing; the caller gets each failure. "unsent": messages
-    that were certainly not published, because there was no connection or it was lost before nsqd had received all of
-    the message. "always": also messages that may have been published, which can publish them twice. Each nsqd is tried
-    up to three times. A message that nsqd refuses is never retried.
+    `retry` is what may be retried automatically. "safe": everything, without publishing anything twice. Messages that
+    were certainly not published, because there was no connection or it was lost before nsqd had received all of the
+    message, may go to any nsqd, each of which is tried up to three times. Messages that may have been published are
+    repeated at the same nsqd, with a key by which it recognizes them, until it answers or `retry_timeout` seconds are
+    over; then OutcomeUnknown has the key. NSQ's own nsqd knows no keys, so there the caller gets PublishUnknown.
+    "anywhere": as "safe", but what remains unknown is tried at any nsqd, which can publish it twice. "unsent": only
+    messages that were certainly not published. "never": nothing; the caller gets each failure. A message that nsqd refuses is never
+    retried.
 
     Each connection has at most `max_pending` unanswered publishes, and 8 MiB of them; further publishes wait for room.
     `connect="require"` raises ConnectError if no nsqd can be reached.
@@ -79,6 +84,7 @@ async def open_producer(
         strategy=strategy,
         config=config,
         retry=retry,
+        retry_timeout=retry_timeout,
         max_pending=max_pending,
         must_connect=connect == "require",
         logger=logger,
@@ -107,7 +113,8 @@ class Producer(BaseProducer["_Node", Receipt]):
         *,
         strategy: Strategy = "hostpool",
         config: Config = Config(),
-        retry: Retry = "never",
+        retry: Retry = "safe",
+        retry_timeout: float = 60.0,
         max_pending: int = 1000,
         must_connect: bool = False,
         logger: logging.Logger = LOGGER,
@@ -117,6 +124,7 @@ class Producer(BaseProducer["_Node", Receipt]):
             strategy=strategy,
             config=config,
             retry=retry,
+            retry_timeout=retry_timeout,
             max_pending=max_pending,
             logger=logger,
             clock=trio.current_time,
@@ -132,31 +140,43 @@ class Producer(BaseProducer["_Node", Receipt]):
     # Publishing
 
     async def publish(
-        self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
 
-        Raises PublishRejected, PublishUnknown (it may have been published), PublishUnsent, ConnectError or Stopped;
-        trio.TooSlowError after `timeout` seconds; ValueError for an invalid topic, an empty message or an invalid
-        delay.
+        With a `key` it is published once to this topic of the same nsqd, however often it is tried, within the time
+        for which that nsqd remembers keys.
+
+        Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
+        PublishUnsent, ConnectError or Stopped; trio.TooSlowError after `timeout` seconds; ValueError for an invalid
+        topic, an empty message, an invalid delay or key; Unsupported for a key at an nsqd that knows none.
         """
         command = pub_command(topic, body, delay)
         if timeout is None:
-            await self._send(topic, command, 1)
+            await self._send(topic, command, 1, key)
         else:
             with trio.fail_after(timeout):
-                await self._send(topic, command, 1)
+                await self._send(topic, command, 1, key)
 
-    async def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
-        """Publish messages together: nsqd accepts all or none.
+    async def publish_many(
+        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them.
 
-        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not.
-        Raises as `publish`.
+        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not; a
+        key is refused then. Raises as `publish`.
         """
         commands = list(mpub_commands(topic, bodies))
+        check_one_key(key, commands)
         with trio.fail_after(timeout if timeout is not None else float("inf")):
             for command, count in commands:
-                await self._send(topic, command, count)
+                await self._send(topic, command, count, key)
 
     async def ping(self) -> None:
         """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
@@ -177,13 +197,13 @@ class Producer(BaseProducer["_Node", Receipt]):
         """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
         return self._subscribers.subscribe()
 
-    async def _publish_to_all(self, topic: str, command: bytes, count: int) -> None:
+    async def _publish_to_all(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
         errors: list[Exception] = []
         accepted = 0
 
         async def publish(node: _Node) -> None:
             nonlocal accepted
-            if error := await self._try(node, topic, command, count):
+            if error := await self._try(node, topic, command, count, key):
                 errors.append(error)
             else:
                 accepted += 1

@@ -7,19 +7,23 @@ a receipt is never removed from the queue, even if nobody waits for it any more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.durations import whole_milliseconds
+from common.wire.extensions import KEYS, is_valid_key
 from common.wire.frames import OK_FRAME
 from common.wire.names import is_valid_name
 from nsqclient._connection import Connection, Identity
-from nsqclient._errors import Disconnected, PublishError, PublishRejected, PublishUnknown, PublishUnsent
+from nsqclient._errors import Disconnected, OutcomeUnknown, PublishError, PublishRejected, PublishUnknown, PublishUnsent
 from nsqclient.events import Connected, LatePublish
 
 if TYPE_CHECKING:
+    from random import Random
+
     from common.streams.tls import SecureLayer
     from nsqclient._config import Config
     from nsqclient._errors import ProtocolError
@@ -40,10 +44,11 @@ _pack_sizes: Final = Struct(">ii").pack
 class Outcome:
     """The outcome of one publish. `error` is None until it has failed."""
 
-    __slots__ = ("_waiters", "count", "done", "error", "is_abandoned", "size", "topic")
+    __slots__ = ("_waiters", "count", "done", "error", "is_abandoned", "key", "size", "topic")
 
-    def __init__(self, topic: str, *, count: int, size: int) -> None:
+    def __init__(self, topic: str, *, count: int, size: int, key: bytes = b"") -> None:
         self.topic = topic
+        self.key = key  # with which it was sent; empty if the nsqd knows no keys
         self.count = count  # messages
         self.size = size  # bytes
         self.done = False
@@ -96,6 +101,10 @@ class ProducerConnection(Connection):
         self._unsent = 0  # how many of the last ones in `pending` have not left this object yet
 
     @property
+    def takes_keys(self) -> bool:
+        return KEYS in self.terms.extensions
+
+    @property
     def has_room(self) -> bool:
         """Whether another publish may be queued; otherwise wait for `on_room`."""
         return len(self.pending) < self._max_pending and self.pending_bytes < MOST_PENDING_BYTES
@@ -116,8 +125,7 @@ class ProducerConnection(Connection):
         sent = len(self.pending) - self._unsent
         reason = str(error or "closed")
         for number, outcome in enumerate(self.pending):
-            kind = PublishUnknown if number < sent else PublishUnsent
-            self._settle(outcome, kind(f"not connected: {reason}"))
+            self._settle(outcome, _lost(outcome, f"not connected: {reason}", is_sent=number < sent))
         self.pending.clear()
         self.pending_bytes = self._unsent = 0
         self._on_room()
@@ -175,6 +183,12 @@ class ProducerConnection(Connection):
         self._on_heartbeat()
 
 
+def _lost(outcome: Outcome, text: str, *, is_sent: bool) -> PublishError:
+    if not is_sent:
+        return PublishUnsent(text)
+    return OutcomeUnknown(text, outcome.key.decode()) if outcome.key else PublishUnknown(text)
+
+
 def _failure_of(error: ProtocolError) -> PublishError:
     """Return the meaning of nsqd's error for the publish that it answers.
 
@@ -205,6 +219,36 @@ def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
     if not 0 <= delay < float("inf"):
         raise ValueError(f"a delay of {delay} seconds")
     return b"%b %d\n%b%b" % (_named(b"DPUB", topic), whole_milliseconds(delay), _pack_size(len(body)), body)
+
+
+def keyed(command: bytes, key: bytes) -> bytes:
+    """Return the command with a key, for an nsqd that knows keys."""
+    end = command.index(b"\n")
+    return b"%b %b%b" % (command[:end], key, command[end:])
+
+
+def checked_key(key: str) -> bytes:
+    """Return a key that a caller has given. Raise ValueError if nsqd would refuse it."""
+    encoded = key.encode()
+    if not is_valid_key(encoded):
+        raise ValueError(f"invalid key {key!r}: 1 to 64 printable characters of ASCII without space")
+    return encoded
+
+
+def check_one_key(key: str | None, commands: Sequence[object]) -> None:
+    if key is not None and len(commands) > 1:
+        raise ValueError("one key for more than 5 MiB, which take more than one command")
+
+
+class Names:
+    """The keys that a producer gives its publishes, of up to 15 characters as long as it makes no more than 16 million."""
+
+    def __init__(self, random: Random) -> None:
+        self._prefix = b"%08x" % random.getrandbits(32)
+        self._numbers = count()
+
+    def next(self) -> bytes:
+        return b"%b:%x" % (self._prefix, next(self._numbers))
 
 
 def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

@@ -59,16 +59,26 @@ class Producer:
     def __init__(self, portal: _Portal[TrioProducer]) -> None:
         self._portal = portal
 
-    def publish(self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None) -> None:
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay` and the other errors are those of nsqclient's producer.
+        `delay`, `key` and the other errors are those of nsqclient's producer.
         """
-        self._portal.call(partial(self._portal.client.publish, topic, body, delay=delay), timeout)
+        self._portal.call(partial(self._portal.client.publish, topic, body, delay=delay, key=key), timeout)
 
-    def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
+    def publish_many(
+        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+    ) -> None:
         """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
-        self._portal.call(partial(self._portal.client.publish_many, topic, list(bodies)), timeout)
+        self._portal.call(partial(self._portal.client.publish_many, topic, list(bodies), key=key), timeout)
 
 
 class Consumer:

@@ -30,7 +30,7 @@ from trio.testing import memory_stream_pair
 from common.wakeup import Wakeup
 from common.wire import commands
 from common.wire.commands import CommandReader, Limits
-from common.wire.extensions import BURY, EXTENSIONS, granted
+from common.wire.extensions import BURY, EXTENSIONS, KEYS, granted
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
 from common.wire.message import Message, encode_message
@@ -100,7 +100,8 @@ class MemoryNSQD:
     """Takes the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
 
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
-    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing, as NSQ's own nsqd.
+    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys, as
+    NSQ's own nsqd.
     `on_command` may handle a command itself: it returns the
     bytes to send, or None to have the command executed as usual, or raises common.wire.faults.ProtocolError.
     """
@@ -121,6 +122,7 @@ class MemoryNSQD:
         self._extensions = extensions
         self._on_command = on_command
         self._topics: dict[str, _Topic] = {}
+        self._keys: set[tuple[str, str]] = set()  # topic and key of each publish that had one
         self._clients: list[_Client] = []
         self._connections = count(1)
         self._ids = count(1)
@@ -309,6 +311,7 @@ class _Client:
         self._heartbeat = 30.0
         self._msg_timeout = _MSG_TIMEOUT
         self._buries = False  # the extension was granted
+        self._takes_keys = False  # likewise
         self._magic = b""
         self._is_ending = False  # drop the connection once everything is written
 
@@ -420,13 +423,13 @@ class _Client:
             case ["CLS"]:
                 self.is_closing = True
                 self.send(CLOSE_WAIT_FRAME)
-            case ["PUB", topic]:
-                self._publish(topic, [body[4:]])
-            case ["DPUB", topic, delay]:
-                self._publish(topic, [body[4:]], int(delay) / 1000)
-            case ["MPUB", topic]:
+            case ["PUB", topic, *key]:
+                self._publish(topic, [body[4:]], 0.0, *key)
+            case ["DPUB", topic, delay, *key]:
+                self._publish(topic, [body[4:]], int(delay) / 1000, *key)
+            case ["MPUB", topic, *key]:
                 assert isinstance(command, commands.Publications)
-                self._publish(topic, _messages_of(command))
+                self._publish(topic, _messages_of(command), 0.0, *key)
             case ["NOP"]:
                 pass
             case _:
@@ -438,6 +441,7 @@ class _Client:
         names = asked.get("extensions")
         extensions = granted(tuple(names) if names is not None else None, self._server._extensions)
         self._buries = BURY in extensions
+        self._takes_keys = KEYS in extensions
         reply = self._server._reply
         if not isinstance(reply, bytes):
             told = {"extensions": extensions} if names is not None else {}
@@ -477,8 +481,10 @@ class _Client:
             raise ProtocolError(Fault.TOUCH_FAILED, f"TOUCH {id} failed ID not in flight", fatal=False)
         entry.deadline = min(trio.current_time() + self._msg_timeout, entry.since + _MAX_MSG_TIMEOUT)
 
-    def _publish(self, topic: str, bodies: list[bytes], delay: float = 0.0) -> None:
-        for body in bodies:
+    def _publish(self, topic: str, bodies: list[bytes], delay: float, key: str = "", *_: str) -> None:
+        is_known = self._takes_keys and bool(key) and (topic, key) in self._server._keys
+        self._server._keys.add((topic, key))
+        for body in bodies if not is_known else ():
             self._server._publish(topic, _Stored(b"%016x" % next(self._server._ids), body, time_ns()), delay)
         self.send(OK_FRAME)
 

@@ -265,7 +265,7 @@ async def export_to_topic(options: Options, queries: Queries, cluster: Cluster) 
         ]
         config = client_config("nsq_dead", options.producer_opt, drain_timeout=0.0)
         async with (
-            open_producer(addresses, config=config, retry="always", connect="require") as producer,
+            open_producer(addresses, config=config, retry="anywhere", connect="require") as producer,
             aclosing(messages(options, cluster)) as found,
         ):
             async for message in found:

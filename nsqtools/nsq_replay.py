@@ -273,7 +273,7 @@ async def run(options: Options, stop: trio.Event) -> int:
 
     async def publish_all() -> None:
         nonlocal complete
-        async with open_producer(addresses, config=config, retry="always", connect="require") as producer:
+        async with open_producer(addresses, config=config, retry="anywhere", connect="require") as producer:
             complete = await publish(replay, producer, progress, stop)
 
     try:

@@ -690,7 +690,7 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
         addresses = [address_of(nsqd) for nsqd in nsqds]
 
         async def publish() -> None:
-            async with library.open_producer(addresses, strategy="round_robin", retry="always") as producer:
+            async with library.open_producer(addresses, strategy="round_robin", retry="anywhere") as producer:
                 bodies = sorted(wanted)
                 for start in range(0, count, 100):
                     await producer.publish_many("t", bodies[start : start + 100])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -15,12 +15,14 @@ from nsqclient import (
     Config,
     ConfigError,
     ConnectError,
+    OutcomeUnknown,
     Producer,
     PublishError,
     PublishRejected,
     PublishUnknown,
     PublishUnsent,
     Stopped,
+    Unsupported,
     events,
     open_producer,
     quorum,
@@ -38,7 +40,7 @@ def deaf_to(*words: str) -> Callable[[int, str], bytes | None]:
 
 @jumping
 async def test_publishing() -> None:
-    async with MemoryNSQD() as server, open_producer(server) as producer:
+    async with MemoryNSQD() as server, open_producer(server, retry="unsent") as producer:
         assert not producer.connected
         await producer.publish("t", b"one")
         await producer.publish_many("t", [b"two", b"three"])
@@ -64,7 +66,7 @@ async def test_what_no_nsqd_takes_is_refused_here(topic: str, body: bytes, delay
 
 @jumping
 async def test_many_are_split_where_nsqd_would_refuse_them() -> None:
-    async with MemoryNSQD() as server, open_producer(server) as producer:
+    async with MemoryNSQD() as server, open_producer(server, retry="unsent") as producer:
         bodies = [bytes([65 + number]) * 1_000_000 for number in range(12)]
         await producer.publish_many("t", bodies)
         assert server.said(None, "MPUB") == ["MPUB t"] * 3
@@ -83,7 +85,7 @@ async def test_what_was_cut_off_on_its_way_may_be_published_again() -> None:
         return None
 
     async with MemoryNSQD(on_command=cut) as server:
-        async with open_producer(server) as producer:
+        async with open_producer(server, retry="never") as producer:
             with pytest.raises(PublishUnsent, match="failed to read"):
                 await producer.publish_many("t", [b"1", b"2"])
         async with open_producer(server, retry="unsent") as producer:
@@ -100,7 +102,7 @@ async def test_an_error_is_the_oldest_ones_and_the_outcome_of_the_younger_ones_i
             raise ProtocolError(Fault.BAD_TOPIC, "PUB topic")
         return None
 
-    async with MemoryNSQD(on_command=refuse) as server, open_producer(server) as producer:
+    async with MemoryNSQD(on_command=refuse) as server, open_producer(server, retry="unsent") as producer:
         await producer.probe_write()
         receipts = [await producer.submit("t", b"%d" % number) for number in range(3)]
         errors = [(await receipt.wait()).error for receipt in receipts]
@@ -121,7 +123,7 @@ async def test_a_publish_that_is_cancelled_leaves_its_place_to_its_reply() -> No
             return b""
         return None
 
-    async with MemoryNSQD(on_command=slow) as server, open_producer(server) as producer:
+    async with MemoryNSQD(on_command=slow) as server, open_producer(server, retry="unsent") as producer:
         happened = producer.events()
         with trio.move_on_after(1) as scope:
             await producer.publish("slow", b"one")
@@ -203,7 +205,7 @@ async def test_what_was_sent_without_an_answer_is_unknown() -> None:
         await trio.testing.wait_all_tasks_blocked()
         server.break_connections()
         await sent.wait()
-        assert type(sent.error) is PublishUnknown
+        assert type(sent.error) is OutcomeUnknown
 
 
 @jumping
@@ -227,9 +229,128 @@ async def test_what_may_be_published_is_tried_again_only_if_asked() -> None:
     async with MemoryNSQD(on_command=cut) as server, open_producer(server, retry="unsent") as producer:
         with pytest.raises(PublishUnknown):
             await producer.publish("t", b"one")
-    async with MemoryNSQD(on_command=cut) as server, open_producer(server, retry="always") as producer:
+    # NSQ's own nsqd knows no keys.
+    old = MemoryNSQD(on_command=cut, extensions=())
+    async with old as server, open_producer(server) as producer:
+        with pytest.raises(PublishUnknown):
+            await producer.publish("t", b"one")
+    async with MemoryNSQD(on_command=cut, extensions=()) as server, open_producer(server, retry="anywhere") as producer:
         await producer.publish("t", b"one")
         assert server.bodies("t") == [b"one", b"one"]
+
+
+Publish = Callable[[Producer], Awaitable[None]]
+
+
+@pytest.mark.parametrize("publish", [
+    lambda producer: producer.publish("t", b"one"),
+    lambda producer: producer.publish("t", b"one", delay=1),
+    lambda producer: producer.publish_many("t", [b"one", b"two"]),
+])  # fmt: skip
+@pytest.mark.parametrize("is_stored", [True, False])
+@jumping
+async def test_what_may_be_published_is_published_once(publish: Publish, is_stored: bool) -> None:
+    """The connection is lost twice before the answer, with the message stored the first time or not."""
+
+    def cut(connection: int, command: str) -> bytes | None:
+        if "PUB" in command and connection <= 2:
+            server.break_connections()
+            return None if is_stored else b""
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server) as producer:
+        await publish(producer)
+        await producer.publish("t", b"last")
+        assert server.bodies("t").count(b"one") == 1
+        said = [command for command in server.said() if "PUB" in command]
+        assert len(said) == 4
+        assert said[0] == said[1] == said[2]
+
+
+@jumping
+async def test_it_is_repeated_at_the_same_nsqd_until_that_is_back() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if command.startswith("PUB"):
+            here.is_up = False
+            here.break_connections()
+        return None
+
+    async with MemoryNSQD(on_command=cut) as here, MemoryNSQD() as there:
+        async with open_producer([here, there], strategy="first") as producer, trio.open_nursery() as nursery:
+            nursery.start_soon(producer.publish, "t", b"one")
+            await trio.sleep(20)
+            assert there.bodies("t") == []
+            here._on_command = None
+            here.is_up = True
+        assert (here.bodies("t"), there.bodies("t")) == ([b"one"], [])
+
+
+@jumping
+async def test_after_a_while_the_caller_gets_the_key() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if command.startswith("PUB"):
+            server.is_up = False
+            server.break_connections()
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server:
+        async with open_producer(server, retry_timeout=10) as producer:
+            began = trio.current_time()
+            with pytest.raises(OutcomeUnknown) as caught:
+                await producer.publish("t", b"one", key="mine")
+            assert caught.value.key == "mine"
+            assert trio.current_time() - began == pytest.approx(10, abs=1)
+            server._on_command = None
+            server.is_up = True
+            await producer.publish("t", b"one", key=caught.value.key)
+        assert server.bodies("t") == [b"one"]
+
+
+@jumping
+async def test_an_nsqd_that_came_back_without_keys_is_asked_for_nothing_twice() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if command.startswith("PUB"):
+            server._extensions = ()
+            server.break_connections()
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server) as producer:
+        with pytest.raises(OutcomeUnknown):
+            await producer.publish("t", b"one")
+        assert server.bodies("t") == [b"one"]
+
+
+@jumping
+async def test_keys_of_the_caller() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        for _ in range(2):
+            await producer.publish("t", b"one", key="order-7")
+            await producer.publish_many("t", [b"two", b"three"], key="order-8")
+            await (await producer.submit("t", b"four", key="order-9")).wait()
+        assert server.bodies("t") == [b"one", b"two", b"three", b"four"]
+        for bad in ("", "a b", "\u00e4", "k" * 65):
+            with pytest.raises(ValueError, match="invalid key"):
+                await producer.publish("t", b"one", key=bad)
+        with pytest.raises(ValueError, match="one key for more than 5 MiB"):
+            await producer.publish_many("t", [b"x" * (3 << 20)] * 2, key="big")
+    async with MemoryNSQD(extensions=()) as server, open_producer(server) as producer:
+        with pytest.raises(Unsupported, match="knows no keys"):
+            await producer.publish("t", b"one", key="order-7")
+        await producer.publish("t", b"one")
+        assert server.said()[-1] == "PUB t"
+
+
+@jumping
+async def test_a_quorum_of_nsqds_has_it_once_each() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if command.startswith("PUB") and connection == 1:
+            first.break_connections()
+        return None
+
+    async with MemoryNSQD(on_command=cut) as first, MemoryNSQD() as second:
+        async with open_producer([first, second], strategy="all") as producer:
+            await producer.publish("t", b"one")
+        assert (first.bodies("t"), second.bodies("t")) == ([b"one"], [b"one"])
 
 
 @jumping
@@ -273,7 +394,7 @@ async def test_the_pool_leaves_alone_who_fails() -> None:
     async with AsyncExitStack() as stack:
         servers = await open_all(stack, 2)
         servers[0].is_up = False
-        producer = await stack.enter_async_context(open_producer(servers))
+        producer = await stack.enter_async_context(open_producer(servers, retry="never"))
         assert await try_to_publish(producer, 12) == 1
         assert len(servers[1].bodies("t")) == 11
 

@@ -1,0 +1,198 @@
+"""nsqd is killed, or connections are cut at any byte, while nsqclient publishes and repeats by itself: each message is
+stored once.
+
+    python -m tests.e2e.keyed_kill9                 # 200 kills, with trio
+    python -m tests.e2e.keyed_kill9 --cuts 200 --colour aio
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+import nsqclient
+from nsqclient import aio
+from tests.support.process import Nsqd, eventually
+
+TASKS: Final = 20
+_PIECE: Final = 16 * 1024
+
+
+class CuttingProxy:
+    """Passes bytes on, and cuts each connection after a random number of them, `cuts` times in all."""
+
+    def __init__(self, target: tuple[str, int], chance: random.Random, cuts: int) -> None:
+        self.done = 0
+        self._target = target
+        self._chance = chance
+        self._cuts = cuts
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                left = self._chance.randrange(1, 60_000) if self.done < self._cuts else 1 << 60
+                allowance = [left]
+                for source, sink in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=(source, sink, allowance), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, allowance: list[int]) -> None:
+        with source, suppress(OSError):  # each thread closes the socket that it reads from
+            while data := source.recv(_PIECE):
+                allowance[0] -= len(data)
+                if allowance[0] <= 0:
+                    self.done += 1
+                    sink.sendall(data[: allowance[0]])  # a part of it arrives
+                    break
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+class Publishers:
+    """Tasks that publish running numbers until they are told to stop, each in its own way."""
+
+    def __init__(self, address: str, colour: str) -> None:
+        self.published: list[bytes] = []  # those that were acknowledged
+        self.failures: list[BaseException] = []
+        self._address = address
+        self._numbers = iter(range(1 << 60))
+        self._stops = False
+        self._thread = threading.Thread(target={"trio": self._trio, "aio": self._aio}[colour], daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stops = True
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "publishing did not end"
+
+    def _trio(self) -> None:
+        trio.run(self._publish, nsqclient.open_producer, _in_trio)
+
+    def _aio(self) -> None:
+        asyncio.run(self._publish(aio.open_producer, _in_asyncio))
+
+    async def _publish(self, open_producer: Any, together: Any) -> None:
+        async with open_producer(self._address, retry_timeout=120) as producer:
+            await together([lambda kind=kind: self._one(producer, kind) for kind in range(TASKS)])
+
+    async def _one(self, producer: Any, kind: int) -> None:
+        try:
+            while not self._stops:
+                bodies = [b"%d" % next(self._numbers) for _ in range(10 if kind % 4 == 0 else 1)]
+                match kind % 4:
+                    case 0:
+                        await producer.publish_many("t", bodies)
+                    case 1:
+                        await producer.publish("t", bodies[0], delay=0.01)
+                    case _:
+                        await producer.publish("t", bodies[0])
+                self.published += bodies
+        except nsqclient.ConnectError:
+            if not self._stops:
+                await self._one(producer, kind)
+        except Exception as error:
+            self.failures.append(error)
+
+
+async def _in_trio(tasks: list[Callable[[], Any]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+
+
+async def _in_asyncio(tasks: list[Callable[[], Any]]) -> None:
+    await asyncio.gather(*(task() for task in tasks))
+
+
+def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Callable[[str], object]) -> str:
+    chance = random.Random(seed)
+    with Nsqd(folder, "retention-bytes=10GB", "max-bytes-per-file=1000000", "idempotence-window=1h") as nsqd:
+        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")
+        proxy = CuttingProxy(nsqd.tcp, chance, cuts) if cuts else None
+        publishers = Publishers(proxy.address if proxy else f"127.0.0.1:{nsqd.tcp[1]}", colour)
+        try:
+            for number in range(1, kills + 1):
+                time.sleep(chance.uniform(0, 0.3))
+                nsqd.kill()
+                nsqd.start()
+                if number % 20 == 0:
+                    tell(f"{number} kills, {len(publishers.published):,} messages")
+            if proxy:
+                eventually(lambda: proxy.done >= cuts, 60 + cuts)
+        finally:
+            publishers.stop()
+            if proxy:
+                proxy.close()
+        assert not publishers.failures, f"seed {seed}: {publishers.failures[:3]}"
+        return _compared(nsqd, publishers, seed)
+
+
+def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
+    stored: Counter[bytes] = Counter()
+    place = 0
+    while True:
+        answer = nsqd.http("GET", f"/topic/read?topic=t&from={place}&to={place + 50_000}")
+        lines = [json.loads(line) for line in answer.body.splitlines()]
+        assert not [line for line in lines if "gap" in line]
+        stored.update(line["body"].encode() for line in lines if "body" in line)
+        if lines[-1]["next"] == place:
+            break
+        place = lines[-1]["next"]
+    lost = [body for body in publishers.published if body not in stored]
+    doubled = [body for body, count in stored.items() if count > 1]
+    repeats = nsqd.topic("t").get("repeat_count", 0)
+    summary = f"{len(publishers.published):,} acknowledged, {len(lost)} lost, {len(doubled)} doubled"
+    assert not lost, f"seed {seed}: {summary}: {lost[:5]}"
+    assert not doubled, f"seed {seed}: {summary}: {doubled[:5]}"
+    return f"{summary} ({repeats} second tries since the last start)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.keyed_kill9",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, help="of nsqd (default: 200, or 0 with --cuts)")
+    parser.add_argument("--cuts", type=int, default=0, help="of connections, each at a random byte")
+    parser.add_argument("--colour", choices=("trio", "aio"), default="trio")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    arguments = parser.parse_args()
+    kills = arguments.kills if arguments.kills is not None else 0 if arguments.cuts else 200
+
+    def tell(text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    tell(f"seed {arguments.seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        tell(
+            run(Path(folder), kills=kills, cuts=arguments.cuts, seed=arguments.seed, colour=arguments.colour, tell=tell)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
