@@ -8,6 +8,7 @@ from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
+from nsqadmin.diagnosis.policy import differing_files
 from nsqadmin.diagnosis.topics import about_topic
 from nsqadmin.diagnosis.upkeep import SEVERITIES, Beginnings, with_frozen
 
@@ -23,6 +24,7 @@ def diagnose(
     found = [
         *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
         *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
+        *differing_files(snapshot),
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
     ]
     beginnings = beginnings or Beginnings(before)

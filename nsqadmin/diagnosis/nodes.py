@@ -1,4 +1,4 @@
-"""Rules about one nsqd or nsqlookupd: D16; D25 and D26 are in `policy.py`. Each of them may find something."""
+"""Rules about one nsqd or nsqlookupd: D16; D25, and D26 about all of them, are in `policy.py`. Each of them may find something."""
 
 from __future__ import annotations
 
@@ -171,7 +171,6 @@ _OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ..
     _twice,
     _wrong_clock,
     policy.refuses_its_file,
-    policy.differs,
 )
 
 

@@ -6,7 +6,6 @@ nsqd counts by cause, and the ends of these words tell what became of the messag
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,9 @@ from nsqadmin.pages import numbers
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.case import Case
 
+DIFFERING_FILES: Final = "D26"
+
+_Files = dict[str, list[str]]  # by digest: the addresses of the nodes
 _DAY: Final = 86_400.0
 _SHORT_DIGEST: Final = 12  # characters
 _MOST_NAMED: Final = 5  # nodes of one policy file
@@ -155,34 +157,38 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     )
 
 
-def differs(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
-    """Find that the node goes by another policy file than most of those that answer and tell."""
-    telling = [it for it in snapshot.nodes if it.is_reachable and it.policy_digest is not None]
-    if node not in telling or len(sizes := Counter(it.policy_digest for it in telling)) < 2:
+def differing_files(snapshot: Snapshot) -> Iterator[Finding]:
+    """Find the nodes that go by another policy file than most of those that answer and tell.
+
+    All findings have the same evidence: the files, each with its nodes.
+    """
+    told: _Files = {}
+    last_told: _Files = {}  # by nodes that do not answer now
+    for node in snapshot.nodes:
+        if node.policy_digest is not None:
+            files = told if node.is_reachable else last_told
+            files.setdefault(node.policy_digest, []).append(node.address)
+    if len(told) <= 1:
         return
-    usual = max(sizes, key=lambda digest: (sizes[digest], bool(digest)))  # rather any file than none
-    if node.policy_digest == usual:
-        return
-    others = [it.address for it in telling if it.policy_digest == usual]
-    whose = _listed(others)
-    yield Finding(
-        rule="D26",
-        severity=Severity.WARNING,
-        verdict=f"{node.address} has another policy file than {whose}"
-        if node.policy_digest
-        else f"{node.address} has no policy file, unlike {whose}",
-        advice="Nodes know nothing of each other: put the same file on all of them, and start each with --policy-file.",
-        node=node.address,
-        evidence=tuple(_by_digest(snapshot, telling)),
+    usual = max(told, key=lambda digest: (len(told[digest]), bool(digest)))  # rather any file than none
+    whose = _listed(told[usual])
+    evidence = (
+        *(say(_named(digest), _listed(nodes)) for digest, nodes in told.items()),
+        *(say(f"{_named(digest)}, when last seen", _listed(nodes)) for digest, nodes in last_told.items()),
     )
-
-
-def _by_digest(snapshot: Snapshot, telling: list[Node]) -> Iterator[Evidence]:
-    for digest in dict.fromkeys(it.policy_digest for it in telling):
-        yield say(_named(digest), _listed([it.address for it in telling if it.policy_digest == digest]))
-    for it in snapshot.nodes:
-        if not it.is_reachable and it.policy_digest is not None:
-            yield say(f"{_named(it.policy_digest)}, when last seen", it.address)
+    for digest, nodes in told.items():
+        for address in nodes if digest != usual else ():
+            yield Finding(
+                rule=DIFFERING_FILES,
+                severity=Severity.WARNING,
+                verdict=f"{address} has another policy file than {whose}"
+                if digest
+                else f"{address} has no policy file, unlike {whose}",
+                advice="Nodes know nothing of each other: put the same file on all of them, and start each with "
+                "--policy-file.",
+                node=address,
+                evidence=evidence,
+            )
 
 
 def _named(digest: str | None) -> str:

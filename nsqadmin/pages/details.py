@@ -21,6 +21,7 @@ from nsqadmin.cluster.model import (
     TopicNode,
 )
 from nsqadmin.diagnosis.clients import Condition, judged
+from nsqadmin.diagnosis.policy import DIFFERING_FILES
 from nsqadmin.pages import numbers
 from nsqadmin.pages.policy import lines_of_channel, lines_of_topic
 from nsqadmin.pages.status import State
@@ -332,7 +333,16 @@ def node_details(snapshot: Snapshot, node: Node) -> NodeDetails:
 
 
 def findings_of_nodes(snapshot: Snapshot) -> tuple[Finding, ...]:
-    return tuple(found for found in snapshot.findings if found.node and found.severity is not Severity.INFO)
+    """Return what needs attention, without D26: the page says once for all nodes which policy files there are."""
+    return tuple(
+        found
+        for found in snapshot.findings
+        if found.node and found.severity is not Severity.INFO and found.rule != DIFFERING_FILES
+    )
+
+
+def differing_files(snapshot: Snapshot) -> tuple[Finding, ...]:
+    return tuple(found for found in snapshot.findings if found.rule == DIFFERING_FILES)
 
 
 # The directory

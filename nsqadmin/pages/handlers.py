@@ -222,7 +222,7 @@ class _Pages:
 
     async def nodes(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
-        page = {"findings": details.findings_of_nodes(snapshot)}
+        page = {"findings": details.findings_of_nodes(snapshot), "differing": details.differing_files(snapshot)}
         return self._painter.page(
             request,
             "nodes.html",

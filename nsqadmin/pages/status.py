@@ -22,7 +22,7 @@ class State:
 
 OK: Final = State("OK", "ok")
 PAUSED: Final = State("Paused", "warning")
-PAUSED_ITSELF: Final = State("Paused itself", "warning")
+PAUSED_ITSELF: Final = State("Paused itself", "problem")
 PARTLY_PAUSED: Final = State("Partly paused", "warning")
 PARTLY_UNKNOWN: Final = State("Unknown in part", "warning")  # a node does not answer; nothing is wrong on the others
 UNKNOWN: Final = State("Unknown", "warning")  # no node answers

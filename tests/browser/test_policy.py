@@ -1,4 +1,4 @@
-"""A channel stops itself: the overview says so, its page says why, and a person resumes it."""
+"""A channel stops itself: the overview says so, its page says why, and a person resumes it. What rules lose is red."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ from tests.support.process import Nsqadmin, Nsqd
 
 pytestmark = pytest.mark.e2e
 
+POLICY = """
+[[policy]]
+channel = "mail"
+max_attempts = 1
+max_buried = 2
+
+[[policy]]
+channel = "fax"
+max_messages = 3
+overflow = "drop-oldest"
+
+[[policy]]
+topic = "letters"
+max_messages = 2
+dry_run = true
+"""
 WHY = "more than 2 messages are buried (max_buried)"
 
 
@@ -22,17 +38,19 @@ WHY = "more than 2 messages are buried (max_buried)"
 def node(needs: None, tmp_path: Path) -> Iterator[Nsqd]:
     """Run a node whose channel mail has stopped itself, while messages wait there."""
     file = tmp_path / "policy.toml"
-    file.write_text('[[policy]]\nchannel = "mail"\nmax_attempts = 1\nmax_buried = 2\n')
+    file.write_text(POLICY)
     with ExitStack() as stack:
         nsqd = stack.enter_context(Nsqd(tmp_path / "n1", "broadcast-address=127.0.0.1", f"policy-file={file}"))
         nsqd.post("/topic/create?topic=letters")
-        nsqd.post("/channel/create?topic=letters&channel=mail")
+        for channel in ("mail", "fax"):
+            nsqd.post(f"/channel/create?topic=letters&channel={channel}")
         nsqd.post("/mpub?topic=letters", b"\n".join(b"%d" % number for number in range(10)))
         client = stack.enter_context(nsqd.connect())
         client.subscribe("letters", "mail", ready=1)
         for _ in range(3):
             client.requeue(client.message())
         until(lambda: nsqd.channel("letters", "mail")["paused"], "the channel stops itself")
+        until(lambda: nsqd.channel("letters", "fax").get("policy_counts"), "rules drop messages")
         yield nsqd
 
 
@@ -61,3 +79,23 @@ def test_a_channel_that_has_stopped_itself_says_why_and_is_resumed(page: Browser
     until(lambda: not node.channel("letters", "mail")["paused"], "it goes on")
     if scripts:
         page.wait("!document.querySelector('main .head').innerText.includes('itself')")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_what_rules_lose_is_red_with_an_icon_and_a_word(page: Browser, width: int) -> None:
+    page.look(width=width)
+    for path in ("/topics/letters/fax", "/topics/letters"):
+        page.open(path)
+        row = '[data-live="policy-counts"] tbody tr'
+        assert "were dropped, the oldest first, as there were too many (overflow)" in page.text(row)
+        assert page.text(f"{row} .state.problem") == "Lost"
+        assert page.count(f"{row} .state.problem svg use[href='#i-problem']") == 1
+        colour = f"return getComputedStyle(document.querySelector('{row} td:last-child')).color"
+        assert page.run(colour) == page.run(
+            "const it = document.body.appendChild(document.createElement('p')); it.className = 'problem';"
+            "const found = getComputedStyle(it).color; it.remove(); return found"
+        )
+        tried = page.run("return [...document.querySelectorAll('.state.muted')].map((it) => it.innerText)")
+        assert ("Would have" in tried) is (path == "/topics/letters")
+        assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
+        page.screenshot(ARTEFACTS / f"policy-counts-{width}.png")

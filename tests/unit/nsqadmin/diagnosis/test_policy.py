@@ -182,3 +182,9 @@ def test_a_silent_node_does_not_differ_and_is_named_as_last_seen() -> None:
 def test_many_nodes_are_not_all_listed() -> None:
     finding = only(found(nodes(*[A] * 20, B)))
     assert finding.verdict.endswith("n5:4151 and 15 more")
+
+
+def test_all_that_differ_are_found_with_the_same_evidence() -> None:
+    findings = found(nodes(*[A, B, A] * 100))
+    assert len(findings) == 100
+    assert len({id(it.evidence) for it in findings}) == 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from nsqadmin.cluster.series import SeriesStore
+from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.pages.policy import OnNode, lines_of_channel, lines_of_topic
-from tests.support.picture import channel, channel_node, topic
+from nsqadmin.pages.status import PAUSED, PAUSED_ITSELF, Standing
+from tests.support.picture import channel, channel_node, snapshot, topic
 
 LIMITS = Path(__file__).parents[4] / "docs" / "how-to" / "limits.md"
 
@@ -58,3 +61,12 @@ def test_every_cause_of_the_documents_is_explained_and_an_unknown_one_is_shown()
     assert len(causes) > 15
     lines = lines_of_channel(channel(policy_counts=(*((cause, 1) for cause in causes), ("of tomorrow, dropped", 1))))
     assert [line.cause for line in lines if not line.text] == ["of tomorrow, dropped"]
+
+
+def test_a_channel_that_has_paused_itself_is_a_problem_and_one_that_a_person_has_paused_is_not() -> None:
+    rows = [channel_node(paused=True, paused_why=why) for why in ("more than 3 messages are buried (max_buried)", "")]
+    channels = [channel(row, name=name) for row, name in zip(rows, "ab", strict=True)]
+    shown = topic(*channels)
+    standing = Standing(diagnose(snapshot(shown), SeriesStore(most_coarse=10)))
+    assert [standing.channel(it) for it in channels] == [PAUSED_ITSELF, PAUSED]
+    assert standing.whole_topic(shown).word == "1 problem"
