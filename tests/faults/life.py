@@ -26,9 +26,11 @@ from nsqd.log.faults import Fault
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
+from tests.faults.comparison import reconcile
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import ROUNDING, ChannelModel, Due, Ledger, Owed, Published, TopicModel
+from tests.faults.ledger import Ledger
 from tests.faults.machine import Clock, Machine
+from tests.faults.models import ROUNDING, ChannelModel, Due, Owed, Published, TopicModel
 from tests.faults.promise import Marks, Violation
 from tests.support.given_rules import GivenRules
 from tests.support.log_settings import log_settings
@@ -150,8 +152,13 @@ class Life:
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
         self._note_failed_syncs(machine.store.journal_error)  # the start's own failed syncs
-        self.ledger.reconcile(
-            machine.broker, self.disk, crash, synced=machine.starts_synced, doubts=_doubts(machine.recovered)
+        reconcile(
+            self.ledger,
+            machine.broker,
+            self.disk,
+            crash,
+            synced=machine.starts_synced,
+            doubts=_doubts(machine.recovered),
         )
         self._note_failed_syncs(None)
         self._observe()

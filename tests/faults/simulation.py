@@ -15,8 +15,8 @@ from nsqd.broker.burials import Verb
 from nsqd.broker.rules import ChannelRules
 from nsqd.log.retention import Retention
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import TopicModel
 from tests.faults.life import Client, Life, small_journal
+from tests.faults.models import TopicModel
 from tests.faults.promise import Violation
 
 TOPICS: Final = ("orders", "orders", "clicks", "scratch")

@@ -1,0 +1,317 @@
+"""The comparison after a start: what has to be there, and what may be there, with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import inf
+
+from common.wire.names import is_ephemeral
+from nsqd.broker.broker import Broker
+from nsqd.broker.buried import Burial
+from nsqd.broker.channel import Channel
+from nsqd.broker.topic import Topic
+from nsqd.log.topic_log import DiskLog
+from tests.faults.contents import contents_of, places_in
+from tests.faults.disk import Crash, SimulatedDisk
+from tests.faults.ledger import Ledger
+from tests.faults.models import ChannelModel, Due, Known, Owed, TopicModel
+from tests.faults.promise import Marks, Violation
+
+
+def reconcile(
+    ledger: Ledger, broker: Broker, disk: SimulatedDisk, crash: Crash, *, synced: bool, doubts: Mapping[str, int]
+) -> None:
+    """Compare after a restart. `synced`: the start has synced what it found.
+
+    `doubts`: for each topic, the sequence from which nsqd has reported to read it again.
+    """
+    marks = ledger.synced if crash.is_power_cut else ledger.written
+    number = ledger.next_number()
+    for name in [*ledger.topics, *ledger.deleted]:
+        if name not in broker.topics:
+            _may_be_missing(ledger, name, marks, crash)
+    for name, real in broker.topics.items():
+        topic = _candidate(ledger, name, real, marks, crash)
+        _Comparison(ledger, topic, real, marks, crash, doubts.get(name, inf)).run(disk)
+        topic.created = number
+        ledger.topics[name] = topic
+    ledger.deleted.clear()
+    ledger.begun.clear()
+    for topic in ledger.topics.values():
+        topic.deleted_channels.clear()
+    ledger.written = Marks(number, number)
+    ledger.synced = ledger.written if synced else Marks(number - 1, number - 1)
+
+
+def _may_be_missing(ledger: Ledger, name: str, marks: Marks, crash: Crash) -> None:
+    topic = ledger.topics.pop(name, None)
+    if topic is None:
+        return
+    if topic.created <= marks.urgent:
+        raise Violation(f"topic {name} is lost")
+    if lost := required(topic, crash):
+        raise Violation(f"topic {name} is lost with messages {sorted(lost)}")
+
+
+def _candidate(ledger: Ledger, name: str, real: Topic, marks: Marks, crash: Crash) -> TopicModel:
+    """Return which of the topics of this name the found one is."""
+    assert isinstance(real.log, DiskLog)
+    current = ledger.topics.get(name)
+    deletions = [(number, topic) for number, topic in ledger.deleted.get(name, ()) if number > marks.urgent]
+    deleted = [topic for _, topic in deletions]
+    if current is not None and current.log_id == real.log.log_id:
+        # The journal may have lost the deletion of the log before. Then its channels go on with this log.
+        for number, topic in deletions:
+            for channel in topic.channels:
+                current.deleted_channels.setdefault(channel, (number, ChannelModel(channel, 0)))
+        return current
+    if current is not None and not current.has_identity:
+        current.log_id = real.log.log_id
+        return current
+    if current is not None and (lost := required(current, crash)):
+        raise Violation(f"topic {name} has a new log id, and had messages {sorted(lost)}")
+    for topic in deleted:
+        if topic.log_id == real.log.log_id:
+            if current is not None and current.created <= marks.urgent:
+                raise Violation(f"topic {name} is the one that was deleted")
+            return topic
+    if current is None and not deleted and name in ledger.begun:
+        return TopicModel(name, real.log.log_id, "memory", ledger.number)
+    if current is None and not deleted:
+        raise Violation(f"topic {name} was deleted and came back")
+    topic = _of_channels(real, [*([current] if current is not None else []), *deleted[::-1]])
+    topic.log_id = real.log.log_id
+    topic.synced_tail = topic.written_tail = 0
+    topic.messages.clear()
+    topic.acknowledged.clear()  # deleted with the log, as the operator asked
+    return topic
+
+
+def _of_channels(real: Topic, candidates: list[TopicModel]) -> TopicModel:
+    """Return the first of these topics that had the channels found now, when none of their logs is there.
+
+    A deletion may have reached the disk only as the folder's new name, without anything that was made after it.
+    """
+    names = {name for name in real.channels if not is_ephemeral(name)}
+    for topic in candidates:
+        if names <= topic.channels.keys() | topic.deleted_channels.keys():
+            return topic
+    return candidates[0]
+
+
+def required(topic: TopicModel, crash: Crash) -> set[int]:
+    """Return the messages that this crash must not lose."""
+    if crash.is_power_cut:
+        needed = {s for s in topic.messages if s < topic.synced_tail}
+        return (needed | topic.acknowledged if topic.ack == "synced" else needed) - topic.vague
+    needed = {s for s in topic.messages if s < topic.written_tail}
+    return (needed | topic.acknowledged if topic.ack != "memory" else needed) - topic.vague
+
+
+class _Comparison:
+    """The comparison of one topic after a restart."""
+
+    def __init__(
+        self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash, doubted: float
+    ) -> None:
+        self.ledger = ledger
+        self.topic = topic
+        self.real = real
+        self.marks = marks
+        self.crash = crash
+        self.doubted = doubted  # because of damage in the journal, everything from here on is redelivered
+        self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
+        self.was_vague = topic.vague
+        self.needed = required(topic, crash)
+
+    def run(self, disk: SimulatedDisk) -> None:
+        topic, real = self.topic, self.real
+        assert isinstance(real.log, DiskLog)
+        first, tail = real.log.first, real.log.tail
+        found = contents_of(disk, real.log)
+        self._compare_messages(found, first, tail)
+        had_channels = [c for c in topic.channels.values() if not is_ephemeral(c.name)]
+        self._compare_channels(first)
+        if not topic.channels:
+            self._compare_backlog(had_channels)
+        if topic.paused != real.paused:
+            if max(topic.paused_since, topic.created) <= self.marks.urgent:
+                raise Violation(f"{topic.name}: the pause is {real.paused}")
+            topic.paused = real.paused
+        topic.paused_since = self.ledger.number
+        topic.tail, topic.handed_over = tail, real.handed_over
+        self._find_unparked()
+        topic.acknowledged &= found.keys()
+        topic.written_tail, topic.synced_tail = tail, real.log.synced_tail
+
+    def _find_unparked(self) -> None:
+        topic = self.topic
+        parked = {s for start, count, _ in self.real._parked for s in range(start, start + count)}
+        behind = range(topic.handed_over, topic.tail)
+        delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
+        before, topic.unparked = topic.unparked, delayed - parked
+        # The record of a refused message may be complete, if it could not be taken back; nobody got an OK for it.
+        new = (topic.unparked - before) & topic.acknowledged
+        if new and not (self.crash.is_power_cut or self.ledger.journal_has_lost):
+            raise Violation(f"{topic.name}: {sorted(new)} are deferred, and nobody knows")
+
+    def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
+        topic, ledger = self.topic, self.ledger
+        seen = ledger.seen.setdefault(topic.log_id, {})
+        first = max(first, topic.first)  # an old segment may be there again, without the one behind it
+        for sequence in sorted(s for s in self.needed | seen.keys() if s >= first):
+            expected = seen.get(sequence, topic.messages.get(sequence))
+            if found.get(sequence) != expected:
+                text = f"{_short(expected)} is lost, there is {_short(found.get(sequence))}"
+                raise Violation(f"{topic.name}: message {sequence} {text}; the log is [{first}, {tail})")
+        for sequence, body in found.items():
+            if body not in ledger.published or ledger.published[body].topic != topic.name:
+                raise Violation(f"{topic.name}: message {sequence} is {_short(body)}, which was never sent to it")
+        topic.messages = dict(found)
+        topic.vague = set(range(tail)) - found.keys()
+        assert isinstance(self.real.log, DiskLog)
+        seen.update((s, body) for s, body in found.items() if s < self.real.log.synced_tail)
+
+    def _compare_channels(self, first: int) -> None:
+        topic, real, marks = self.topic, self.real, self.marks
+        for name, channel in list(topic.channels.items()):
+            if name not in real.channels:
+                if channel.created <= marks.urgent and not is_ephemeral(name):
+                    raise Violation(f"{topic.name}: channel {name} is lost")
+                del topic.channels[name]
+        for name, found in real.channels.items():
+            if name not in topic.channels:
+                number, deleted = topic.deleted_channels.get(name, (0, None))
+                if number <= marks.urgent and not self.ledger.second_place_is_old:
+                    raise Violation(f"{topic.name}: channel {name} was deleted and came back")
+                channel = topic.channels[name] = deleted or ChannelModel(name, 0)
+                channel.created = marks.urgent + 1  # it also gets what was published since
+            self._compare_channel(topic.channels[name], found, first)
+
+    def _compare_channel(self, channel: ChannelModel, found: Channel, first: int) -> None:
+        topic, real = self.topic, self.real
+        place = f"{topic.name}/{channel.name}"
+        places = dict(places_in(topic.name, found))
+        places.update((sequence, 0) for sequence in range(real.handed_over, real.log.tail))
+        buried = {burial.sequence: burial for burial in found.burials.buried.from_place(0)}
+        for sequence, owed in [*channel.owed.items(), *channel.before_burial.items()]:
+            if owed.since > self.marks.urgent or channel.buried.job_takes(sequence, "discard"):
+                continue  # the seek may be lost
+            if self._survived(sequence) and sequence not in places and sequence not in buried:
+                raise Violation(f"{place}: message {sequence} was not finished, and will not be delivered")
+            if sequence in self.needed and sequence < first and sequence not in topic.messages:
+                raise Violation(f"{place}: message {sequence} was not finished, and its segment is gone")
+        self._compare_buried(channel, buried, place)
+        self._compare_what_came_back(channel, places.keys(), place)
+        if channel.paused != found.paused:
+            is_by_policy = bool(found.paused_why)  # in a turn that has not ended
+            if max(channel.paused_since, channel.created) <= self.marks.urgent and not is_by_policy:
+                raise Violation(f"{place}: the pause is {found.paused}")
+            channel.paused = found.paused
+        channel.owed = {
+            sequence: self._owed(channel, sequence, attempts, place) for sequence, attempts in places.items()
+        }
+        number = self.ledger.number
+        channel.gone = {
+            sequence: gone._replace(number=number)
+            for sequence, gone in channel.gone.items()
+            if sequence not in places and sequence not in buried and sequence in topic.messages
+        }
+        channel.before_burial = {
+            sequence: Owed(burial.attempts, [Known(burial.attempts, number, lazily=False)])
+            for sequence, burial in buried.items()
+        }
+        is_known = channel.created <= self.marks.urgent
+        marks, synced = (self.marks, self.ledger.synced) if is_known else (Marks(-1, -1), Marks(-1, -1))
+        channel.buried.adopt(
+            [*buried.values()], found.burials.job, place=place, marks=marks, synced=synced, number=number
+        )
+        channel.created = channel.paused_since = channel.sought = self.ledger.number
+
+    def _survived(self, sequence: int) -> bool:
+        return sequence in self.before and self.topic.messages.get(sequence) == self.before[sequence]
+
+    def _compare_buried(self, channel: ChannelModel, buried: dict[int, Burial], place: str) -> None:
+        if channel.created > self.marks.urgent:
+            return  # only topology.json may have it, or an earlier channel of this name
+        for sequence in channel.buried.wrong(buried, self.marks, self.ledger.most_attempts):
+            if self._survived(sequence):
+                possible = channel.buried.possible(sequence, self.marks)
+                raise Violation(f"{place}: message {sequence} is {buried.get(sequence)}, {possible} is right")
+        for sequence in buried:
+            if not self._survived(sequence) and sequence not in self.was_vague and sequence in self.topic.messages:
+                raise Violation(f"{place}: message {sequence} is new, and is buried: {buried[sequence]}")
+
+    def _compare_what_came_back(self, channel: ChannelModel, places: Collection[int], place: str) -> None:
+        topic, marks = self.topic, self.marks
+        if channel.created > marks.urgent:
+            return  # only topology.json may have it, or an earlier channel of this name
+        for sequence in places:
+            is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
+            if sequence in channel.owed or is_new or sequence >= self.doubted:
+                continue
+            if sequence in channel.before_burial:
+                continue
+            gone = channel.gone.get(sequence)
+            if gone is None:
+                raise Violation(f"{place}: message {sequence} came before the channel, and will be delivered")
+            if gone.number <= (marks.lazy if gone.lazily else marks.urgent):
+                raise Violation(
+                    f"{place}: message {sequence} was {'finished' if gone.lazily else 'emptied'}, and is back"
+                )
+
+    def _owed(self, channel: ChannelModel, sequence: int, attempts: int, place: str) -> Owed:
+        body = self.topic.messages.get(sequence)
+        if body is None or body != self.before.get(sequence):
+            before = None
+        elif sequence in channel.owed:
+            before = channel.owed[sequence]
+        elif sequence in channel.before_burial:
+            is_kicked = channel.buried.job_takes(sequence, "kick")
+            before = None if is_kicked else channel.before_burial[sequence]
+        else:
+            before = channel.gone[sequence].owed if sequence in channel.gone else None
+        owed = Owed(attempts, [Known(attempts, self.ledger.number, lazily=attempts == 1)])
+        if before is not None:
+            if (
+                max(channel.created, channel.sought, before.since, before.kicked) <= self.marks.urgent
+            ):  # otherwise the earlier state may be back
+                self._compare_attempts(before, attempts, place, sequence)
+            owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
+        elif body is not None:
+            owed.due = self.ledger.due_by_publication(self.topic, sequence)
+        if owed.due is not None:
+            owed.due.outlived = True
+        return owed
+
+    def _compare_attempts(self, before: Owed, attempts: int, place: str, sequence: int) -> None:
+        possible = [0]  # what the journal knew last, and all that came later
+        for known in before.history:
+            is_known = known.number <= (self.marks.lazy if known.lazily else self.marks.urgent)
+            possible = [known.attempts] if is_known else [*possible, known.attempts]
+        if attempts > max(possible) + 1:  # the journal is written before the frames are sent
+            raise Violation(f"{place}: message {sequence} has attempts {attempts}, it had {before.attempts}")
+        is_read_again = attempts == 0 and sequence >= self.doubted
+        if attempts < min(possible) and not is_read_again:
+            raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {possible}")
+
+    def _due_left(self, before: Owed, sequence: int) -> Due | None:
+        due = before.due
+        if due is None:
+            return None
+        if due.number <= self.marks.urgent:
+            return due
+        return self.ledger.due_by_publication(self.topic, sequence) if due.is_publication else None
+
+    def _compare_backlog(self, had_channels: list[ChannelModel]) -> None:
+        """Compare the messages that wait for a first channel."""
+        topic, real = self.topic, self.real
+        if topic.flowing or had_channels or topic.name in self.ledger.may_drop:
+            return  # all of it went to ephemeral or deleted channels, or was too old
+        lost = {s for s in self.needed if topic.handed_over <= s < real.handed_over}
+        if lost:
+            raise Violation(f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.handed_over} now")
+
+
+def _short(body: bytes | None) -> str:
+    return "nothing" if body is None else repr(body[:12])

@@ -1,0 +1,58 @@
+"""What a running broker, and the disk below it, hold of each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsqd.broker.channel import Channel
+from nsqd.log.record import decode_batch, decode_header
+from nsqd.log.segment import Walk
+from nsqd.log.topic_log import DiskLog
+from tests.faults.disk import SimulatedDisk
+from tests.faults.promise import Violation
+
+
+def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
+    """Return where each message of the channel is, and its attempts. Raise Violation if one is in two places."""
+    found: dict[int, int] = {}
+    skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
+    ahead = [(s, 0) for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
+    deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
+    for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
+        if sequence in found or sequence in channel.burials.buried:
+            raise Violation(f"{topic}/{channel.name}: message {sequence} is in two places")
+        found[sequence] = attempts
+    return iter(found.items())
+
+
+def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
+    """Return every message that can be read, by sequence."""
+    found: dict[int, bytes] = {}
+    for file in log.reader.carried.files:
+        data = disk.peek(file.path)
+        for place in range(len(file)):
+            position, _ = file.extent(place)
+            header = decode_header(data, position)
+            batch = decode_batch(header, data, position) if header is not None else None
+            if batch is not None:
+                found.update((s, batch.body(s)) for s in range(batch.base_sequence, batch.end_sequence))
+    for segment in log._segments:
+        data = disk.peek(segment.path)[: segment.size]
+
+        def read(offset: int, size: int, data: bytes = data) -> bytes:
+            return data[offset : offset + size]
+
+        walk = Walk(
+            read,
+            offset=0,
+            sequence=segment.base,
+            end=segment.size,
+            verify=True,
+            next_base=None if segment is log._segments.active else log._segments.end_of(segment),
+        )
+        for block in walk.blocks():
+            for position, header in block.headers:
+                batch = decode_batch(header, block.data, position)
+                if batch is not None:
+                    found.update((s, batch.body(s)) for s in range(batch.base_sequence, batch.end_sequence))
+    return found

@@ -1,0 +1,100 @@
+"""What the ledger knows of topics, channels and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final, NamedTuple
+
+from tests.faults.burying import BuriedModel
+
+ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
+
+
+@dataclass(slots=True)
+class Published:
+    """A message from the moment it was sent, whatever happened to it."""
+
+    topic: str
+    at: float  # true time
+    delay: float
+    forward: float  # the most that the wall clock had been set forward by then
+    has_sure_id: bool = True
+
+
+@dataclass(slots=True)
+class Due:
+    at: float  # true time
+    forward: float
+    number: int
+    is_publication: bool  # the batch in the log has the delay, too, not only the journal
+    outlived: bool = False  # nsqd was restarted since: wall time counts
+
+
+class Known(NamedTuple):
+    """How many attempts a message had after an action."""
+
+    attempts: int
+    number: int
+    lazily: bool  # the journal may record it later
+
+
+@dataclass(slots=True)
+class Owed:
+    """A message that a channel has to deliver."""
+
+    attempts: int = 0
+    history: list[Known] = field(default_factory=list)
+    due: Due | None = None
+    held_until: float = -inf  # in flight until this true time
+    since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
+    kicked: int = 0  # the number of the kick that made its attempts begin anew; 0: none
+
+    def note_attempts(self, attempts: int, number: int, *, lazily: bool) -> None:
+        self.attempts = attempts
+        self.history.append(Known(attempts, number, lazily))
+
+
+class Gone(NamedTuple):
+    number: int
+    owed: Owed
+    lazily: bool  # finished by FIN, which the journal may record later
+
+
+@dataclass(slots=True)
+class ChannelModel:
+    name: str
+    created: int
+    paused: bool = False
+    paused_since: int = 0
+    sought: int = 0  # the number of its last seek or restore
+    owed: dict[int, Owed] = field(default_factory=dict)
+    gone: dict[int, Gone] = field(default_factory=dict)
+    buried: BuriedModel = field(default_factory=BuriedModel)
+    before_burial: dict[int, Owed] = field(default_factory=dict)  # what was owed of each message that is buried
+
+
+@dataclass(slots=True)
+class TopicModel:
+    name: str
+    log_id: str
+    ack: str
+    created: int
+    paused: bool = False
+    paused_since: int = 0
+    first: int = 0
+    tail: int = 0
+    handed_over: int = 0
+    messages: dict[int, bytes] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)
+    written_tail: int = 0
+    synced_tail: int = 0  # the highest end that a reader ever saw
+    has_identity: bool = True  # on disk
+    vague: set[int] = field(default_factory=set)  # unreadable, or lost by a disk that failed
+    channels: dict[str, ChannelModel] = field(default_factory=dict)
+    unparked: set[int] = field(default_factory=set)  # waiting behind H; their delay began with their publication
+    deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
+
+    @property
+    def flowing(self) -> bool:
+        return bool(self.channels) and not self.paused
