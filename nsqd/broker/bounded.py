@@ -50,17 +50,16 @@ class Bounded(Feed):
         self._tried_room: Room | None = None  # the same if rules that are only tried were in force
 
     @abstractmethod
-    def _has_drafts(self) -> bool:
-        """Return whether something was published in this turn."""
+    def _drafted(self) -> Held:
+        """Return what was published in this turn, which has no place in the log yet."""
 
     @abstractmethod
     def _pass_over(self, end: int) -> None:
         """Give what lies before `end`, and was not handed over, to nobody. The topic does not flow."""
 
     def take_rules(self, rules: TopicRules) -> None:
-        """Follow these rules from now on."""
+        """Follow these rules from now on; `bounds_changed` has to be called when the channels have theirs, too."""
         self.rules, self.tried = rules.in_force(), rules.tried()
-        self.bounds_changed()
 
     def bounds_changed(self) -> None:
         """Note that bounds of the topic or of a channel came or went."""
@@ -82,7 +81,7 @@ class Bounded(Feed):
         if self._room is None:
             self._room, self._tried_room = self._measure()
         if (full := self._room.take(count, size)) is not None:
-            if not self._has_drafts():
+            if not self._drafted().messages:
                 self._room = None  # this turn may end without a look at the topic
             self._count(f"{full.rule}, rejected", count)
             raise Refused(full.words, is_full=True)
@@ -91,12 +90,13 @@ class Bounded(Feed):
 
     def _measure(self) -> tuple[Room, Room]:
         room, tried = Room(), Room()
-        held = self._held()
+        drafted = self._drafted()
+        held = self._held().plus(drafted)
         room.narrow(f"topic {self.name}", self.rules, held)
         tried.narrow(f"topic {self.name}", self.tried, held)
         for channel in self.channels.values():
             if refuses(channel.rules) or refuses(channel.tried):
-                held, name = channel.held(), f"channel {self.name}:{channel.name}"
+                held, name = channel.held().plus(drafted), f"channel {self.name}:{channel.name}"
                 room.narrow(name, channel.rules, held)
                 tried.narrow(name, channel.tried, held)
         return room, tried

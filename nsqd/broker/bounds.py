@@ -25,6 +25,9 @@ class Held(NamedTuple):
     messages: int
     size: int  # bytes
 
+    def plus(self, other: Held) -> Held:
+        return Held(self.messages + other.messages, self.size + other.size)
+
 
 class Full(NamedTuple):
     """The bound that a publish would exceed."""

@@ -160,6 +160,8 @@ class Channel(Ruled):
                     if self._put_off_new(cursor, end):
                         self._come_back(now)
                     break
+                if ttl is not None:
+                    continue  # the disk had nothing a moment ago, so the batch may have expired
             stop = min(batch.end_sequence, end)
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)

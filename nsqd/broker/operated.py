@@ -223,7 +223,7 @@ class Operated(Places):
             self.skips.add(start, stop)
         self._counted_from = min(self._counted_from, cursor)
         self._batch = None
-        self._furthest = max(self._furthest, self.cursor)
+        self._furthest = max(self._furthest, self.cursor, end)
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
         self._work.changed[self] = None
@@ -258,7 +258,7 @@ class Operated(Places):
         if self.kept is not None:
             self.kept.clear()
         self._batch = None
-        self._furthest = max(self._furthest, self.cursor)
+        self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
         self.alarm = inf
         self._come_back(self.burials.next_step)  # a job goes on

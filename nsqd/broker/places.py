@@ -74,7 +74,7 @@ class Places:
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
         self._saved_cursor = cursor
-        self._furthest = cursor  # the cursor may have been here before it went back
+        self._furthest = topic.handed_over  # before here, the cursor may meet deferred messages: nothing skips them
         self._batch: Batch | None = None  # the batch at the cursor
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
         self._source: BatchSource = self.kept if self.kept is not None else topic.log
@@ -173,6 +173,9 @@ class Places:
         """Skip messages that were never handed over, because the topic was emptied."""
         self._counted_from += end - start
         self._skip(start, end)
+        # Nobody has to consume for the cursor to pass them, and until it does, they count as held by the topic.
+        self.cursor = self.skips.pass_over(self.cursor)
+        self._work.changed[self] = None
 
     def _skip(self, start: int, end: int) -> None:
         if start < end:

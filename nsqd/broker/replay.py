@@ -332,6 +332,12 @@ def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) 
                 yield name, needed, first
 
 
+def parked_from(parked: Iterable[tuple[int, int, int]], sequence: int) -> list[tuple[int, int, int]]:
+    """Return what is parked from this sequence on. A bound may have dropped the beginning of a batch."""
+    ends = [(max(start, sequence), start + count, delay_ms) for start, count, delay_ms in parked]
+    return [(start, end - start, delay_ms) for start, end, delay_ms in ends if start < end]
+
+
 def _apply(topics: dict[str, TopicState], change: Change) -> None:
     match change:
         case ("snapshot", name) | ("drop", name):
@@ -352,7 +358,7 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
             topic.learned = True
         case ("freeze", _, sequence):
             topic.frozen_at = sequence
-            topic.parked = [parked for parked in topic.parked if parked[0] >= sequence]
+            topic.parked = parked_from(topic.parked, sequence)
         case ("flow", _):
             topic.frozen_at = None
         case ("park", _, start, count, delay_ms):

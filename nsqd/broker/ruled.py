@@ -127,6 +127,8 @@ class Ruled(Operated):
         while buried < count:
             is_retry = bool(self.retries)
             oldest = self.retries.peek()[0] if is_retry else self._advance_over_gaps()
+            if not is_retry and oldest >= self.topic.handed_over:
+                break  # fewer waited than it seemed: some of them are missing in the log
             readable = self._source.next_readable(oldest)
             if is_retry and readable != oldest:  # damaged; a cursor has passed such places already
                 self._finished.append(self.retries.pop_run(1, oldest + 1)[:2])

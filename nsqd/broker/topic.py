@@ -17,9 +17,11 @@ from common.wire.log_record import KEYS
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.bounded import Bounded, Refused
+from nsqd.broker.bounds import Held
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.keys import TopicKeys
 from nsqd.broker.latency import merged_snapshot
+from nsqd.broker.replay import parked_from
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
@@ -122,8 +124,12 @@ class Topic(Bounded):
             self._work.deferring[self] = None
         return receipt
 
-    def _has_drafts(self) -> bool:
-        return bool(self._singles or self._drafts)
+    def _drafted(self) -> Held:
+        counts, sizes = [len(self._singles)], [self._singles_bytes]
+        for payload, offsets, _, _, _, _ in self._drafts:
+            counts.append(len(offsets) - 1)
+            sizes.append(len(payload))
+        return Held(sum(counts), sum(sizes))
 
     def _remember(self, key: bytes, receipt: Receipt) -> None:
         if self._keys_from < 0:
@@ -315,7 +321,7 @@ class Topic(Bounded):
 
     def _pass_over(self, end: int) -> None:
         self.handed_over = end
-        self._parked = [parked for parked in self._parked if parked[0] >= end]
+        self._parked = parked_from(self._parked, end)
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 

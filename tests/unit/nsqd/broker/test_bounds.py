@@ -87,6 +87,18 @@ def test_the_bound_holds_within_a_turn() -> None:
     assert it.node.channel().depth == 3
 
 
+@pytest.mark.parametrize("rules", [TopicRules(max_messages=3), TopicRules(max_bytes=3 * SIZE)])
+def test_the_bound_holds_within_a_turn_in_which_a_channel_is_made(rules: TopicRules) -> None:
+    it = Bounded(of_topics=rules)
+    it.topic.channel("c")
+    it.topic.publish_one(b"\0\0\0\2xx")
+    it.topic.publish(b"\0\0\0\2xx", [0, SIZE])
+    it.topic.channel("d")
+    it.topic.publish_one(b"\0\0\0\2xx")
+    with pytest.raises(Refused):
+        it.topic.publish_one(b"\0\0\0\2xx")
+
+
 def test_consuming_makes_room() -> None:
     it = Bounded(ChannelRules(max_messages=2))
     consumer = it.node.consumer(ready=2)
@@ -237,6 +249,47 @@ def test_a_paused_topic_drops_for_its_channels_too() -> None:
     assert it.waiting() == [12, 13, 14]
 
 
+def test_what_a_paused_topic_was_emptied_of_makes_room() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3))
+    it.topic.channel("c")
+    it.topic.pause()
+    it.publish(3)
+    it.topic.empty()
+    it.publish(3)
+    it.topic.unpause()
+    assert it.waiting() == [13, 14, 15]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_rest_of_a_deferred_batch_keeps_its_delay_when_a_topic_drops_the_beginning(is_killed: bool) -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=3, overflow=DROP))
+    it.publish(3, delay_ms=60_000)
+    it.publish(1)
+    it.node.pass_time(50.0)
+    if is_killed:
+        it.node.crash()
+    topic = it.node.broker.topic("t")
+    topic.channel("c")  # the delay begins now
+    it.node.turn()
+    it.node.pass_time(50.0)
+    assert it.waiting() == [13]
+    it.node.pass_time(10.1)
+    it.node.load()
+    assert it.node.channel().in_flight_count == 3
+
+
+def test_a_new_file_does_not_drop_by_a_bound_that_it_takes_away() -> None:
+    it = Bounded(ChannelRules(max_messages=2, overflow=DROP))
+    it.topic.channel("c")
+    it.publish(2)
+    channel = it.node.broker.topics["t"].channels["c"]
+    consumer = it.node.consumer(ready=1)
+    it.publish(1)
+    consumer.say(b"RDY 0\nREQ %b 0\n" % consumer.messages()[0].id)  # now three wait, until the next publish
+    it.follow()
+    assert (channel.depth, channel.policy_counts) == (3, {})
+
+
 def test_a_new_bound_drops_at_once() -> None:
     it = Bounded()
     it.topic.channel("c")
@@ -336,6 +389,15 @@ def test_what_has_to_be_read_from_disk_is_buried_when_it_was_read() -> None:
     it.node.load()
     it.node.pass_time(0.1)
     assert (it.node.channel().depth, buried(it)) == (3, [(0, 0), (1, 0)])
+
+
+def test_nothing_is_asked_of_the_log_beyond_its_end_when_messages_are_missing() -> None:
+    it = Bounded()
+    it.topic.channel("c")
+    it.publish(5)
+    it.node.store.logs["t"].first = 4
+    it.follow(BURY)
+    assert (it.node.channel().depth, buried(it)) == (0, [(4, 0)])
 
 
 def test_a_channel_in_memory_drops_what_it_would_bury() -> None:

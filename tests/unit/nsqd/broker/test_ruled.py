@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
 from common.wire.commands import dpub, fin, mpub, req
+from nsqd.broker.backlog import Backlog
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules
 from tests.support.given_rules import GivenRules
@@ -55,6 +57,21 @@ def test_a_message_that_is_just_young_enough_is_delivered() -> None:
     node = node_with(b"a", ttl=HOUR)
     node.pass_time(3_600)
     assert comes(node) == [b"a"]
+
+
+def test_an_old_message_that_the_disk_yields_at_the_second_look_is_not_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = node_with(b"old", ttl=HOUR, ttl_buries=True)
+    log = node.store.logs["t"]
+    node.pass_time(3_599.5)
+    consumer = node.consumer(ready=0)
+    channel_of(node)._batch = None
+    batch_at, looks = log.batch_at, count()
+    monkeypatch.setattr(log, "batch_at", lambda sequence: batch_at(sequence) if next(looks) else None)
+    node.broker.timestamp += 1_000_000_000
+    consumer.say(b"RDY 1\n")
+    assert (consumer.messages(), channel_of(node).policy_counts["ttl, buried"]) == ([], 1)
 
 
 def test_expired_messages_leave_the_depth_without_any_consumer() -> None:
@@ -109,6 +126,25 @@ def test_segments_with_deferred_messages_are_passed_without_them() -> None:
     node.pass_time(200)
     assert comes(node) == [b"late"]
     assert channel_of(node).policy_counts == {"ttl, dropped": 2}
+
+
+@pytest.mark.parametrize("way", ["seek", "restore", "create"])
+def test_a_deferred_message_does_not_expire_before_it_is_due_after_a_channel_was_moved(way: str) -> None:
+    node = node_with(b"a", b"b", ttl=HOUR // 60)
+    node.client().say(dpub("t", 3_600_000, b"late"))
+    channel = channel_of(node)
+    if way == "seek":
+        channel.seek(1)  # forward, over nothing that is deferred
+    elif way == "restore":
+        channel.restore_backlog(Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]))
+    else:
+        node.broker.topics["t"].delete_channel("c")
+        node.broker.topics["t"].channel("c", cursor=1)
+    node.store.logs["t"].evict()
+    node.pass_time(300)
+    assert comes(node) == []
+    node.pass_time(3_301)
+    assert comes(node) == [b"late"]
 
 
 def test_what_was_delivered_once_does_not_expire() -> None:
