@@ -48,7 +48,7 @@ async def produce(addresses: list[str], topic: str, rate: float) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop_on_signal, nursery.cancel_scope.cancel)
         nursery.start_soon(published.tell)
-        async with nsqclient.open_producer(addresses, strategy="round_robin") as producer:
+        async with nsqclient.open_producer(addresses, strategy="round_robin", retry_timeout=5) as producer:
             while True:
                 order = {"number": published.value, "item": random.choice(GOODS), "price": random.randint(5, 500)}
                 try:
