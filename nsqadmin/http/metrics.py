@@ -143,6 +143,11 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
             [(it.deferred_count, at) for it, at in of_channels],
         ),
         _many(
+            "nsq_channel_buried",
+            "Messages that have failed for good and are delivered to nobody.",
+            [(it.buried_count, at) for it, at in of_channels],
+        ),
+        _many(
             "nsq_topic_policy_messages",
             "What rules of policy files have done to messages that no channel had, or would have done, since the nodes started.",
             [(count, {**at, "cause": cause}) for it, at in of_topics for cause, count in it.policy_counts],

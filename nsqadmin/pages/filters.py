@@ -1,7 +1,8 @@
 """The filter of the topics' page: words, and conditions on numbers and states.
 
     orders fraud            both words are in "topic/channel"
-    depth>1000  in>=50      numbers: depth, in, inflight, deferred, consumers, nodes, drain, lag, requeues, timeouts
+    depth>1000  in>=50      numbers: depth, in, inflight, deferred, buried, consumers, nodes, drain, lag, requeues,
+                            timeouts
     silent>0                nodes that do not answer
     state:paused            states: paused, problem, warning, ok, inactive
     ephemeral:no            yes or no
@@ -35,7 +36,20 @@ class Row(Protocol):
 
 
 NUMBERS: Final = frozenset(
-    ("depth", "in", "inflight", "deferred", "consumers", "nodes", "silent", "drain", "lag", "requeues", "timeouts")
+    (
+        "depth",
+        "in",
+        "inflight",
+        "deferred",
+        "buried",
+        "consumers",
+        "nodes",
+        "silent",
+        "drain",
+        "lag",
+        "requeues",
+        "timeouts",
+    )
 )
 STATES: Final = frozenset(("paused", "problem", "warning", "ok", "inactive"))
 

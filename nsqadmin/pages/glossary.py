@@ -42,6 +42,10 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Deferred",
         "Messages that were published or requeued with a delay, which is not over yet. The depth does not include them.",
     ),
+    "buried": Entry(
+        "Buried",
+        "Messages that have failed for good. They stay in the channel with the reason, are delivered to nobody, and are no part of the depth, until somebody kicks them back into the channel or discards them. Only a Python nsqd buries messages.",
+    ),
     "requeued": Entry("Requeued", "Messages that consumers have given back, usually because handling them failed."),
     "timed-out": Entry(
         "Timed out",

@@ -60,6 +60,7 @@ def channel(
             "backend_depth",
             "in_flight_count",
             "deferred_count",
+            "buried_count",
             "message_count",
             "requeue_count",
             "timeout_count",

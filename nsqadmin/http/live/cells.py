@@ -92,6 +92,7 @@ def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
     yield "cluster/depth", totals.depth
     yield "cluster/in_flight", totals.in_flight_count
     yield "cluster/deferred", totals.deferred_count
+    yield "cluster/buried", totals.buried_count
     yield "cluster/incoming", _rounded(totals.rates.incoming)
     yield "cluster/finished", _rounded(totals.rates.finished)
     yield "cluster/requeued", _rounded(totals.rates.requeued)
@@ -150,6 +151,7 @@ def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value
     yield f"{key}/backend_depth", channel.backend_depth
     yield f"{key}/in_flight", channel.in_flight_count
     yield f"{key}/deferred", channel.deferred_count
+    yield f"{key}/buried", channel.buried_count
     yield f"{key}/ready", channel.ready_count
     yield f"{key}/clients", channel.client_count
     yield f"{key}/message_count", channel.message_count
@@ -173,6 +175,7 @@ def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value
             yield f"{of_node}/backend_depth", row.backend_depth
             yield f"{of_node}/in_flight", row.in_flight_count
             yield f"{of_node}/deferred", row.deferred_count
+            yield f"{of_node}/buried", row.buried_count
             yield f"{of_node}/requeue_count", row.requeue_count
             yield f"{of_node}/timeout_count", row.timeout_count
             yield f"{of_node}/message_count", row.message_count

@@ -21,6 +21,12 @@ def test_each_page_has_its_own_numbers() -> None:
     assert cells_of(SHOWN, "topic:nosuch").keys() == cells_of(SHOWN, "channel:no/such").keys()
 
 
+def test_what_is_buried_is_a_live_number_of_the_channel_and_of_each_node() -> None:
+    picture = snapshot(topic(channel(channel_node(buried_count=2), channel_node("n2:4151", buried_count=3))))
+    cells = cells_of(picture, "channel:t/c")
+    assert [cells[f"topics/t/c{at}/buried"] for at in ("", "@n1:4151", "@n2:4151")] == [5, 2, 3]
+
+
 def test_only_what_has_changed_is_sent_and_what_is_gone_is_null() -> None:
     assert difference({"a": 1, "b": 2, "c": None}, {"a": 1, "b": 3, "c": None, "d": 0}) == {"b": 3, "d": 0}
     assert difference({"a": 1}, {}) == {"a": None}

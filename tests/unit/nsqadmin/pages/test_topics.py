@@ -33,6 +33,12 @@ def test_a_topic_is_shown_with_the_channels_that_match() -> None:
     assert [(row.topic.name, [it.channel.name for it in row.channels]) for row in page.rows] == [("b", ["x"])]
 
 
+def test_what_is_buried_can_be_filtered_by() -> None:
+    rows = channel(channel_node(buried_count=3), name="x"), channel(name="y")
+    page = page_of(snapshot(topic(*rows)), "buried>0")
+    assert [it.channel.name for it in page.rows[0].channels] == ["x"]
+
+
 def test_a_topic_that_matches_itself_is_shown_with_all_its_channels() -> None:
     page = page_of(picture(), "b")
     assert [len(row.channels) for row in page.rows] == [2]
