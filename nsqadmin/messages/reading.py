@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -215,6 +215,20 @@ class Reader:
         """Yield the lines of an answer to /topic/read. Raise Unreadable, also if the answer breaks off."""
         target = f"/topic/read?topic={quote_plus(topic)}&from={quote_plus(start)}{more}"
         is_whole = False
+        async with aclosing(self.documents(node, target)) as documents:
+            async for document in documents:
+                is_whole |= "next" in document
+                yield document
+        if not is_whole:
+            raise Unreadable("the answer broke off")
+
+    async def documents(
+        self, node: str, target: str, *, nothing: Container[str] = ()
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the objects of an answer that has one on each line. Raise Unreadable.
+
+        A refusal by one of the words in `nothing` is an answer without lines.
+        """
         try:
             async with self._upstream.stream(node, target) as answer:
                 if answer.status != _OK:
@@ -223,16 +237,15 @@ class Reader:
                         body += piece
                         if len(body) > _MOST_OF_A_REFUSAL:
                             break
-                    raise Unreadable(why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
+                    refusal = UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)
+                    if code_of(refusal) in nothing:
+                        return
+                    raise Unreadable(why(refusal))
                 async with aclosing(_lines(answer.pieces)) as lines:
                     async for line in lines:
-                        document = await self._object(line)
-                        is_whole |= "next" in document
-                        yield document
+                        yield await self._object(line)
         except UpstreamError as error:
             raise Unreadable(why(error)) from error
-        if not is_whole:
-            raise Unreadable("the answer broke off")
 
     async def _object(self, line: bytes) -> dict[str, Any]:
         """Parse a line. A hostile node can make it long, so it is parsed in slices, except for its body, one text."""
@@ -406,8 +419,13 @@ _WORDS: Final = {
 
 def why(error: UpstreamError, words: Mapping[str, str] = _NO_WORDS) -> str:
     """Return in words why a node has refused; `words` has those for one request, by nsqd's code."""
+    code = code_of(error)
+    return (words.get(code) or _WORDS.get(code, code)) if code else str(error)
+
+
+def code_of(error: UpstreamError) -> str:
+    """Return nsqd's word for a refusal; "" if there is none."""
     try:
-        message = json.loads(error.body)["message"]
+        return str(json.loads(error.body)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return str(error)
-    return words.get(str(message)) or _WORDS.get(str(message), str(message))
+        return ""

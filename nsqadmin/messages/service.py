@@ -10,6 +10,8 @@ from common.http_api import HttpError
 from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Activity
+from nsqadmin.messages.buried import Buried
+from nsqadmin.messages.buried_reading import BuriedReader
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.redelivery import Redeliverer
@@ -38,6 +40,7 @@ class Messages:
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
+        self.buried = Buried(BuriedReader(upstream, self.reader), view)
         self._view = view
         self._activity = activity
 

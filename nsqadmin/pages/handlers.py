@@ -28,6 +28,7 @@ from nsqadmin.http.app import Handler, Route
 from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
+from nsqadmin.pages.buried import BuriedPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.draining import DrainingPages, why_not_drained
 from nsqadmin.pages.forgetting import ForgettingPages
@@ -53,13 +54,14 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
-_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "policy")
+_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "buried", "policy")
 
 
 def routes(services: Services) -> list[Route]:
     painter = Painter(services)
     messages = MessagePages(services, painter)
-    pages = _Pages(services, painter, messages)
+    buried = BuriedPages(services, painter)
+    pages = _Pages(services, painter, messages, buried)
     cached = PageCache(services)
     return [
         Route("GET", "/", cached(pages.overview)),
@@ -79,6 +81,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
+        *buried.routes(),
         *IncidentPages(services, painter).routes(cached),
         *ReplayPages(services, painter).routes(),
         *UndoPages(services, painter).routes(),
@@ -103,11 +106,12 @@ def missing(services: Services) -> Handler:
 
 
 class _Pages:
-    def __init__(self, services: Services, painter: Painter, messages: MessagePages) -> None:
+    def __init__(self, services: Services, painter: Painter, messages: MessagePages, buried: BuriedPages) -> None:
         self._services = services
         self._painter = painter
         self._messages = messages
         self._policy = PolicyPages(services)
+        self._buried = buried
         results = services.options.pipeline_results
         self._results = PipelineResults(results) if results else None
         self._links = painter.links
@@ -201,6 +205,7 @@ class _Pages:
             graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
+            buried=await self._buried.of_channel(request, channel) if tab == "buried" else None,
         )
 
     async def consumers(self, request: Request) -> Response:

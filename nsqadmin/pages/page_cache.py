@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.app import Handler
     from nsqadmin.services import Services
 
+_READING: Final = ("messages", "buried")  # tabs that ask nodes themselves
 MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that do not fit are rendered each time
 
 
@@ -47,7 +48,7 @@ class PageCache:
 
     def _may_be_kept(self, request: Request) -> bool:
         """Return whether the page may be cached: pages with fresh numbers or with messages may not."""
-        return request.query_params.get("fresh") != "1" and request.query_params.get("tab") != "messages"
+        return request.query_params.get("fresh") != "1" and request.query_params.get("tab") not in _READING
 
     def _begin(self, index: int) -> None:
         """Empty the cache if there is a new picture."""
