@@ -265,10 +265,10 @@ def _step(call: Call, error: UpstreamError | None) -> Step:
     if error is None:
         return step
     why = _STILL_TO_COME if error.timed_out else explain(call.address, error)
-    return replace(step, error=str(error), why=why, may_follow=_may_follow(error))
+    return replace(step, error=str(error), why=why, may_follow=may_follow(error))
 
 
-def _may_follow(error: UpstreamError) -> bool:
+def may_follow(error: UpstreamError) -> bool:
     """Return whether the node may do what it was asked although it has failed to say so.
 
     The request of a connection that was made waits in the node's socket, also while the node is stopped. After a 500 of

@@ -1,27 +1,44 @@
-"""What channels have buried, for request handlers: bridges to trio."""
+"""What channels have buried, for request handlers: checks rights, bridges to trio, and writes the audit log."""
 
 from __future__ import annotations
 
+from time import time
 from typing import TYPE_CHECKING
 
+import trio
+
+from common.http_api import HttpError
 from common.web import run_trio
+from nsqadmin.access.policy import Right
+from nsqadmin.cluster.model import Activity
+from nsqadmin.messages.taking import plan_taking
+from nsqadmin.upstream.acting import acting_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from nsqadmin.access.policy import Identity
+    from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
+    from nsqadmin.http.responses import Caller
     from nsqadmin.messages.burials import BuriedPage, Summary
     from nsqadmin.messages.buried_reading import BuriedReader
+    from nsqadmin.messages.buried_taking import BuriedTaker
+    from nsqadmin.messages.taking import Taken, Taking, Wanted
 
 
 class Buried:
-    """Buried messages, for callers on asyncio. The caller has checked that the user may see the topic."""
+    """Buried messages, for callers on asyncio.
 
-    def __init__(self, reader: BuriedReader, view: View) -> None:
+    The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
+    """
+
+    def __init__(self, reader: BuriedReader, taker: BuriedTaker, view: View, activity: ActivityLog) -> None:
         self._reader = reader
+        self._taker = taker
         self._view = view
+        self._activity = activity
 
     async def summary(self, channel: Channel) -> Summary:
         """Return how many messages are buried on each node, and why."""
@@ -45,3 +62,96 @@ class Buried:
             )
 
         return await run_trio(read)
+
+    async def plan(self, channel: Channel, wanted: Wanted) -> Taking:
+        """Ask the nodes what they have, and return what a kick or discard would do. Raise BadTaking."""
+        return plan_taking(channel, await self.summary(channel), wanted)
+
+    async def take(self, taking: Taking, caller: Caller) -> tuple[Taken, ...]:
+        """Kick or discard as planned. Once begun, it is carried out even if the caller disconnects."""
+        verb = taking.wanted.verb
+        what = f"{verb}_buried"
+        self._need(verb.right, caller, taking.topic, taking.channel, what, f"{verb} buried messages of")
+
+        async def take() -> tuple[Taken, ...]:
+            return await self._taker.take(taking)
+
+        began = time()
+        results = await self._changed(take, caller, taking.topic)
+        jobs = sum(it.asked for it in results if it.job is not None)
+        text = f"{verb.past} {sum(it.done for it in results):,} of {taking.count:,} buried messages"
+        text += f" of {taking.topic}/{taking.channel}"
+        text += f" with the reason “{taking.wanted.reason}”" if taking.wanted.reason else ""
+        if jobs:
+            text += ", the rest at work" + (f" at {taking.wanted.rate:g} a second" if taking.wanted.rate else "")
+        self._note(caller, what, text, taking.topic, taking.channel, results, began)
+        return results
+
+    async def stop(self, channel: Channel, caller: Caller) -> tuple[Taken, ...]:
+        """End every kick and discard that is under way in the channel."""
+        self._need(
+            Right.OPERATE, caller, channel.topic, channel.name, "stop_buried", "stop what kicks or discards buried of"
+        )
+
+        async def stop() -> tuple[Taken, ...]:
+            return await self._taker.stop(channel.topic, channel.name, [row.node for row in channel.nodes])
+
+        began = time()
+        results = await self._changed(stop, caller, channel.topic)
+        done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]
+        text = f"stopped in {channel.topic}/{channel.name}: {', '.join(done) or 'nothing was under way'}"
+        self._note(caller, "stop_buried", text, channel.topic, channel.name, results, began)
+        return results
+
+    async def _changed(
+        self, change: Callable[[], Awaitable[tuple[Taken, ...]]], caller: Caller, topic: str
+    ) -> tuple[Taken, ...]:
+        async def shielded() -> tuple[Taken, ...]:
+            with trio.CancelScope(shield=True), acting_for(caller.identity.user or caller.basic_user):
+                results = await change()  # each request has its own deadline
+            return results
+
+        with self._activity.under_way(topic):
+            return await run_trio(shielded)
+
+    def _need(self, right: Right, caller: Caller, topic: str, channel: str, what: str, words: str) -> None:
+        if reason := caller.identity.why_not(right, topic):
+            self._add(caller, what, f"refused to {words} {topic}/{channel}: {reason}", "refused", topic, channel, ())
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+
+    def _note(
+        self, caller: Caller, what: str, text: str, topic: str, channel: str, results: Sequence[Taken], began: float
+    ) -> None:
+        failed = [it.node for it in results if it.error]
+        result = "ok" if not failed else "partly" if len(failed) < len(results) else "failed"
+        text += f"; no answer or refused: {', '.join(failed)}" if failed else ""
+        nodes = tuple(it.node for it in results)
+        self._add(caller, what, text, result, topic, channel, nodes, at=began, took=time() - began)
+
+    def _add(
+        self,
+        caller: Caller,
+        what: str,
+        text: str,
+        result: str,
+        topic: str,
+        channel: str,
+        nodes: tuple[str, ...],
+        *,
+        at: float | None = None,
+        took: float | None = None,
+    ) -> None:
+        self._activity.add_action(
+            Activity(
+                at=time() if at is None else at,
+                what=what,
+                text=text,
+                user=caller.identity.user or caller.basic_user,
+                remote=caller.remote,
+                topic=topic,
+                channel=channel,
+                nodes=nodes,
+                result=result,
+                took=took,
+            )
+        )

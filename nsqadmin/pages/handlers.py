@@ -44,6 +44,7 @@ from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
 from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
+from nsqadmin.pages.taking import TakingPages
 from nsqadmin.pages.undoing import UndoPages, undoable
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
         *buried.routes(),
+        *TakingPages(services, painter).routes(),
         *IncidentPages(services, painter).routes(cached),
         *ReplayPages(services, painter).routes(),
         *UndoPages(services, painter).routes(),

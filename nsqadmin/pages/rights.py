@@ -32,6 +32,9 @@ _OTHERS: Final = {
     "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
     "drain_node": Right.ADMIN,
+    "kick_buried": Right.OPERATE,
+    "discard_buried": Right.ADMIN,
+    "stop_buried": Right.OPERATE,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -63,13 +63,19 @@ def bury(node: Nsqd) -> None:
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Two]:
-    policy = tmp_path / "policy.toml"
+    with two_nodes(tmp_path) as it:
+        yield it
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[Two]:
+    policy = folder / "policy.toml"
     policy.write_text('[[policy]]\nchannel = "c"\nmax_attempts = 1\n')
     with ExitStack() as stack:
         lookupd = stack.enter_context(Nsqlookupd())
         options = ["broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"]
         options.append(f"policy-file={policy}")
-        nodes = [stack.enter_context(Nsqd(tmp_path / name, *options)) for name in ("n1", "n2")]
+        nodes = [stack.enter_context(Nsqd(folder / name, *options)) for name in ("n1", "n2")]
         for node in nodes:
             bury(node)
         eventually(lambda: len(lookupd.producers("t")) == 2)
@@ -127,3 +133,79 @@ def test_a_node_that_hangs_is_named_and_not_counted_as_zero(two: Two) -> None:
     finally:
         hung.send_signal(signal.SIGCONT)
     eventually(lambda: "has not told" not in two.text())
+
+
+def buried(two: Two) -> list[int]:
+    return [node.channel("t").get("buried_count", 0) for node in two.nodes]
+
+
+def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: Two) -> None:
+    plan = two.text("/actions/kick_buried?topic=t&channel=c")
+    assert f"Kick {2 * COUNT} buried messages of t/c" in plan
+    assert "No consumer is connected there" in plan
+    assert "At most 1,000 a second" in plan
+    receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=1")
+    assert "At work." in receipt
+    assert "Stop the rest" in receipt
+    assert f"</strong> 0 of {COUNT}, 0.50/s" in two.text() or f" of {COUNT}, 0.5" in two.text()
+    again = two.text("/actions/kick_buried?topic=t&channel=c")
+    assert "is at work on a kick already" in again
+    stopped = two.post("/actions/stop_buried", "topic=t&channel=c")
+    assert f"of {COUNT} had been kicked on {name_of(two.nodes[0])}, the rest stays buried" in stopped
+    assert sum(buried(two)) > 0
+    assert "ended" in two.text()
+    words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
+    assert any(f"of {2 * COUNT} buried messages of t/c" in it for it in words)
+    assert any(it.startswith("stopped in t/c: kick on") for it in words)
+
+
+def test_one_reason_and_named_messages(two: Two) -> None:
+    ids = [it.partition('"')[0] for it in two.text().split('name="pick" value="')[1:4]]
+    two.post("/actions/kick_buried", "&".join(["topic=t&channel=c", *(f"pick={quote(it)}" for it in ids)]))
+    eventually(lambda: sum(buried(two)) == 2 * COUNT - 3)
+    receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=&limit=1&reason=requeued")
+    assert "1 message kicked" in receipt
+    none = two.text("/actions/kick_buried?topic=t&channel=c&reason=nosuch")
+    assert "Nothing that fits is buried" in none
+    two.post("/actions/kick_buried", "topic=t&channel=c&on=selected", status=400)
+    two.post("/actions/kick_buried", "topic=t&channel=c&pick=0000000000000001@evil:80", status=400)
+    assert sum(buried(two)) == 2 * COUNT - 4
+
+
+def test_a_discard_wants_its_number_typed(two: Two) -> None:
+    two.post("/actions/discard_buried", "topic=t&channel=c&typed=1", status=400)
+    assert buried(two) == [COUNT, COUNT]
+    assert "Done." in two.post("/actions/discard_buried", f"topic=t&channel=c&typed={2 * COUNT}")
+    assert buried(two) == [0, 0]
+    assert [node.channel("t")["depth"] for node in two.nodes] == [0, 0]
+
+
+def test_a_kick_leaves_out_a_node_that_hangs_and_says_so(two: Two) -> None:
+    hung = two.nodes[1]
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        receipt = two.post("/actions/kick_buried", "topic=t&channel=c&rate=")
+        assert f"{name_of(hung)} was not asked" in receipt
+        assert "Done in part." in receipt
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    eventually(lambda: buried(two) == [0, COUNT])
+
+
+@pytest.mark.parametrize(
+    ("can", "kick", "discard"), [("viewer", 403, 403), ("operator", 200, 403), ("admin", 200, 200)]
+)
+def test_rights_are_guarded_on_the_server(two: Two, tmp_path: Path, can: str, kick: int, discard: int) -> None:
+    roles = tmp_path / "roles.toml"
+    roles.write_text(f'[[role]]\nname = "r"\nusers = ["*"]\ncan = ["{can}"]\n')
+    lookupd = next(it for it in two.admin.options if "lookupd-http-address" in it)
+    with Nsqadmin(lookupd, "sample-interval=300ms", f"roles-file={roles}") as admin:
+        eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["buried_count"] == 2 * COUNT)
+        page = admin.http("GET", TAB).body.decode()
+        assert ("Kick all…<span" in page) == (kick == 403)
+        assert ("Discard all…<span" in page) == (discard == 403)
+        assert ('"secret":"s"' in unescape(page)) == (can == "admin")
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        for verb, status in (("stop", kick), ("kick", kick), ("discard", discard)):
+            form = b"topic=t&channel=c&rate=&limit=1&typed=1"
+            assert admin.http("POST", f"/actions/{verb}_buried", form, headers=headers).status == status

@@ -365,7 +365,7 @@ const Numbers = (() => {
     const values = new URLSearchParams(new FormData(form, button));
     if (button) button.disabled = true;
     const isPost = form.method === "post";
-    const url = new URL(form.action);
+    const url = new URL(button?.hasAttribute("formaction") ? button.formAction : form.action);
     if (!isPost) url.search = values;
     try {
       if (!isPost) return await showSheet(await fetch(url));

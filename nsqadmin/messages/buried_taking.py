@@ -1,0 +1,115 @@
+"""Asks nodes to kick or discard buried messages, and to stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+import trio
+
+from nsqadmin.actions.execution import may_follow
+from nsqadmin.messages.burials import Job, job_in
+from nsqadmin.messages.reading import why
+from nsqadmin.messages.taking import Share, Taken, Taking
+from nsqadmin.upstream.client import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.messages.taking import Wanted
+    from nsqadmin.upstream.client import Upstream
+
+_IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
+_NO_ANSWER: Final = "asked, no answer: it may have done it, or still do it"
+_WORDS: Final = {
+    "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
+    "JOB_UNDER_WAY": "a kick or discard is under way there already",
+}
+_NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
+
+
+class BuriedTaker:
+    """Kicks and discards, on trio."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def take(self, taking: Taking) -> tuple[Taken, ...]:
+        """Ask each node for its share, all at the same time."""
+        results: dict[str, Taken] = {}
+
+        async def ask(share: Share) -> None:
+            results[share.node] = await self._take_at(share, taking)
+
+        async with trio.open_nursery() as nursery:
+            for share in taking.shares:
+                nursery.start_soon(ask, share)
+        return tuple(results[share.node] for share in taking.shares)
+
+    async def _take_at(self, share: Share, taking: Taking) -> Taken:
+        verb = taking.wanted.verb
+        named = [("topic", taking.topic), ("channel", taking.channel)]
+        done, job = 0, None
+        try:
+            for arguments in _requests(share, taking.wanted):
+                answer = await self._post(share.node, f"/channel/{verb}", [*named, *arguments])
+                done += _count(answer[verb.past])
+                job = job_in(answer["job"])
+        except UpstreamError as error:
+            return Taken(node=share.node, asked=share.count, done=done, **_failure(error))
+        except _NONSENSE as error:
+            return Taken(node=share.node, asked=share.count, done=done, error=f"its answer cannot be read: {error!r}")
+        return Taken(node=share.node, asked=share.count, done=done, job=job)
+
+    async def stop(self, topic: str, channel: str, nodes: Sequence[str]) -> tuple[Taken, ...]:
+        """End the jobs under way on these nodes. A node without one has no `job` in its result."""
+        results: dict[str, Taken] = {}
+
+        async def ask(node: str) -> None:
+            results[node] = await self._stop_at(node, [("topic", topic), ("channel", channel)])
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(ask, node)
+        return tuple(results[node] for node in nodes)
+
+    async def _stop_at(self, node: str, named: Sequence[tuple[str, str]]) -> Taken:
+        try:
+            job: Job | None = job_in((await self._post(node, "/channel/jobs/stop", named))["job"])
+        except UpstreamError as error:
+            return Taken(node=node, asked=0, **_failure(error))
+        except _NONSENSE as error:
+            return Taken(node=node, asked=0, error=f"its answer cannot be read: {error!r}")
+        return Taken(node=node, asked=job.limit if job is not None else 0, done=job.done if job else 0, job=job)
+
+    async def _post(self, node: str, path: str, arguments: Sequence[tuple[str, object]]) -> Any:
+        target = f"{path}?{urlencode(arguments, errors='surrogateescape')}"
+        return json.loads(await self._upstream.post(node, target))
+
+
+def _requests(share: Share, wanted: Wanted) -> Iterator[list[tuple[str, object]]]:
+    """Yield the arguments of each request.
+
+    A selection has the number of the plan as its limit: what is buried after the user has looked is not taken.
+    """
+    if share.ids:
+        for at in range(0, len(share.ids), _IN_ONE_REQUEST):
+            yield [("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]]
+        return
+    arguments: list[tuple[str, object]] = [("limit", share.count)]
+    if wanted.reason:
+        arguments.append(("reason", wanted.reason))
+    if share.rate:
+        arguments.append(("rate", f"{share.rate:.3f}"))
+    yield arguments
+
+
+def _failure(error: UpstreamError) -> dict[str, Any]:
+    follows = may_follow(error)
+    return {"error": _NO_ANSWER if follows else why(error, _WORDS), "may_follow": follows}
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r:.50} is not a count")
+    return value

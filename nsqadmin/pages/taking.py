@@ -1,0 +1,187 @@
+"""Kicking and discarding buried messages: the plan to confirm, the receipt, and the button that stops the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from common.http_api import HttpError
+from nsqadmin.access.policy import Right
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
+from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Verb, Wanted, parse_picks, parse_rate
+from nsqadmin.pages import numbers
+from nsqadmin.pages.messages import NO_CLUSTER
+from nsqadmin.pages.painter import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.cluster.model import Channel
+    from nsqadmin.messages.buried import Buried
+    from nsqadmin.messages.taking import Taken, Taking
+    from nsqadmin.pages.painter import Painter
+    from nsqadmin.services import Services
+
+    Values = Mapping[str, Sequence[str]]
+
+_ACTIONS: Final = {f"/actions/{verb}_buried": verb for verb in Verb}
+_HIGHEST: Final = 1 << 53
+
+
+class TakingPages:
+    def __init__(self, services: Services, painter: Painter) -> None:
+        self._services = services
+        self._painter = painter
+        self._links = painter.links
+
+    def routes(self) -> list[Route]:
+        return [
+            *(Route("GET", path, self.confirm) for path in _ACTIONS),
+            *(Route("POST", path, self.take) for path in _ACTIONS),
+            Route("POST", "/actions/stop_buried", self.stop),
+        ]
+
+    async def confirm(self, request: Request) -> Response:
+        values = {name: request.query_params.getlist(name) for name in request.query_params}
+        try:
+            return await self._plan_page(request, values)
+        except HttpError as error:
+            return await self._refusal(request, error)
+
+    async def take(self, request: Request) -> Response:
+        try:
+            values = await lists_of(request)
+            channel, taking = await self._plan(request, values)
+            if taking.must_type and _first(values, "typed").replace(",", "") != taking.must_type:
+                problem = f"Nothing was done: type the number of messages, {taking.must_type}, to go on."
+                return await self._plan_page(request, values, problem=problem)
+            results = await self._buried().take(taking, caller_of(request))
+        except HttpError as error:
+            return await self._refusal(request, error)
+        verb = taking.wanted.verb
+        return await self._receipt(request, channel, taking.title, results, verb.past, taking)
+
+    async def stop(self, request: Request) -> Response:
+        try:
+            channel = await self._channel(request, await lists_of(request))
+            results = await self._buried().stop(channel, caller_of(request))
+        except HttpError as error:
+            return await self._refusal(request, error)
+        return await self._receipt(request, channel, f"Stop the rest in {channel.topic}/{channel.name}", results, "")
+
+    async def _plan(self, request: Request, values: Values) -> tuple[Channel, Taking]:
+        channel = await self._channel(request, values)
+        try:
+            return channel, await self._buried().plan(channel, _wanted(request, values))
+        except BadTaking as error:
+            raise HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."}) from error
+
+    async def _channel(self, request: Request, values: Values) -> Channel:
+        topic = _first(values, "topic")
+        require(request, Right.VIEW, topic)
+        channel = (await self._painter.picture(request)).channel(topic, _first(values, "channel"))
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": "This channel does not exist any more."})
+        return channel
+
+    async def _plan_page(self, request: Request, values: Values, *, problem: str = "") -> Response:
+        channel, taking = await self._plan(request, values)
+        verb = taking.wanted.verb
+        return self._painter.page(
+            request,
+            "buried_plan.html",
+            await self._painter.picture(request),
+            status=400 if problem else 200,
+            plan=taking,
+            verb=verb.value,
+            problem=problem,
+            refusal=identity_of(request).why_not(verb.right, channel.topic),
+            picks=[f"{id}@{node}" for node, id in taking.wanted.ids],
+            rate=f"{taking.wanted.rate:g}" if taking.wanted.rate else "",
+            back=self._links.channel(channel.topic, channel.name, tab="buried"),
+        )
+
+    async def _receipt(
+        self,
+        request: Request,
+        channel: Channel,
+        headline: str,
+        results: Sequence[Taken],
+        past: str,
+        taking: Taking | None = None,
+    ) -> Response:
+        failed = [it for it in results if it.error]
+        left_out = taking.left_out if taking is not None else ()
+        result = "ok" if not failed and not left_out else "partly" if len(failed) < len(results) else "failed"
+        return self._painter.page(
+            request,
+            "buried_taken.html",
+            await self._painter.picture(request),
+            headline=headline,
+            result=result,
+            rows=results,
+            left_out=left_out,
+            summary=_in_words(results, past),
+            past=past,
+            channel=channel,
+            goes_on=past and any(it.job is not None for it in results),
+            done=self._links.channel(channel.topic, channel.name, tab="buried"),
+        )
+
+    def _buried(self) -> Buried:
+        messages = self._services.messages
+        if messages is None:
+            raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
+        return messages.buried
+
+    async def _refusal(self, request: Request, error: HttpError) -> Response:
+        failure = Failure(
+            title="Nothing was done",
+            text=str((error.details or {}).get("reason", error.code)),
+            raw=f"{error.status} {error.code}",
+            links=(("Overview", self._links.to("/")),),
+        )
+        return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
+
+
+def _in_words(results: Sequence[Taken], past: str) -> str:
+    """Return what has become of it, as a sentence."""
+    if past:
+        words = f"{numbers.several(sum(it.done for it in results), 'message')} {past}"
+        if left := sum(it.asked - it.done for it in results if it.job is not None):
+            words += f" so far, {left:,} to go"
+    else:
+        stopped = [it for it in results if it.job is not None]
+        words = "; ".join(_stopped(it) for it in stopped) or "Nothing was under way"
+    if silent := [it.node for it in results if it.may_follow]:
+        words += f"; asked, no answer: {', '.join(silent)}"
+    return f"{words}."
+
+
+def _stopped(taken: Taken) -> str:
+    assert taken.job is not None
+    past = Verb(taken.job.verb).past if taken.job.verb in tuple(Verb) else taken.job.verb
+    of = f" of {taken.asked:,}" if taken.asked else ""
+    return f"{taken.done:,}{of} had been {past} on {taken.node}, the rest stays buried"
+
+
+def _wanted(request: Request, values: Values) -> Wanted:
+    """Read what the user wants. Raise BadTaking."""
+    verb = _ACTIONS[request.url.path[request.url.path.rindex("/actions/") :]]
+    ids = parse_picks(values.get("pick", ()))
+    if ids:
+        return Wanted(verb=verb, ids=ids)
+    if _first(values, "on") == "selected":
+        raise BadTaking("select messages first")
+    limit = _first(values, "limit").strip()
+    if limit and not (limit.isascii() and limit.isdecimal() and int(limit[:17]) < _HIGHEST):
+        raise BadTaking(f"a limit is a number of messages, not {limit[:40]}")
+    rate = _first(values, "rate") if "rate" in values else f"{DEFAULT_RATE:g}" * (verb is Verb.KICK)
+    return Wanted(verb=verb, reason=_first(values, "reason"), limit=int(limit or 0), rate=parse_rate(rate))
+
+
+def _first(values: Values, name: str) -> str:
+    return next(iter(values.get(name, ())), "")

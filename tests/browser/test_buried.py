@@ -1,0 +1,81 @@
+"""From a message that fails to its second chance, on the pages: seen, looked into, kicked at a rate, handled."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.test_pages import axe_core, serious_violations
+from tests.e2e.test_admin_buried import COUNT, TAB, Two, two_nodes
+from tests.support.browser import Browser
+from tests.support.cluster import name_of
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def two(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    with two_nodes(tmp_path_factory.mktemp("two")) as it:
+        yield it
+
+
+@pytest.fixture
+def page(chromium: Browser, two: Two) -> Iterator[Browser]:
+    yield from prepared(chromium, two.admin)
+
+
+def test_a_node_that_hangs_is_named_and_not_counted_as_zero(page: Browser, two: Two) -> None:
+    hung = two.nodes[1]
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        page.open(TAB)
+        page.wait_for_text("has not told what is buried there", "main")
+        assert f"{COUNT} messages when last seen" in page.text("main")
+        assert page.text("tfoot").split()[:6] == ["All", "nodes", "that", "answer", f"{COUNT}"]
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    until(lambda: "has not told" not in two.text(), f"{name_of(hung)} answers again")
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_the_tab_can_be_read(page: Browser, look: str) -> None:
+    wide = {"width": 390, "height": 844} if look == "phone" else {}
+    page.look(scheme="dark" if look == "dark" else "light", **wide)
+    page.open(TAB)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert serious_violations(page, axe_core()) == []
+    page.screenshot(ARTEFACTS / f"buried-{look}.png")
+
+
+def test_it_works_without_scripts(page: Browser) -> None:
+    page.allow_scripts(False)
+    page.open(TAB)
+    page.click_text("Kick all…")
+    assert "No consumer is connected there" in page.source
+
+
+def test_from_failing_to_handled(page: Browser, two: Two) -> None:
+    page.open("/topics/t/c")
+    page.wait_for_text(f"{2 * COUNT}", "nav.tabs")
+    page.click_text("Buried", "nav.tabs a")
+    page.wait_for_text("1 attempts, the last one requeued", "main")
+    page.run("document.querySelector('#messages tbody a[data-detail]').click()")
+    page.wait_for_text("<script>alert(1)</script>", "#detail pre")
+    page.click_text("Kick all…")
+    page.wait_for_text("No consumer is connected there", "#dialog")
+    page.fill("#rate", "20")
+    page.screenshot(ARTEFACTS / "buried-kick.png")
+    page.click("#dialog button.primary")
+    page.wait_for_text("At work.", "#dialog")
+    page.click_text("Close", "#dialog a")
+    page.wait_for_text(f"of {COUNT}", "[data-hurries]")
+    page.screenshot(ARTEFACTS / "buried-progress.png")
+    for node in two.nodes:
+        client = node.connect()
+        client.subscribe("t", "c", ready=COUNT)
+        client.finish(*client.messages(COUNT))
+    page.wait_for_text("Nothing is buried here", "main")
+    assert [node.channel("t")["depth"] for node in two.nodes] == [0, 0]
