@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rate", type=int, default=10_000, help="of the kicks, messages a second (default: %(default)s)"
     )
     parser.add_argument("--live", type=int, default=1000, help="live messages a second (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a window (default: %(default)s)")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
