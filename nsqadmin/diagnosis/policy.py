@@ -151,7 +151,7 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         severity=Severity.WARNING,
         verdict=f"{node.address} refuses its policy file: what held before still holds",
         # The text of the error may quote names of topics that a viewer may not see.
-        advice="Its page has all mistakes. Correct the file there; nsqd looks for changes every second.",
+        advice="The page of the node has the mistakes. Correct the file there: nsqd looks for changes every second.",
         node=node.address,
         evidence=(say("in force", _named(node.policy_digest)),),
     )

@@ -99,3 +99,23 @@ def test_what_rules_lose_is_red_with_an_icon_and_a_word(page: Browser, width: in
         assert ("Would have" in tried) is (path == "/topics/letters")
         assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
         page.screenshot(ARTEFACTS / f"policy-counts-{width}.png")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_refused_file_is_named_where_one_looks_and_fits_a_phone(
+    page: Browser, node: Nsqd, tmp_path: Path, width: int
+) -> None:
+    new = tmp_path / "new.toml"
+    new.write_text(POLICY + "[[policy]]\nmax_atempts = 3\n")
+    new.replace(tmp_path / "policy.toml")
+    until(lambda: node.http("GET", "/config/policy").json["error"], "nsqd refuses the file")
+    page.look(width=width)
+    for path, said in (
+        ("/topics/letters/mail?tab=policy&fresh=1", "newer content refused"),
+        (f"/nodes/{name_of(node)}?fresh=1", "refuses its policy file"),
+    ):
+        page.open(path)
+        page.wait_for_text(said, "main")
+        assert "max_atempts: unknown key" in page.text("main")
+        assert page.run("return document.documentElement.scrollWidth <= window.innerWidth"), path
+        page.screenshot(ARTEFACTS / f"policy-refused-{width}.png")
