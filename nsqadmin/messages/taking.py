@@ -232,7 +232,9 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
             text = f"No consumer is connected to {_names(without)}: there they wait."
             yield Consequence(text=text, severity=Severity.WARNING)
     if wanted.rate:
-        yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: {count / wanted.rate:,.0f} s.")
+        yield Consequence(
+            text=f"At most {wanted.rate:,.10g} a second over all nodes: about {_time(count / wanted.rate)}."
+        )
     elif not wanted.ids:
         yield Consequence(text="All at once: as fast as the nodes can.")
 
@@ -245,6 +247,10 @@ def _consumers(channel: Channel) -> str:
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     return ", ".join(names[:_FEW]) + more
+
+
+def _time(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
 def _several(count: int) -> str:
