@@ -157,11 +157,6 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
             "What rules of policy files have done to messages of the channel, or would have done, since the nodes started.",
             [(count, {**at, "cause": cause}) for it, at in of_channels for cause, count in it.policy_counts],
         ),
-        _many(
-            "nsq_channel_buried",
-            "Messages that have failed for good and are delivered to nobody.",
-            [(it.buried_count, at) for it, at in of_channels],
-        ),
         _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
         _many(
             "nsq_channel_oldest_age_seconds",
