@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import signal
 import sys
 import time
 from collections import Counter
@@ -14,12 +15,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.faults import abandoned, bury_kills, disk_faults, long_runs, power_cuts, steps, week
-from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
+from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.faults.promise import Violation
+from tests.faults.simulation import Outcome, run
 from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 CUTS = 12  # power cuts in each run
 KILLS_IN_LINE = 10  # between two lines about the progress
+LONGEST_LIFE = 60.0  # seconds; most take less than one
 
 
 def main() -> int:
@@ -45,6 +49,8 @@ def main() -> int:
         plan = replace(plan, fails=False, syncs_files=False)
     if arguments.without_buries:
         plan = replace(plan, buries=False)
+    if arguments.without_limits:
+        plan = replace(plan, limits=False)
     return simulate(
         arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
     )
@@ -74,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         text = "no message fails for good: the lives that seeds had before nsqd could bury messages"
         command.add_argument("--without-buries", action="store_true", help=text)
+        text = "nothing expires and nothing is bounded: the lives that seeds had before nsqd could do that"
+        command.add_argument("--without-limits", action="store_true", help=text)
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)
@@ -116,16 +124,32 @@ def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
     failed = 0
     began = time.monotonic()
     for done, seed in enumerate(seeds, 1):
-        outcome = run(seed, plan, say if verbose else None)
+        outcome = _live(seed, plan, say if verbose else None)
         counts += outcome.counts
         if outcome.error:
             failed += 1
             say(f"seed {seed}: {outcome.error}\n    {command_for(name, seed, plan)}")
-        if done % 500 == 0:
-            say(f"{done} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+        if done % 500 == 0 and done < len(seeds):
+            took = time.monotonic() - began
+            left = took / done * (len(seeds) - done)
+            say(f"{done:,} of {len(seeds):,} seeds, {failed} failed, {took:.0f} s, about {left / 60:.0f} minutes left")
     say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
-    say(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    say(f"{len(seeds):,} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
     return 1 if failed else 0
+
+
+def _live(seed: int, plan: Plan, note: Callable[[str], None] | None) -> Outcome:
+    """Run a life, which fails if it hangs."""
+
+    def give_up(signal_number: int, frame: object) -> None:
+        raise Violation(f"still under way after {LONGEST_LIFE:g} s")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_LIFE)
+    try:
+        return run(seed, plan, note)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def cut_everywhere() -> int:

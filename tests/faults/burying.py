@@ -114,17 +114,12 @@ class BuriedModel:
         elif model is not None:
             model.ended = number
 
-    def wrong(self, found: dict[int, Burial], marks: Marks, limit: int | None) -> Iterator[int]:
-        """Yield messages that are buried or not, and should not be so.
-
-        In a turn that has not ended, a job may have taken a message, and a policy may have buried one.
-        """
+    def wrong(self, found: dict[int, Burial], marks: Marks) -> Iterator[int]:
+        """Yield messages that are buried or not, and should not be so."""
         for sequence in self.moves.keys() | found.keys():
             burial = found.get(sequence)
             if burial in self.possible(sequence, marks):
                 continue
             if burial is None and (self.job_takes(sequence, "kick") or self.job_takes(sequence, "discard")):
-                continue
-            if burial is not None and limit is not None and burial.attempts >= limit:
                 continue
             yield sequence

@@ -12,11 +12,16 @@ from tests.faults.disk import SimulatedDisk
 from tests.faults.promise import Violation
 
 
+def ahead_in(channel: Channel) -> list[int]:
+    """Return what the cursor is going to meet."""
+    skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
+    return [s for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
+
+
 def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
     """Return where each message of the channel is, and its attempts. Raise Violation if one is in two places."""
     found: dict[int, int] = {}
-    skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
-    ahead = [(s, 0) for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
+    ahead = [(sequence, 0) for sequence in ahead_in(channel)]
     deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
     for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
         if sequence in found or sequence in channel.burials.buried:

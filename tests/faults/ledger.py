@@ -8,6 +8,7 @@ there (`comparison.py`), and continues from that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
@@ -17,7 +18,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel
-from nsqd.broker.topic import Topic
+from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.log.topic_log import DiskLog
 from tests.faults.burying import JobModel
 from tests.faults.contents import places_in
@@ -30,7 +31,7 @@ class Ledger:
 
     def __init__(self, may_drop: Collection[str] = ()) -> None:
         self.may_drop = may_drop
-        self.most_attempts: int | None = None  # what the policy allows
+        self.rules, self.topic_rules = NO_CHANNEL_RULES, NO_TOPIC_RULES  # the policy
         self.number = 0
         self.written = self.synced = Marks(0, 0)
         self.topics: dict[str, TopicModel] = {}
@@ -38,6 +39,7 @@ class Ledger:
         self.ids: dict[bytes, bytes] = {}
         self.seen: dict[str, dict[int, bytes]] = {}  # by log id, the messages that readers of history saw
         self.delivered = self.redelivered = self.acknowledged = 0
+        self.by_policy: Counter[str] = Counter()  # by cause, what the policy has done to messages
         self.deleted: dict[str, list[tuple[int, TopicModel]]] = {}
         self.begun: set[str] = set()
         # topology.json could not be written after a change: with a damaged journal, a deleted channel may
@@ -90,6 +92,7 @@ class Ledger:
 
     def pause_channel(self, channel: ChannelModel, paused: bool) -> None:
         channel.paused, channel.paused_since = paused, self.next_number()
+        channel.recent.forget()
 
     def empty_topic(self, topic: TopicModel) -> None:
         number = self.next_number()
@@ -125,6 +128,8 @@ class Ledger:
         number = channel.sought = self.next_number()
         before = channel.owed
         channel.owed = {s: owed for s, owed in before.items() if s >= end or s in held}
+        for sequence in held & before.keys():
+            before[sequence].is_new = False
         for sequence, owed in restored.items():
             if sequence not in channel.owed and sequence not in channel.buried.held:
                 since = before[sequence].since if sequence in before else number
@@ -135,7 +140,7 @@ class Ledger:
 
     def redelivery(self, channel: ChannelModel, sequences: Iterable[int]) -> None:
         number = self.next_number()
-        channel.owed.update((sequence, Owed(since=number)) for sequence in sequences)
+        channel.owed.update((sequence, Owed(since=number, is_new=False)) for sequence in sequences)
 
     def due_by_publication(self, topic: TopicModel, sequence: int) -> Due | None:
         """Return when a deferred message met in history is due, by the wall clock and its batch's time."""
@@ -163,6 +168,7 @@ class Ledger:
             for channel in topic.channels.values():
                 if sequence in channel.owed:
                     channel.owed[sequence].due = replace(due)
+                    channel.owed[sequence].is_new = sequence in topic.unparked
         topic.handed_over = topic.tail
 
     # Messages
@@ -204,9 +210,10 @@ class Ledger:
         *,
         now: float,
         forward: float,
+        timestamp: int,
         held_until: float,
     ) -> int:
-        """Note a delivery, and return its sequence."""
+        """Note a delivery, and return its sequence. `timestamp`: wall time of the turn."""
         place = f"{topic.name}/{channel_name}: message {body[:12]!r}"
         other = self.ids.setdefault(message_id, body)
         if other != body and self.published[other].has_sure_id and self.published[body].has_sure_id:
@@ -225,16 +232,25 @@ class Ledger:
             raise Violation(f"{place} is delivered {owed.due.at - now:.3f} seconds early")
         if attempts != owed.attempts + 1:
             raise Violation(f"{place} is delivered with attempts {attempts} after {owed.attempts}")
-        if self.most_attempts is not None and owed.attempts >= self.most_attempts:
-            raise Violation(f"{place} is delivered with attempts {attempts}, {self.most_attempts} is the limit")
+        most, published = self.rules.max_attempts, self.published[body]
+        if most is not None and owed.attempts >= most:
+            raise Violation(f"{place} is delivered with attempts {attempts}, {most} is the limit")
+        if owed.is_new and not published.delay and self.is_too_old(published, timestamp):
+            raise Violation(f"{place} is delivered, though it has expired")
         owed.note_attempts(attempts, self.next_number(), lazily=attempts == 1)
-        owed.held_until, owed.due = held_until, None
+        owed.held_until, owed.due, owed.is_new = held_until, None, False
+        channel.recent.delivered.append(now)
         self.delivered += 1
         self.redelivered += attempts > 1
         return sequence
 
     def _earliest(self, due: Due, forward: float) -> float:
         return due.at - (forward - due.forward) if due.outlived else due.at
+
+    def is_too_old(self, published: Published, timestamp: int) -> bool:
+        """Return whether it has waited for longer than its time to live. A delay does not count as waiting."""
+        waits_since = published.timestamp + int(published.delay * 1000) * 1_000_000
+        return self.rules.ttl is not None and waits_since < timestamp - self.rules.ttl
 
     def finished(self, channel: ChannelModel, sequence: int) -> None:
         channel.gone[sequence] = Gone(self.next_number(), channel.owed.pop(sequence), True)
@@ -251,20 +267,28 @@ class Ledger:
 
     # Messages that fail
 
-    def was_buried(self, channel: ChannelModel, burial: Burial) -> None:
+    def rules_changed(self, rules: ChannelRules, topic_rules: TopicRules) -> None:
+        if rules.breaker != self.rules.breaker:
+            for topic in self.topics.values():
+                for channel in topic.channels.values():
+                    channel.recent.forget()
+        self.rules, self.topic_rules = rules, topic_rules
+
+    def was_buried(self, channel: ChannelModel, burial: Burial, now: float) -> None:
         owed = channel.owed.pop(burial.sequence)
         if burial.attempts != owed.attempts:
             raise Violation(f"{channel.name}: {burial} has other attempts, {owed.attempts} is right")
         owed.held_until, owed.due = -inf, None
         channel.before_burial[burial.sequence] = owed
         channel.buried.add(burial, self.next_number())
+        channel.recent.note_burial(now)
 
     def was_taken(self, channel: ChannelModel, verb: Verb, sequence: int) -> None:
         """Note that a buried message was kicked or discarded."""
         number, owed = self.next_number(), channel.before_burial.pop(sequence)
         channel.buried.remove(sequence, number)
         if verb == "kick":
-            channel.owed[sequence] = Owed(since=owed.since, kicked=number)
+            channel.owed[sequence] = Owed(since=owed.since, kicked=number, is_new=False)
         else:
             channel.gone[sequence] = Gone(number, owed, False)
 
@@ -274,18 +298,9 @@ class Ledger:
     def job_stopped(self, channel: ChannelModel) -> None:
         channel.buried.stop_job(self.next_number())
 
-    def observe_burials(self, topic: TopicModel, channel: ChannelModel, real: Channel, now: float) -> None:
-        """Note what nobody has asked for in this turn: messages that a policy has buried, or that a job has taken."""
+    def observe_job(self, topic: TopicModel, channel: ChannelModel, real: Channel) -> None:
+        """Note what a job has taken since the last look, which nobody has asked for in this turn."""
         place, found = f"{topic.name}/{channel.name}", real.burials.buried
-        for burial in found.from_place(0):
-            if burial.sequence in channel.buried.held:
-                continue
-            owed = channel.owed.get(burial.sequence)
-            if owed is None or self.most_attempts is None or owed.attempts < self.most_attempts:
-                raise Violation(f"{place}: {burial} is buried, and nobody knows why")
-            if now < owed.held_until:
-                raise Violation(f"{place}: {burial} is buried while it is in flight")
-            self.was_buried(channel, burial)
         for sequence in [sequence for sequence in channel.buried.held if sequence not in found]:
             for verb in ("kick", "discard"):
                 if channel.buried.job_takes(sequence, verb):
@@ -306,7 +321,6 @@ class Ledger:
         for topic in self.topics.values():
             log = broker.topics[topic.name].log
             assert isinstance(log, DiskLog)
-            self._observe_breakers(topic, broker.topics[topic.name])
             topic.first = max(topic.first, log.first)
             topic.has_identity = not log._fault.identity_is_unsaved
             if written:
@@ -317,12 +331,6 @@ class Ledger:
                     if sequence in topic.messages and sequence not in topic.vague:
                         seen[sequence] = topic.messages[sequence]
                 topic.synced_tail = log.synced_tail
-
-    def _observe_breakers(self, topic: TopicModel, real: Topic) -> None:
-        """Note channels that have paused themselves, which may happen in the middle of a turn with deliveries."""
-        for name, channel in topic.channels.items():
-            if not is_ephemeral(name) and real.channels[name].paused_why and not channel.paused:
-                self.pause_channel(channel, True)
 
     def forget_ids(self) -> None:
         """Forget these ids, which could not be reserved, so they may come again."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import accumulate
 from random import Random
 from struct import Struct
 from typing import Any, Final
@@ -19,13 +20,14 @@ from nsqd.broker.bounded import Refused
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.rules import NO_CHANNEL_RULES, ChannelRules
+from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import Fault
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
+from tests.faults import limiting
 from tests.faults.comparison import reconcile
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import Ledger
@@ -123,6 +125,7 @@ class Life:
         self.starts = 0
         self.noted: list[Noted] = []
         self._drafts: list[Draft] = []
+        self._admission = limiting.Admission()
         self._reshaped: list[TopicModel] = []
         self._numbers = 0
         self._marks_at_round = Marks(0, 0)
@@ -178,6 +181,8 @@ class Life:
         """Let the process end, and with it perhaps the power."""
         self.note(f"crash: {crash}")
         self._settle_drafts()
+        if self.machine is not None:
+            self._look_at_limits(is_last=True)
         self._hear_of_failed_syncs()
         self._forget_clients()
         self.machine = None
@@ -227,8 +232,12 @@ class Life:
 
     def _flush(self) -> None:
         """Send the frames: only now have clients seen them, and publishes of this turn have their answers."""
+        fed = {draft.topic.name: draft.topic for draft in self._drafts if draft.receipt.error is None}
         self._settle_drafts()
-        self._observe_burials()
+        self._look_at_limits()
+        for topic in fed.values():
+            if self.ledger.topics.get(topic.name) is topic:
+                limiting.check_bounds(self.ledger, topic, self.running.broker.topics[topic.name])
         for client in self.clients:
             pieces, client.outbox = client.outbox, []
             had_room = client.consumer.room > 0
@@ -238,10 +247,7 @@ class Life:
             self._received(client, b"".join(pieces))
 
     def _received(self, client: Client, data: bytes) -> None:
-        while data:
-            size, _, _, attempts, message_id = _frame.unpack_from(data)
-            body = data[_frame.size : 4 + size]
-            data = data[4 + size :]
+        for attempts, message_id, body in _messages(data):
             self.note(f"  client {client.number} gets {message_id.decode()} {body[:8]!r} attempts {attempts}")
             if client.topic.name not in self.ledger.topics or client.channel not in client.topic.channels:
                 continue  # the channel was deleted in this turn
@@ -253,12 +259,14 @@ class Life:
                 attempts,
                 now=self.clock.true,
                 forward=self.clock.forward,
+                timestamp=self.running.broker.timestamp,
                 held_until=self.clock.true + client.consumer.msg_timeout - 0.001,
             )
             client.in_hand[message_id] = sequence
 
     def _settle_drafts(self) -> None:
         drafts, self._drafts = self._drafts, []
+        self._admission.turn_over()
         touched: dict[str, tuple[TopicModel, int]] = {}
         for draft in drafts:
             receipt, topic = draft.receipt, draft.topic
@@ -293,15 +301,15 @@ class Life:
         if store.journal_error is None:
             self._journal_in_doubt = False
         self._observe_retention()
-        self._observe_burials()
+        self._look_at_limits()
         self.ledger.observe(self.running.broker, store.journal.waiting, written=not self._journal_in_doubt)
 
-    def _observe_burials(self) -> None:
-        for topic in self.ledger.topics.values():
-            real = self.running.broker.topics[topic.name]
-            for name, channel in topic.channels.items():
-                if not is_ephemeral(name) and name in real.channels:
-                    self.ledger.observe_burials(topic, channel, real.channels[name], self.clock.true)
+    def _look_at_limits(self, *, is_last: bool = False) -> None:
+        limiting.look(self.ledger, self.running.broker, self.clock.true, self._unsent, is_last=is_last)
+
+    def _unsent(self, topic: TopicModel, channel: str) -> int:
+        clients = [client for client in self.clients if (client.topic, client.channel) == (topic, channel)]
+        return sum(1 for client in clients for _ in _messages(b"".join(client.outbox)))
 
     def _observe_retention(self) -> None:
         for topic in self.ledger.topics.values():
@@ -358,7 +366,8 @@ class Life:
             self._numbers += 1
             body = b"%d." % self._numbers
             body = body.ljust(size, b"x")
-            self.ledger.sent(body, Published(topic, self.clock.true, delay, self.clock.forward))
+            timestamp = self.running.broker.timestamp
+            self.ledger.sent(body, Published(topic, self.clock.true, delay, self.clock.forward, timestamp))
             found.append(body)
         return found
 
@@ -376,17 +385,26 @@ class Life:
         bodies = self.bodies(name, count, delay, size)
         self.note(f"publish to {name}: {bodies[0][:8]!r} and {count - 1} more, delay {delay}, size {size}")
         sized = [len(body).to_bytes(4, "big") + body for body in bodies]
+        if single:
+            for body, one in zip(bodies, sized, strict=True):
+                self._publish(topic, [body], partial(real.publish_one, one, int(delay * 1000)))
+        else:
+            offsets = [0, *accumulate(map(len, sized))]
+            self._publish(topic, bodies, partial(real.publish, b"".join(sized), offsets, int(delay * 1000)))
+
+    def _publish(self, topic: TopicModel, bodies: list[bytes], publish: Callable[[], Receipt]) -> None:
+        drafted = sum(len(draft.bodies) for draft in self._drafts if draft.topic is topic)
+        check = partial(
+            self._admission.check, self.ledger, self.running.broker.topics[topic.name], len(bodies), drafted
+        )
         try:
-            if single:
-                for body, one in zip(bodies, sized, strict=True):
-                    self._drafts.append(Draft(topic, [body], real.publish_one(one, int(delay * 1000))))
-            else:
-                offsets = [0]
-                for one in sized:
-                    offsets.append(offsets[-1] + len(one))
-                self._drafts.append(Draft(topic, bodies, real.publish(b"".join(sized), offsets, int(delay * 1000))))
+            receipt = publish()
         except Refused as error:
             self.note(f"  refused: {error}")
+            check(refused=True)
+        else:
+            check(refused=False)
+            self._drafts.append(Draft(topic, bodies, receipt))
 
     # Operating
 
@@ -396,6 +414,7 @@ class Life:
         if name not in topic.channels:
             self.note(f"create {topic_name}/{name}")
             self.ledger.channel_created(topic, name, self.clock.true, self.clock.forward)
+            self._look_at_limits()  # a new channel has all bounds of its topic looked at
         return topic.channels[name]
 
     def place_in(self, topic: TopicModel) -> int:
@@ -437,6 +456,7 @@ class Life:
             cursor = max(backlog.end, real.log.first)
             real.channel(noted.channel, cursor=cursor)
             self.ledger.channel_created(topic, noted.channel, self.clock.true, self.clock.forward, cursor=cursor)
+            self._look_at_limits()
         channel = real.channels[noted.channel]
         owed_now = topic.channels[noted.channel].owed
         held = {sequence for sequence, _ in channel.in_flight.positions()}
@@ -457,11 +477,11 @@ class Life:
             if not is_in(sequence, backlog.finished):
                 owed[sequence] = Owed(due=ledger.due_by_publication(topic, sequence))
         for sequence, attempts in backlog.requeued:
-            owed[sequence] = Owed(attempts)
+            owed[sequence] = Owed(attempts, is_new=False)
         for sequence, attempts, due_ms in backlog.deferred:
             at = self.clock.true + due_ms / 1e3 - self.clock.wall() / 1e9
             due = Due(at, self.clock.forward, ledger.number, is_publication=False)
-            owed[sequence] = Owed(attempts, due=due)
+            owed[sequence] = Owed(attempts, due=due, is_new=False)
         exceptions = backlog.exceptions()
         return {s: it for s, it in owed.items() if s not in exceptions or log.next_readable(s) == s}
 
@@ -574,7 +594,7 @@ class Life:
         if failure is not None:
             return
         channel = client.topic.channels[client.channel]
-        most = ledger.most_attempts
+        most = ledger.rules.max_attempts
         if not counts or most is None or channel.owed[sequence].attempts < most:
             ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward, counts=counts)
         elif real.kept is not None:
@@ -598,7 +618,8 @@ class Life:
         burial = self._real_channel(client).burials.buried.get(sequence)
         if burial is None:
             raise Violation(f"{client.topic.name}/{client.channel}: message {sequence} should be buried")
-        self.ledger.was_buried(client.topic.channels[client.channel], burial)
+        self.ledger.was_buried(client.topic.channels[client.channel], burial, self.clock.true)
+        self._look_at_limits()  # the channel may have paused itself
 
     def take_buried(self, topic: TopicModel, name: str, verb: Verb, sequences: list[int]) -> None:
         real, channel = self.running.broker.topics[topic.name].channels[name], topic.channels[name]
@@ -618,19 +639,22 @@ class Life:
         self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
         self.ledger.job_begun(topic.channels[name], verb, selection)
         real.begin_job(verb, selection, rate=rate, who="operator")
-        self._observe_burials()
+        self._look_at_limits()
 
     def stop_job(self, topic: TopicModel, name: str) -> None:
         self.note(f"stop the job of {topic.name}/{name}")
         self.running.broker.topics[topic.name].channels[name].stop_job()
         self.ledger.job_stopped(topic.channels[name])
 
-    def change_rules(self, rules: ChannelRules) -> None:
+    def change_rules(self, rules: ChannelRules, topic_rules: TopicRules = NO_TOPIC_RULES) -> None:
         """Have these rules from now on, and in the next lives."""
-        self.note(f"rules: {rules.max_attempts} attempts, {rules.max_buried} buried")
-        self.rules.of_channels, self.ledger.most_attempts = rules, rules.max_attempts
+        self.note(f"rules: {_described(rules)}; of topics: {_described(topic_rules)}")
+        self.rules.of_channels, self.rules.of_topics = rules, topic_rules
+        self.ledger.rules_changed(rules, topic_rules)
         if self.machine is not None:
-            self.machine.broker.rules_changed(list(self.machine.broker.topics))
+            with self.turn():
+                self.machine.broker.rules_changed(list(self.machine.broker.topics))
+                self._look_at_limits()
 
     def touch(self, client: Client, message_id: bytes) -> None:
         real = self._real_channel(client)
@@ -668,8 +692,8 @@ class Life:
         self.disk.heal()
         self.disk.stop_at = None
         self.pass_time(5.0)  # the disk works again
-        self._check_that_it_publishes()
         self.change_rules(NO_CHANNEL_RULES)
+        self._check_that_it_publishes()
         with self.turn():
             for topic in list(self.ledger.topics.values()):
                 for name, channel in topic.channels.items():
@@ -714,6 +738,19 @@ class Life:
                 draft.receipt.when_settled(partial(_note_refusal, draft.receipt, refused))
         if refused:
             raise Violation(f"publishing is still refused: {refused[0]}")
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield attempts, id and body of each frame."""
+    while data:
+        size, _, _, attempts, message_id = _frame.unpack_from(data)
+        yield attempts, message_id, data[_frame.size : 4 + size]
+        data = data[4 + size :]
+
+
+def _described(rules: ChannelRules | TopicRules) -> str:
+    values = {field.name: getattr(rules, field.name) for field in fields(rules)}
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value) or "none"
 
 
 def _note_refusal(receipt: Receipt, refused: list[str]) -> None:

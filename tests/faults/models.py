@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
+from nsqd.broker import breaker
 from tests.faults.burying import BuriedModel
 
 ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
+_WINDOW: Final = 60.0  # seconds that a breaker looks at
+_GRAIN: Final = 5.0 + ROUNDING  # seconds of these that it may leave out
 
 
 @dataclass(slots=True)
@@ -19,6 +22,7 @@ class Published:
     at: float  # true time
     delay: float
     forward: float  # the most that the wall clock had been set forward by then
+    timestamp: int = 0  # wall time, in nanoseconds, of the turn in which it was published
     has_sure_id: bool = True
 
 
@@ -49,6 +53,7 @@ class Owed:
     held_until: float = -inf  # in flight until this true time
     since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
     kicked: int = 0  # the number of the kick that made its attempts begin anew; 0: none
+    is_new: bool = True  # it waits ahead of the cursor: nobody has got it, or has asked for it by itself
 
     def note_attempts(self, attempts: int, number: int, *, lazily: bool) -> None:
         self.attempts = attempts
@@ -62,6 +67,40 @@ class Gone(NamedTuple):
 
 
 @dataclass(slots=True)
+class Recent:
+    """When a channel has delivered and buried messages, since its breaker began anew.
+
+    The breaker looks at the last minute, but may leave out up to five seconds of it.
+    """
+
+    delivered: list[float] = field(default_factory=list)
+    buried: list[float] = field(default_factory=list)
+    is_judged: bool = True  # nothing was buried since the last look
+
+    def note_burial(self, now: float) -> None:
+        self.buried.append(now)
+        self.is_judged = False
+
+    def forget(self) -> None:
+        self.delivered.clear()
+        self.buried.clear()
+
+    def may_trip(self, share: float, now: float) -> bool:
+        buried = _count(self.buried, now - _WINDOW)
+        return 0 < buried >= share * _count(self.delivered, now - _WINDOW + _GRAIN)
+
+    def must_trip(self, share: float, now: float, unsent: int) -> bool:
+        """Return whether it must have tripped at the last burial; `unsent` were delivered since or before."""
+        buried, since = _count(self.buried, now - _WINDOW + _GRAIN), now - _WINDOW
+        enough = _count(self.delivered, since + _GRAIN) >= breaker.FEWEST
+        return enough and buried >= share * (_count(self.delivered, since) + unsent)
+
+
+def _count(times: list[float], since: float) -> int:
+    return sum(time > since for time in times)
+
+
+@dataclass(slots=True)
 class ChannelModel:
     name: str
     created: int
@@ -72,6 +111,9 @@ class ChannelModel:
     gone: dict[int, Gone] = field(default_factory=dict)
     buried: BuriedModel = field(default_factory=BuriedModel)
     before_burial: dict[int, Owed] = field(default_factory=dict)  # what was owed of each message that is buried
+    counted: dict[str, int] = field(default_factory=dict)  # by cause, what the broker has counted at the last look
+    bury_count: int = 0  # of the broker, at the last look
+    recent: Recent = field(default_factory=Recent)
 
 
 @dataclass(slots=True)
@@ -94,6 +136,7 @@ class TopicModel:
     channels: dict[str, ChannelModel] = field(default_factory=dict)
     unparked: set[int] = field(default_factory=set)  # waiting behind H; their delay began with their publication
     deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)  # by cause, what the broker has counted at the last look
 
     @property
     def flowing(self) -> bool:

@@ -7,22 +7,24 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Final
+from unittest import mock
 
 from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.burials import Verb
-from nsqd.broker.rules import ChannelRules
-from nsqd.log.retention import Retention
+from nsqd.broker.rules import NO_TOPIC_RULES
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.faults.life import Client, Life, small_journal
 from tests.faults.models import TopicModel
+from tests.faults.plans import ANYTHING, Plan, drawn_rules, rules_of_failures, settings_of_history
 from tests.faults.promise import Violation
 
 TOPICS: Final = ("orders", "orders", "clicks", "scratch")
 CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")
 DELAYS: Final = (0.001, 0.3, 5.0, 70.0)
 EVENTS: Final = (40, 160)  # at least, at most
+FEWEST_FOR_A_BREAKER: Final = 4  # deliveries: few lives have 20 in a minute
 
 _FAILING: Final = (
     "create",
@@ -45,42 +47,6 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
-def _settings_of_history(random: Random) -> dict[str, Any]:
-    def retention() -> Retention:
-        seconds, size = random.choice(((0, 0), (2, 0), (30, 0), (0, 500), (0, 5000), (30, 5000)))
-        return Retention(seconds * 1_000_000_000, size)
-
-    return {
-        "retention": retention(),
-        "topic_retention": {"scratch": retention()},
-        "disk_reserve": random.choice((0, 0, 100_000)),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The settings of a run. `crashes` and `fails` choose among the things that can happen to it."""
-
-    ack: Ack | None = None  # None: chosen by the seed
-    crashes: tuple[Crash, ...] = tuple(Crash)
-    fails: bool = True
-    syncs_files: bool = True
-    buries: bool = True  # messages that fail are buried, kicked and discarded
-    history: bool = False  # with seeks, restored backlogs, redeliveries, retention, and a disk reserve
-
-
-ANYTHING: Final = Plan()
-POWER_LOSS: Final = Plan(ack=Ack.SYNCED, crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
-
-HISTORY: Final = Plan(history=True)
-
-
-def command_for(name: str, seed: int, plan: Plan) -> str:
-    """Return the command that repeats the life, with a trace."""
-    without = "" if plan.buries else " --without-buries"
-    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose{without}"
-
-
 def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = None) -> Outcome:
     outcome = Outcome(seed)
     random = Random(seed)
@@ -88,7 +54,7 @@ def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = N
     if note is not None:
         simulation.life.disk.on_call = simulation.tell_of_call
     try:
-        with small_journal():
+        with small_journal(), mock.patch("nsqd.broker.breaker.FEWEST", FEWEST_FOR_A_BREAKER):
             simulation.run()
     except Violation as violation:
         outcome.error = str(violation)
@@ -118,7 +84,7 @@ class Simulation:
             max_bytes_per_file=random.choice((300, 2_000, 20_000)),
             mem_queue_size=random.choice((0, 5, 10_000)),
             topic_ack={"scratch": random.choice(tuple(Ack))} if plan.ack is None else {},
-            **(_settings_of_history(random) if plan.history else {}),
+            **(settings_of_history(random) if plan.history else {}),
         )
         self.big = random.random() < 0.3  # messages take several pages
         self.steps_of_the_clock = random.random() < 0.3
@@ -156,6 +122,7 @@ class Simulation:
         self.counts["acknowledged"] = life.ledger.acknowledged
         self.counts["delivered"] = life.ledger.delivered
         self.counts["redelivered"] = life.ledger.redelivered
+        self.counts.update({f"policy: {cause}": count for cause, count in life.ledger.by_policy.items()})
 
     def _start(self, crash: Crash) -> None:
         self.counts[crash.value] += 1
@@ -330,8 +297,10 @@ class Simulation:
             self.life.stop_job(*found)
 
     def _change_rules(self) -> None:
-        most = self.random.choice((None, None, 1, 2, 4))
-        self.life.change_rules(ChannelRules(max_attempts=most, max_buried=self.random.choice((None, None, None, 2))))
+        rules, topic_rules = rules_of_failures(self.random), NO_TOPIC_RULES
+        if self.plan.limits:
+            rules, topic_rules = drawn_rules(self.random, rules)
+        self.life.change_rules(rules, topic_rules)
 
     def _touch(self) -> None:
         if (client := self._client()) is not None and client.in_hand:

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults import simulation
-from tests.faults.simulation import HISTORY, POWER_LOSS, Plan, command_for, run
+from tests.faults.__main__ import simulate
+from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.faults.simulation import Simulation, run
 from tests.support.buried_bugs import BUGS
+from tests.support.limit_bugs import LIMIT_BUGS
 
-SEEDS = 500
-HISTORY_SEEDS = 200
-POWER_LOSS_SEEDS = 100
+SEEDS = 300
+HISTORY_SEEDS = 120
+POWER_LOSS_SEEDS = 80
+SEEDS_FOR_A_BUG = 100
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
 # had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost, a
@@ -45,22 +48,22 @@ def check(plan: Plan, seeds: range, name: str) -> None:
 @pytest.mark.parametrize("part", range(5))
 def test_random_lives(part: int) -> None:
     size = SEEDS // 5
-    check(simulation.ANYTHING, range(part * size, (part + 1) * size), "simulate")
+    check(ANYTHING, range(part * size, (part + 1) * size), "simulate")
 
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_life_that_found_something(seed: int) -> None:
-    check(replace(simulation.ANYTHING, buries=False), range(seed, seed + 1), "simulate")
+    check(replace(ANYTHING, buries=False, limits=False), range(seed, seed + 1), "simulate")
 
 
 @pytest.mark.parametrize("seed", FOUND_BURYING)
 def test_life_with_buried_messages_that_found_something(seed: int) -> None:
-    check(simulation.ANYTHING, range(seed, seed + 1), "simulate")
+    check(replace(ANYTHING, limits=False), range(seed, seed + 1), "simulate")
 
 
 @pytest.mark.parametrize("seed", FOUND_BURYING_IN_HISTORY)
 def test_life_with_buried_messages_and_a_past_that_found_something(seed: int) -> None:
-    check(HISTORY, range(seed, seed + 1), "history")
+    check(replace(HISTORY, limits=False), range(seed, seed + 1), "history")
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -75,13 +78,24 @@ def test_nothing_that_was_synced_is_lost_with_the_power() -> None:
 
 @pytest.mark.parametrize("seed", FOUND_POWER_LOSS)
 def test_power_loss_that_found_something(seed: int) -> None:
-    check(replace(POWER_LOSS, buries=False), range(seed, seed + 1), "power-loss")
+    check(replace(POWER_LOSS, buries=False, limits=False), range(seed, seed + 1), "power-loss")
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
     without = Plan(ack=POWER_LOSS.ack, crashes=POWER_LOSS.crashes, fails=False, syncs_files=False)
     failed = [seed for seed in range(20) if run(seed, without).error]
     assert len(failed) > 10
+
+
+def test_a_life_that_hangs_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def hang(self: Simulation) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(Simulation, "run", hang)
+    monkeypatch.setattr("tests.faults.__main__.LONGEST_LIFE", 0.1)
+    assert simulate("simulate", ANYTHING, range(1), verbose=False) == 1
+    assert "seed 0: still under way after 0.1 s" in capsys.readouterr().out
 
 
 def test_seed_replays_the_same_life() -> None:
@@ -93,4 +107,10 @@ def test_seed_replays_the_same_life() -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_ledger_notices_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    assert any(run(seed, HISTORY).error for seed in range(100))
+    assert any(run(seed, replace(HISTORY, limits=False)).error for seed in range(SEEDS_FOR_A_BUG))
+
+
+@pytest.mark.parametrize("bug", LIMIT_BUGS)
+def test_the_ledger_notices_planted_bugs_of_limits(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    LIMIT_BUGS[bug](monkeypatch)
+    assert any(run(seed).error for seed in range(SEEDS_FOR_A_BUG))
