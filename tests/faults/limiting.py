@@ -192,7 +192,8 @@ class _Look:
         dropped = [s for s in missing if s not in old and s not in beyond]
         if dropped and not self._drops_oldest:
             raise Violation(f"{place}: messages {dropped} are gone, and no rule says so")
-        last = max((s for s in missing if self._is_ahead(owed[s], s)), default=-1)
+        # Only a bound goes by age: when the wall clock was set, a later message may be the first one to expire.
+        last = max((s for s in missing if s not in old and self._is_ahead(owed[s], s)), default=-1)
         first = min((s for s, it in owed.items() if s not in missing and self._is_ahead(it, s)), default=last)
         if first < last and not self.is_vague:
             raise Violation(f"{place}: message {last} is dropped, and not {first}, which is older")
