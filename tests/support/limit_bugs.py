@@ -115,16 +115,12 @@ def _trip_at_each_burial(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Breaker, "has_tripped", lambda self, now: True)
 
 
-BOUND_BUGS: Final[dict[str, Callable[[pytest.MonkeyPatch], None]]] = {
+LIMIT_BUGS: Final[dict[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "a bound is off by one": _allow_one_too_many,
     "drop-oldest drops one too many": _drop_one_too_many,
     "drop-oldest drops what is in flight": _drop_what_is_in_flight,
     "what overflows is lost instead of buried": _lose_what_is_buried,
     "what overflows is buried without the journal": _bury_without_a_journal,
-}
-
-LIMIT_BUGS: Final[dict[str, Callable[[pytest.MonkeyPatch], None]]] = {
-    **BOUND_BUGS,
     "the time to live is judged by another clock": _read_another_clock,
     "messages expire after half of their time": _expire_early,
     "what is dropped is not counted": _count_nothing,
