@@ -216,8 +216,15 @@ class _Look:
         return owed.is_new and published is not None and not published.delay
 
     def _has_expired(self, sequence: int, owed: Owed) -> bool:
-        published = self.ledger.published.get(self.topic.messages.get(sequence, b""))
-        is_old = published is None or self.ledger.is_too_old(published, self.timestamp)
+        """Return whether a message, or one behind it, has waited too long by the wall clock.
+
+        If that clock was set back meanwhile, a start takes the time of a segment's last message for the newest one.
+        """
+        bodies = [body for place, body in self.topic.messages.items() if place >= sequence]
+        published = [self.ledger.published[body] for body in bodies]
+        is_old = sequence not in self.topic.messages or any(
+            self.ledger.is_too_old(it, self.timestamp) for it in published
+        )
         return owed.is_new and is_old
 
     def _check_that_enough_stays(self, channel: ChannelModel, found: Channel, left: int, place: str) -> None:
