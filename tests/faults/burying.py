@@ -100,7 +100,8 @@ class BuriedModel:
         """Take over what a start has found, after it was compared. What was not `synced` before may still be lost."""
         model = self.job
         if job is not None:
-            if model is None or (model.ended is not None and model.ended <= marks.urgent):
+            is_known = marks.urgent >= 0  # otherwise an earlier channel of this name may be back, with its job
+            if is_known and (model is None or (model.ended is not None and model.ended <= marks.urgent)):
                 raise Violation(f"{place}: a job from nowhere: {job.described()}")
         elif model is not None and model.is_active and model.number <= marks.urgent:  # its last turn has not ended
             sure = {burial.sequence for burial in found if self.possible(burial.sequence, marks) == [burial]}
