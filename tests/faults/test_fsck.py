@@ -90,7 +90,7 @@ def test_lines_tell_severity_topic_segment_offset_and_sequences(path: Path, caps
     assert fsck.main([str(path)]) == 1
     said = capsys.readouterr()
     assert said.out == f"damage: {end - start} bytes are damaged topic=t file={name} offset={start} sequences=7-7\n"
-    assert said.err == "examined 2 topics, 5718 bytes; unreadable: 0, damage: 1, warning: 0, note: 0\n"
+    assert said.err == "examined 2 topics, 5736 bytes; unreadable: 0, damage: 1, warning: 0, note: 0\n"
 
 
 def test_fsck_and_recovery_agree(path: Path) -> None:
@@ -134,7 +134,7 @@ def test_repair_mends_what_is_safe_and_says_so(path: Path) -> None:
     mended = run_fsck(path, "--repair")
     assert mended.status == 1
     assert {finding["file"]: finding["repaired"] for finding in mended.findings} == {
-        JOURNAL: f"cut, and kept as {JOURNAL}.torn.620",
+        JOURNAL: f"cut, and kept as {JOURNAL}.torn.638",
         "node.json": "written anew from the journal; the old one is node.json.damaged",
         "topology.json": "written anew from the journal",
         "log.json": "written anew; the old one is log.json.damaged",

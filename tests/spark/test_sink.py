@@ -70,7 +70,6 @@ def test_a_node_that_is_down_is_passed_over(spark: SparkSession, nsqd: Nsqd) -> 
         ("'x' as body", {"topic": "t", "colour": "red"}, "the sink has no option colour"),
         ("'' as body", {"topic": "t"}, "a row has an empty body"),
         ("repeat('x', 2000000) as body", {"topic": "t"}, "a row has a body of 2000000 bytes, and nsqd takes 1048576"),
-        ("'x' as body", {"topic": "t", "exactlyOnce": "true"}, "this needs our nsqd with --idempotence-window"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -106,12 +105,16 @@ def test_a_write_that_comes_again_in_other_parts_loses_nothing(spark: SparkSessi
         assert set(bodies(nsqd, "out")) == set(range(3000))
 
 
-def test_a_stream_that_cannot_publish_says_so_before_there_is_anything_to_publish(
-    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+def test_who_cannot_publish_exactly_once_says_so_before_there_is_anything_to_publish(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    nsqd.post("/topic/create?topic=in")
-    with pytest.raises(Exception, match="this needs our nsqd with --idempotence-window"):
-        Copying(spark, nsqd, tmp_path, exactlyOnce="true").run()
+    needed = "this needs our nsqd with --idempotence-window"
+    with Nsqd(tmp_path / "data", KEPT, "idempotence-window=0") as nsqd:
+        nsqd.post("/topic/create?topic=in")
+        with pytest.raises(Exception, match=needed):
+            Copying(spark, nsqd, tmp_path, exactlyOnce="true").run()
+        with pytest.raises(Exception, match=needed):
+            save(spark.range(1).selectExpr("'x' as body"), nsqd, topic="t", exactlyOnce="true")
 
 
 class Copying:

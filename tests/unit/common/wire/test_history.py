@@ -24,12 +24,13 @@ from common.wire.history import (
     encode_range,
     records_prefix,
 )
-from common.wire.log_record import HEADER_SIZE, Links, follow
+from common.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, Links, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
 from tests.support.later_version import with_flags
 from tests.unit.nsqd.log.batches import batch_runs, bodies_of, make_batch
 
+UNKNOWN = st.integers(1, 0xFFFF).filter(lambda flags: flags & ~KNOWN_FLAGS)
 RANGE = LogRange("node", "log", 0, 1000)
 
 
@@ -131,10 +132,12 @@ def test_an_invalid_stream_is_refused(stream: bytes) -> None:
         read(stream)
 
 
-@given(run=batch_runs(), place=st.integers(0, 7), flag=st.integers(0, 15), piece=st.integers(1, 300))
-def test_a_record_of_a_later_version_is_refused_and_no_gap(run: list[Batch], place: int, flag: int, piece: int) -> None:
+@given(run=batch_runs(), place=st.integers(0, 7), flags=UNKNOWN, piece=st.integers(1, 300))
+def test_a_record_of_a_later_version_is_refused_and_no_gap(
+    run: list[Batch], place: int, flags: int, piece: int
+) -> None:
     newer = run[min(place, len(run) - 1)]
-    records = [with_flags(record(it), 1 << flag) if it is newer else record(it) for it in run]
+    records = [with_flags(record(it), flags) if it is newer else record(it) for it in run]
     stream = encode_range(LogRange("n", "l", 0, run[-1].end_sequence)) + packed(*records)
     refused = f"messages {newer.base_sequence} to {newer.end_sequence - 1} have a form that only a later version can"
     events: list[Event] = []
