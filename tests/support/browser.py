@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -107,17 +107,32 @@ class Browser:
     # What a user does
 
     def click(self, selector: str) -> None:
-        self._element(selector).click()
+        self._click(lambda: self._element(selector))
 
     def click_text(self, text: str, selector: str = "a, button, summary") -> None:
         """Click the first visible element that has this text."""
-        found = self.wait(
-            "[...document.querySelectorAll(arguments[0])].find("
-            "(it) => it.innerText.trim().startsWith(arguments[1]) && it.getClientRects().length)",
-            selector,
-            text,
+        self._click(
+            lambda: self.wait(
+                "[...document.querySelectorAll(arguments[0])].find("
+                "(it) => it.innerText.trim().startsWith(arguments[1]) && it.getClientRects().length)",
+                selector,
+                text,
+            )
         )
-        found.click()
+
+    def _click(self, find: Callable[[], Any]) -> None:
+        """Click what is found, and if the page replaces it at that very moment, what stands there then."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        deadline = time.monotonic() + LIMIT
+        while True:
+            try:
+                find().click()
+            except StaleElementReferenceException:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def fill(self, selector: str, text: str) -> None:
         element = self._element(selector)
