@@ -88,8 +88,10 @@ class Demo:
 
 
 def free_shift(folder: Path) -> int:
+    """Return a shift whose ports nobody has, below those that the kernel gives to whoever connects meanwhile."""
+    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        shift = random.randrange(5000, 50_000, 500)
+        shift = random.randrange(5000, lowest_of_kernel - 5000, 500)
         if all(is_free(port) for port in Cluster(folder, shift, 1).ports):
             return shift
 

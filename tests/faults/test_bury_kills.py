@@ -25,7 +25,8 @@ def test_nothing_buried_is_lost_or_misplaced_by_kills(tmp_path: Path) -> None:
     [
         ("forget burials", "is not buried"),
         ("kick to all channels", r"other: message \d+ came with attempts"),
-        ("one attempt too many", "came with attempts 4"),
+        # Which of the two shows first depends on when the kill comes.
+        ("one attempt too many", "came with attempts 4|is not buried"),
         ("attempts go down", "are the least|is not buried"),
     ],
 )
