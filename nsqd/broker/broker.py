@@ -146,9 +146,9 @@ class Broker(TopicWork[Channel, Topic]):
 
     def expire(self) -> None:
         """Have each channel whose alarm is due look at its timeouts and deferrals."""
-        # A channel with another alarm by now has been given another time, or is gone. One that was put off, and then asked
-        # for the same time again, is there twice; if it were called twice, it would be there four times afterwards.
-        due = dict.fromkeys([channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when])
+        # A channel with another alarm by now has been given another time, or is gone. All are taken first, because one may
+        # ask to be called again at once.
+        due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
         for channel in due:
             channel.expire(self.now)
 

@@ -40,11 +40,13 @@ T = TypeVar("T")  # Topic
 class Alarms(Generic[C]):
     """A heap of times and of the channels whose `expire` is to be called then.
 
-    A channel whose alarm has moved is in the heap several times.
+    A channel whose alarm has moved is in the heap several times, but once for each time: beside traffic, a slow job asks
+    for its next step's time again and again.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, C]] = []
+        self._known: set[tuple[float, C]] = set()
         self._serial = 0
 
     @property
@@ -52,6 +54,9 @@ class Alarms(Generic[C]):
         return self._heap[0][0] if self._heap else inf
 
     def add(self, when: float, channel: C) -> None:
+        if (when, channel) in self._known:
+            return
+        self._known.add((when, channel))
         self._serial += 1
         heappush(self._heap, (when, self._serial, channel))
 
@@ -60,6 +65,7 @@ class Alarms(Generic[C]):
         heap = self._heap
         while heap and heap[0][0] <= now:
             when, _, channel = heappop(heap)
+            self._known.discard((when, channel))
             yield when, channel
 
 

@@ -68,4 +68,13 @@ def test_a_channel_that_asks_again_for_the_same_time_is_called_once() -> None:
     node.now = node.broker.now = due
     node.broker.expire()
     later = [when for when, _ in node.broker.alarms.pop_due(inf)]
-    assert len(later) == 2  # when the message was deferred, and again now
+    assert len(later) == 1  # asked for when the message was deferred, and again now
+
+
+def test_a_channel_may_ask_again_for_a_time_that_has_rung() -> None:
+    alarms: Alarms[str] = Alarms()
+    for _ in range(2):
+        alarms.add(1.0, "a")
+        alarms.add(1.0, "a")
+        alarms.add(1.0, "b")
+        assert list(alarms.pop_due(1.0)) == [(1.0, "a"), (1.0, "b")]
