@@ -34,9 +34,6 @@ class Selection(NamedTuple):
     reason: str = ""  # a part of the reason
     limit: int = 0  # at most so many, the earliest in the log first; 0: all
 
-    def takes(self, burial: Burial) -> bool:
-        return burial.buried_at < self.before and self.reason in burial.note.reason
-
 
 class Job:
     """A kick or a discard that takes several steps."""
@@ -66,7 +63,7 @@ class Job:
         self.started_at = started_at  # milliseconds of the wall clock
         self.ended_at: int | None = None
         self.done = done
-        self.places: Iterator[Burial] = iter(())
+        self.places: Iterator[int | None] = iter(())  # as `Buried.selected` yields them
         self.next_step = now
         self._paced_from = now
         self._counted_from = done
@@ -181,7 +178,7 @@ class Burials:
     def begin(self, job: Job) -> None:
         """Begin a job, or go on with one that a crash has interrupted. There is never another one under way."""
         self.job = job
-        job.places = self.buried.from_place(0)
+        job.places = self.buried.selected(job.selection.before, job.selection.reason)
 
     @property
     def next_step(self) -> float:
@@ -198,12 +195,12 @@ class Burials:
         for _ in range(_LOOKED_AT_IN_STEP):
             if len(found) >= allowed:
                 break
-            burial = next(job.places, None)
-            if burial is None:
+            sequence = next(job.places, -1)
+            if sequence == -1:
                 is_last = True
                 break
-            if job.selection.takes(burial):
-                found.append(burial.sequence)
+            if sequence is not None:
+                found.append(sequence)
         taken = self.take(job.verb, found)
         job.took(len(taken.sequences), now)
         if is_last or job.is_complete:

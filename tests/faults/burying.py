@@ -39,7 +39,10 @@ class JobModel:
 
     def may_take(self, move: Move) -> bool:
         """Return whether the job may be about a message that was last moved so."""
-        return move.burial is not None and self.selection.takes(move.burial)
+        burial = move.burial
+        if burial is None or burial.buried_at >= self.selection.before:
+            return False
+        return self.selection.reason in burial.note.reason
 
     def must_take(self, move: Move) -> bool:
         return self.may_take(move) and move.number < self.number and not self.selection.limit
