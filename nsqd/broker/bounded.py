@@ -50,6 +50,10 @@ class Bounded(Feed):
         self._tried_room: Room | None = None  # the same if rules that are only tried were in force
 
     @abstractmethod
+    def _has_drafts(self) -> bool:
+        """Return whether something was published in this turn."""
+
+    @abstractmethod
     def _drafted(self) -> Held:
         """Return what was published in this turn, which has no place in the log yet."""
 
@@ -81,7 +85,7 @@ class Bounded(Feed):
         if self._room is None:
             self._room, self._tried_room = self._measure()
         if (full := self._room.take(count, size)) is not None:
-            if not self._drafted().messages:
+            if not self._has_drafts():
                 self._room = None  # this turn may end without a look at the topic
             self._count(f"{full.rule}, rejected", count)
             raise Refused(full.words, is_full=True)

@@ -124,6 +124,9 @@ class Topic(Bounded):
             self._work.deferring[self] = None
         return receipt
 
+    def _has_drafts(self) -> bool:
+        return bool(self._singles or self._drafts)
+
     def _drafted(self) -> Held:
         counts, sizes = [len(self._singles)], [self._singles_bytes]
         for payload, offsets, _, _, _, _ in self._drafts:

@@ -58,15 +58,19 @@ class Faults:
             if source is Fault.RESERVE:
                 log.warning("publishing stops until there is space error=%s", text)
             else:
-                log.error("disk fails error=%s", text)
+                log.error("a fault began error=%s", text)
         self._texts[source] = text
         self._set_health()
         self._wakeup.set()
 
     def repaired(self, source: object) -> None:
-        if self._texts.pop(source, None) is None:
+        text = self._texts.pop(source, None)
+        if text is None:
             return
-        log.info("publishing goes on" if source is Fault.RESERVE else "disk works again")
+        if source is Fault.RESERVE:
+            log.info("publishing goes on")
+        else:
+            log.info("a fault has ended error=%s", text)
         self._set_health()
 
     def _set_health(self) -> None:

@@ -142,7 +142,7 @@ def test_side_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, di
         finish(consumer, DEFERRED * len(OTHERS))
         eventually(lambda: has_carried(nsqd), LONG)
         disk.refuse("carried.0")
-        eventually(lambda: said(nsqd, "the disk refuses to read messages, which are put off"), LONG)
+        eventually(lambda: said(nsqd, "messages cannot be read now, and are put off"), LONG)
         consumer.publish("t", b"behind")
         assert finish(consumer, 1) == [b"behind"]
         ping = nsqd.http("GET", "/ping")

@@ -89,7 +89,7 @@ class Reads:
         text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
         if refusals not in self._faults:
             log.warning(
-                "the disk refuses to read messages, which are put off topic=%s first=%d end=%d", topic, first, end
+                "messages cannot be read now, and are put off topic=%s first=%d end=%d", topic, first, end
             )
         self._faults.broken(refusals, text)
 

@@ -39,8 +39,8 @@ def test_a_fault_wakes_whoever_repairs_and_is_told_once(caplog: pytest.LogCaptur
     faults.repaired("a log")
     faults.repaired("a log")
     assert [record.getMessage() for record in caplog.records] == [
-        "disk fails error=write a: failed",
-        "disk works again",
+        "a fault began error=write a: failed",
+        "a fault has ended error=write a: failed again",
     ]
 
 
