@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -284,3 +286,19 @@ def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> N
     node.broker.let_go(["t"])
     node.turn()
     assert told() == [-1, 1, -1]
+
+
+@pytest.mark.parametrize("shape", ["%d", "AAAAAAAAAA:%04x", "%064d"])
+def test_a_million_keys_of_any_length_take_less_than_100_megabytes(shape: str) -> None:
+    keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000)), settled()
+    tracemalloc.start()
+    try:
+        for number in range(125_000):  # as many as one slice of them has
+            keys.add(shape.encode() % number, SECOND, receipt)
+            if number % 1000 == 999:
+                assert keys.find(b"the end of a turn", SECOND) is None
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(keys) == 125_000
+    assert size < 12_500_000
