@@ -4,6 +4,8 @@ A kick or a discard of more than a few thousand messages is a *job*. It works in
 others have their turn, and at a rate if one is given. The journal knows the job, so it goes on after a crash, and does
 at most its last step again. It touches only what was buried before it began: a message that fails once more is not
 kicked again by the same job.
+
+A kick can be taken back for a while, as far as nobody got its messages yet; that is a job, too, but a crash ends it.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from nsqd.broker.buried import Burial, Buried, Note, bury_change
+from nsqd.broker.kicked import KEPT_FOR, Kicked
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
     from nsqd.broker.work import ChannelWork
 
 _STEP: Final = 2_000  # messages; a millisecond or two of work
+UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
 _LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
 _NOTED_EVERY: Final = 60.0  # seconds between two lines of the log about a job
@@ -36,7 +40,7 @@ class Selection(NamedTuple):
 
 
 class Job:
-    """A kick or a discard that takes several steps."""
+    """A kick or a discard that takes several steps, or a kick that is taken back."""
 
     __slots__ = (
         "_counted_from",
@@ -44,6 +48,8 @@ class Job:
         "_paced_from",
         "done",
         "ended_at",
+        "kicked",
+        "left",
         "next_step",
         "places",
         "rate",
@@ -54,9 +60,17 @@ class Job:
     )
 
     def __init__(
-        self, verb: Verb, selection: Selection, *, rate: float, who: str, started_at: int, done: int, now: float
+        self,
+        verb: Verb | Literal["undo"],
+        selection: Selection,
+        *,
+        rate: float,
+        who: str,
+        started_at: int,
+        done: int,
+        now: float,
     ) -> None:
-        self.verb: Verb = verb
+        self.verb = verb
         self.selection = selection
         self.rate = rate  # messages a second; 0: as many as possible
         self.who = who  # the holder's name, or the address that has asked for it
@@ -64,6 +78,8 @@ class Job:
         self.ended_at: int | None = None
         self.done = done
         self.places: Iterator[int | None] = iter(())  # as `Buried.selected` yields them
+        self.kicked: Kicked | None = None  # of a kick: what it takes out; of an undo: what it buries again
+        self.left = 0  # waiting messages that an undo has yet to look at
         self.next_step = now
         self._paced_from = now
         self._counted_from = done
@@ -92,6 +108,11 @@ class Job:
             return False
         self._next_note = now + _NOTED_EVERY
         return True
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the journal knows it, so that it goes on after a crash."""
+        return self.verb != "undo"
 
     @property
     def is_complete(self) -> bool:
@@ -133,12 +154,13 @@ class Burials:
     It records nothing itself. What it returns, the channel carries out: it has the other places of a message.
     """
 
-    __slots__ = ("_work", "buried", "bury_count", "discard_count", "ended", "job", "kick_count")
+    __slots__ = ("_work", "buried", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
 
     def __init__(self, work: ChannelWork[Any]) -> None:
         self.buried = Buried()
         self.job: Job | None = None
         self.ended: Job | None = None  # the last one
+        self.kicked: Kicked | None = None  # the last kick, while it can be taken back
         self.bury_count = 0  # since the start, as the two others
         self.kick_count = 0
         self.discard_count = 0
@@ -155,21 +177,41 @@ class Burials:
 
     def take(self, verb: Verb, sequences: Iterable[int]) -> Taken:
         """Take out those of these messages that are buried."""
-        taken = Taken(verb, [sequence for sequence in sequences if self.buried.remove(sequence)])
-        if verb == "kick":
-            self.kick_count += len(taken.sequences)
-        else:
-            self.discard_count += len(taken.sequences)
-        return taken
+        if verb == "discard":
+            return self._discard(sequences)
+        if self.job is not None and self.job.kicked is not None and self.job.verb == "kick":
+            return self._kick(sequences, self.job.kicked)
+        kicked = self._new_kick()
+        kicked.until = self._work.now + KEPT_FOR
+        return self._kick(sequences, kicked)
+
+    def _new_kick(self) -> Kicked:
+        last = self.kicked.number if self.kicked is not None else 0
+        self.kicked = Kicked(max(self._work.timestamp // 1_000_000, last + 1))
+        return self.kicked
+
+    def _discard(self, sequences: Iterable[int]) -> Taken:
+        taken = [sequence for sequence in sequences if self.buried.remove(sequence)]
+        self.discard_count += len(taken)
+        return Taken("discard", taken)
+
+    def _kick(self, sequences: Iterable[int], kicked: Kicked) -> Taken:
+        taken: list[int] = []
+        for sequence in sequences:
+            if (found := self.buried.take(sequence)) is not None:
+                kicked.keep(sequence, *found)
+                taken.append(sequence)
+        self.kick_count += len(taken)
+        return Taken("kick", taken)
 
     def clear(self) -> None:
-        self.job = None
+        self.job = self.kicked = None
         self.buried.clear()
 
     def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
         job: list[ChannelChange] = []
-        if self.job is not None:
+        if self.job is not None and self.job.is_kept:
             job.append(("job", topic, channel, self.job.described()))
         return chain(self.buried.changes(topic, channel), job)
 
@@ -178,16 +220,20 @@ class Burials:
     def begin(self, job: Job) -> None:
         """Begin a job, or go on with one that a crash has interrupted. There is never another one under way."""
         self.job = job
+        if job.verb == "kick":
+            job.kicked = self._new_kick()
         job.places = self.buried.selected(job.selection.before, job.selection.reason)
 
     @property
     def next_step(self) -> float:
-        return self.job.next_step if self.job is not None else inf
+        """When something is to be done here next."""
+        forgets = self.kicked.until if self.kicked is not None else inf
+        return min(self.job.next_step, forgets) if self.job is not None else forgets
 
     def step(self, now: float) -> Taken | None:
-        """Take the next step of the job, if it is time; afterwards `job` is None if that was the last one."""
+        """Take the next step of a kick or discard, if it is time; afterwards `job` is None if that was the last one."""
         job = self.job
-        if job is None or now < job.next_step:
+        if job is None or job.verb == "undo" or now < job.next_step:
             return None
         allowed = job.allowance(now)
         found: list[int] = []
@@ -201,7 +247,7 @@ class Burials:
                 break
             if sequence is not None:
                 found.append(sequence)
-        taken = self.take(job.verb, found)
+        taken = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
         job.took(len(taken.sequences), now)
         if is_last or job.is_complete:
             self._end(job)
@@ -215,4 +261,39 @@ class Burials:
     def _end(self, job: Job) -> None:
         job.ended_at = self._work.timestamp // 1_000_000
         job.places = iter(())
+        if job.kicked is not None:
+            job.kicked.until = self._work.now + KEPT_FOR
+        job.kicked = None
         self.job, self.ended = None, job
+
+    # Taking a kick back
+
+    def begin_undo(self, kicked: Kicked, who: str, waiting: int) -> Job:
+        """Begin to bury this kick's messages again, as far as they are among so many that wait."""
+        now, at = self._work.now, self._work.timestamp // 1_000_000
+        job = self.job = Job("undo", Selection(kicked.number), rate=0.0, who=who, started_at=at, done=0, now=now)
+        job.kicked, job.left = kicked, waiting
+        if self.kicked is kicked:
+            self.kicked = None
+        return job
+
+    def bury_again(self, topic: str, channel: str, job: Job, sequences: Sequence[int]) -> ChannelChange:
+        """Bury messages of a kick as they were. Return the change for the journal."""
+        assert job.kicked is not None
+        burials = job.kicked.give_back(sequences)
+        for burial in burials:
+            self.buried.add(burial)
+        job.done += len(burials)
+        self.bury_count += len(burials)
+        return bury_change(topic, channel, burials)
+
+    def forget_kicked(self, sequences: Iterable[int]) -> None:
+        """Let messages that wait for another reason now wait, even if a kick is taken back."""
+        for kicked in (self.kicked, self.job.kicked if self.job is not None else None):
+            if kicked is not None:
+                kicked.forget(sequences)
+
+    def forget_kick(self, now: float) -> None:
+        """Forget the last kick if it is too late to take it back."""
+        if self.kicked is not None and self.kicked.until <= now:
+            self.kicked = None

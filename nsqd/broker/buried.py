@@ -24,7 +24,8 @@ _TIME_BITS: Final = 48
 _TIME_MASK: Final = (1 << _TIME_BITS) - 1
 _ID_BITS: Final = 64
 _ID_MASK: Final = (1 << _ID_BITS) - 1
-_NOTE_SHIFT: Final = _ID_BITS + _TIME_BITS + _ATTEMPTS_BITS
+NOTE_SHIFT: Final = _ID_BITS + _TIME_BITS + _ATTEMPTS_BITS
+_REST_MASK: Final = (1 << NOTE_SHIFT) - 1
 _MOST_SHARED: Final = 4_096  # notes; up to twice as many until the next look, which takes a millisecond or two
 _NOTHING: Final[dict[int, int]] = {}
 _NUMBERS: Final = 5  # of each message in a `bury`
@@ -83,17 +84,19 @@ class Notes:
         self._counts.append(0)
         return len(self._texts) - 1
 
-    def remove(self, number: int) -> None:
-        """Note that one message less has this note."""
+    def remove(self, number: int) -> str:
+        """Note that one message less has this note, and return its text."""
+        text = self._texts[number]
         self._counts[number] -= 1
         if not self._counts[number]:
-            text, self._texts[number] = self._texts[number], ""
+            self._texts[number] = ""
             if self._shared.get(text) == number:
                 del self._shared[text]
             self._free.append(number)
+        return text
 
     def get(self, number: int) -> Note:
-        return _note(self._texts[number])
+        return parsed_note(self._texts[number])
 
     def copy(self) -> list[str]:
         return self._texts.copy()
@@ -101,7 +104,7 @@ class Notes:
     def shared(self) -> Iterator[tuple[Note, int]]:
         """Yield each shared note, and how many messages have it."""
         for text, number in self._shared.items():
-            yield _note(text), self._counts[number]
+            yield parsed_note(text), self._counts[number]
 
 
 class Buried:
@@ -147,16 +150,21 @@ class Buried:
 
     def remove(self, sequence: int) -> bool:
         """Take a message out. Return whether it was there."""
+        return self.take(sequence) is not None
+
+    def take(self, sequence: int) -> tuple[int, str] | None:
+        """Take a message out. Return what was noted of it, packed, and the text of its note; None: it was not there."""
         if sequence not in self:
-            return False
+            return None
         number = sequence >> _BLOCK_BITS
         block = self._own(number)
-        self._notes.remove(block.pop(sequence) >> _NOTE_SHIFT)
+        packed = block.pop(sequence)
+        text = self._notes.remove(packed >> NOTE_SHIFT)
         if not block:
             del self._blocks[number]
         self._count -= 1
         self.pins.remove(sequence)
-        return True
+        return packed & _REST_MASK, text
 
     def _own(self, number: int) -> dict[int, int]:
         """Return a block that may be changed."""
@@ -174,7 +182,7 @@ class Buried:
     def get(self, sequence: int) -> Burial | None:
         block = self._blocks.get(sequence >> _BLOCK_BITS)
         packed = block.get(sequence) if block is not None else None
-        return None if packed is None else _unpacked(sequence, packed, self._notes.get(packed >> _NOTE_SHIFT))
+        return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
     def find(self, message_ids: Iterable[int]) -> list[int]:
         """Return the sequences of these messages, as far as they are buried. This may look at everything."""
@@ -213,7 +221,7 @@ class Buried:
                     continue
                 takes = packed >> _ATTEMPTS_BITS & _TIME_MASK < before
                 if takes and reason:
-                    takes = reason in self._notes.get(packed >> _NOTE_SHIFT).reason
+                    takes = reason in self._notes.get(packed >> NOTE_SHIFT).reason
                 yield place if takes else None
 
     def ranges(self, start: int, end: int) -> list[tuple[int, int]]:
@@ -291,11 +299,11 @@ def _changes(
 ) -> Iterator[ChannelChange]:
     entries = chain.from_iterable(map(_items, blocks))
     while piece := list(islice(entries, _ENTRIES_PER_CHANGE)):
-        burials = [_unpacked(sequence, packed, _note(notes[packed >> _NOTE_SHIFT])) for sequence, packed in piece]
+        burials = [unpacked(sequence, packed, parsed_note(notes[packed >> NOTE_SHIFT])) for sequence, packed in piece]
         yield bury_change(topic, channel, burials)
 
 
-def _note(text: str) -> Note:
+def parsed_note(text: str) -> Note:
     reason, _, who = text.partition("\n")  # a reason ends with its line
     return Note(reason, who)
 
@@ -304,6 +312,6 @@ def _items(block: dict[int, int]) -> Iterable[tuple[int, int]]:
     return block.items()
 
 
-def _unpacked(sequence: int, packed: int, note: Note) -> Burial:
+def unpacked(sequence: int, packed: int, note: Note) -> Burial:
     message_id = packed >> _TIME_BITS + _ATTEMPTS_BITS & _ID_MASK
     return Burial(sequence, message_id, packed & _ATTEMPTS_MASK, packed >> _ATTEMPTS_BITS & _TIME_MASK, note)

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
-from nsqd.broker.burials import Job
+from nsqd.broker.burials import UNDONE_IN_STEP, Job
 from nsqd.broker.places import Places
 from nsqd.broker.positions import SkipRanges
 
@@ -38,7 +38,9 @@ class Operated(Places):
 
     def take_buried(self, verb: Verb, sequences: Iterable[int]) -> int:
         """Kick these messages back into the channel, or discard them, if they are buried. Return how many were."""
-        return self._carry_out(self.burials.take(verb, sequences))
+        taken = self._carry_out(self.burials.take(verb, sequences))
+        self._come_back(self.burials.next_step)
+        return taken
 
     def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str) -> Job:
         """Kick or discard the selected messages step by step. There must be no job under way."""
@@ -53,22 +55,52 @@ class Operated(Places):
         """End the job under way, if there is one. What it has done stays done."""
         if (job := self.burials.job) is not None:
             self.burials.stop()
-            self._record_urgent(("job", self.topic.name, self.name, []))
+            if job.is_kept:
+                self._record_urgent(("job", self.topic.name, self.name, []))
             self._note_job(job, "was stopped")
 
+    def undo_kick(self, number: int, *, who: str) -> Job | None:
+        """Bury again what the last kick gave back and nobody got since; None: the last kick is another one, or forgotten.
+
+        A kick that is under way ends. There must be no other job.
+        """
+        kicked = self.burials.kicked
+        if kicked is None or kicked.number != number:
+            return None
+        self.stop_job()
+        job = self.burials.begin_undo(kicked, who, len(self.retries))
+        self._work_on_job(self._work.now)
+        return job
+
     def _work_on_job(self, now: float) -> None:
-        job = self.burials.job
-        if job is None:
-            return
+        self.burials.forget_kick(now)
+        if (job := self.burials.job) is not None:
+            if job.verb == "undo":
+                self._take_back(job)
+            else:
+                self._take_step(job, now)
+            if self.burials.job is None:
+                self._note_job(job, "has ended")
+            elif job.is_worth_a_note(now):
+                self._note_job(job, "goes on")
+        self._come_back(self.burials.next_step)
+
+    def _take_step(self, job: Job, now: float) -> None:
         taken = self.burials.step(now)
         if taken is not None and (self._carry_out(taken) or self.burials.job is None):
             described = job.described() if self.burials.job is not None else []
             self._record_urgent(("job", self.topic.name, self.name, described))
-        if self.burials.job is None:
-            self._note_job(job, "has ended")
-        elif job.is_worth_a_note(now):
-            self._note_job(job, "goes on")
-        self._come_back(self.burials.next_step)
+
+    def _take_back(self, job: Job) -> None:
+        """Look through some of what waits for messages that the kick gave back, and bury them as they were."""
+        if job.kicked is None:
+            return
+        sequences = self.retries.turn(min(job.left, UNDONE_IN_STEP), job.kicked)
+        job.left -= min(job.left, UNDONE_IN_STEP)
+        if sequences:
+            self._record_urgent(self.burials.bury_again(self.topic.name, self.name, job, sequences))
+        if not job.left:
+            self.burials.stop()
 
     def _note_job(self, job: Job, what: str) -> None:
         left = len(self.burials.buried)
@@ -185,15 +217,19 @@ class Operated(Places):
         kicked += [(sequence, 0, 0) for sequence in self._ahead_among(backlog.buried)]
         requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
         deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
-        requeued = [it for it in requeued if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
-        deferred = [it for it in deferred if it[0] not in held and it[0] not in buried and readable(it[0]) == it[0]]
-        places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
-        cursor = min(max(backlog.next, self.topic.log.first), end)
-        passed = [*backlog.finished, *((place, place + 1) for place in places), *buried.ranges(cursor, end)]
-        skipped = joined(from_place(passed, cursor))
+        requeued = [it for it in requeued if it[0] not in held and readable(it[0]) == it[0]]
+        deferred = [it for it in deferred if it[0] not in held and readable(it[0]) == it[0]]
+        # The journal is told as if nothing were buried: if it has lost a burial, the message has to come again.
         waiting = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
         waiting += [it for entry in deferred for it in entry]
-        flat = [sequence for bounds in skipped for sequence in bounds]
+        requeued = [it for it in requeued if it[0] not in buried]
+        deferred = [it for it in deferred if it[0] not in buried]
+        places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
+        cursor = min(max(backlog.next, self.topic.log.first), end)
+        lying = buried.ranges(cursor, end)
+        skipped = joined(from_place([*backlog.finished, *((place, place + 1) for place in places), *lying], cursor))
+        told = without(skipped, [sequence for start, stop in lying for sequence in range(start, stop)])
+        flat = [sequence for bounds in told for sequence in bounds]
         self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
         self._replace_before(end, cursor, skipped)
         self.retries.replace_before(end, requeued)
@@ -242,6 +278,7 @@ class Operated(Places):
         readable = self.topic.log.next_readable
         again = sorted(sequence for sequence in wanted - waiting if readable(sequence) == sequence)
         if again:
+            self.burials.forget_kicked(again)
             for sequence in again:
                 self.retries.add(sequence, 0)
             self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
@@ -260,6 +297,7 @@ class Operated(Places):
         self._batch = None
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
+        self.burials.kicked = None  # none of its messages waits any more
         self.alarm = inf
         self._come_back(self.burials.next_step)  # a job goes on
         for consumer in self.consumers:

@@ -7,7 +7,7 @@ An integer of three packed fields costs 36 bytes, and the garbage collector neve
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
@@ -174,6 +174,24 @@ class Retries:
     def add(self, sequence: int, attempts: int) -> None:
         self._queue.append(sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
         self.pins.add(sequence)
+
+    def turn(self, count: int, wanted: Container[int]) -> list[int]:
+        """Move the first `count` positions to the end, but take out those that are wanted and were never delivered.
+
+        Whoever turns as many as there were at first, in several calls, has seen all of them, whatever comes and goes
+        meanwhile.
+        """
+        queue = self._queue
+        taken: list[int] = []
+        for _ in range(min(count, len(queue))):
+            packed = queue.popleft()
+            sequence = packed >> _ATTEMPTS_BITS
+            if packed & _ATTEMPTS_MASK or sequence not in wanted:
+                queue.append(packed)
+            else:
+                taken.append(sequence)
+                self.pins.remove(sequence)
+        return taken
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""

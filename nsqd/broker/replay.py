@@ -159,7 +159,7 @@ class ChannelState:
         self.skips = deque(self.buried.ranges(cursor, _NO_SEQUENCE))
 
     def restore(self, cursor: int, end: int, skipped: Sequence[int], waiting: Sequence[int]) -> None:
-        """Replace what waits before `end`.
+        """Replace what waits before `end`, except for what is buried.
 
         What the cursor has passed behind `end` is skipped from now on, as the cursor may come back from before it. A
         doubt about what lies there stays.
@@ -168,11 +168,14 @@ class ChannelState:
         later = [*passed, *((max(start, end), stop) for start, stop in self.skips if stop > end)]
         self.cursor = cursor
         self.skips.clear()
-        for start, stop in [*zip(skipped[::2], skipped[1::2], strict=True), *later]:
+        buried = self.buried.ranges(cursor, end)
+        for start, stop in [*zip(skipped[::2], skipped[1::2], strict=True), *buried, *later]:
             self.skip(start, stop)
         self.waiting = {sequence: place for sequence, place in self.waiting.items() if sequence >= end}
         for sequence, attempts, due_ms in zip(waiting[::3], waiting[1::3], waiting[2::3], strict=True):
-            self.waiting[sequence] = (attempts, due_ms)
+            if sequence not in self.buried:
+                self.waiting[sequence] = (attempts, due_ms)
+            self.skip(sequence, sequence + 1)
 
     @property
     def needed(self) -> int:

@@ -149,6 +149,7 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("GET", "/channel/jobs", it.buried.jobs, access=READ_TOPIC, logged=False),
         Endpoint("POST", "/channel/kick", it.buried.kick, access=OPERATE_TOPIC, change="kick"),
         Endpoint("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
+        Endpoint("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
         Endpoint("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
         Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
         Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),

@@ -87,6 +87,20 @@ class BuriedEndpoints:
         burials = _channel(self._broker, request).burials
         return json({"jobs": [_described(job) for job in (burials.job, burials.ended) if job is not None]})
 
+    async def undo_kick(self, request: Request) -> Response:
+        _channel(self._broker, request)
+        number = _number(request.query(), "kick", -1)
+        with self._calls.journaled_turn():
+            channel = _channel(self._broker, request)
+            under_way = channel.burials.job
+            if under_way is not None and under_way.verb != "kick":
+                raise _under_way(under_way)
+            job = channel.undo_kick(number, who=request.holder or request.remote)
+        if job is None:
+            raise HttpError(404, "KICK_NOT_FOUND")
+        await self._calls.durable()
+        return json({"buried": job.done, "job": _described(channel.burials.job)})
+
     async def stop_job(self, request: Request) -> Response:
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
@@ -208,7 +222,8 @@ class _Bodies:
 def _take_named(channel: Channel, verb: Verb, named: _Named) -> dict[str, object]:
     sequences = {*named.sequences, *channel.burials.buried.find(named.ids)}
     done = channel.take_buried(verb, sorted(sequences))
-    return {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
+    answer = {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
+    return answer | _kick_of(channel, verb)
 
 
 _DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
@@ -216,11 +231,21 @@ _DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
 
 def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str, timestamp: int) -> dict[str, object]:
     if channel.burials.job is not None:
-        raise HttpError(409, "JOB_UNDER_WAY", details={"job": _described(channel.burials.job)})
+        raise _under_way(channel.burials.job)
     latest = timestamp // _MILLISECOND + 1
     before = latest if asked.before is None else min(latest, -(-asked.before // _MILLISECOND))
     job = channel.begin_job(verb, Selection(before, asked.reason, asked.limit), rate=asked.rate, who=who)
-    return {_DONE[verb]: job.done, "job": _described(channel.burials.job)}
+    return {_DONE[verb]: job.done, "job": _described(channel.burials.job)} | _kick_of(channel, verb)
+
+
+def _kick_of(channel: Channel, verb: Verb) -> dict[str, object]:
+    """Return the member of an answer by which a kick can be taken back."""
+    kicked = channel.burials.kicked
+    return {"kick": kicked.number} if verb == "kick" and kicked is not None else {}
+
+
+def _under_way(job: Job) -> HttpError:
+    return HttpError(409, "JOB_UNDER_WAY", details={"job": _described(job)})
 
 
 def _described(job: Job | None) -> dict[str, object] | None:

@@ -54,7 +54,7 @@ def test_what_is_buried_outlives_kill_9_and_comes_back_when_it_is_kicked(nsqd: N
     kill(nsqd)
     assert listed(nsqd) == before
     answer = nsqd.http("POST", f"/channel/kick?{CHANNEL}")
-    assert answer.json == {"kicked": COUNT, "job": None}
+    assert (answer.json["kicked"], answer.json["job"]) == (COUNT, None)
     kill(nsqd)
     client = nsqd.connect()
     client.subscribe("t", "c", ready=COUNT)
@@ -89,3 +89,18 @@ def test_what_is_discarded_stays_away(nsqd: Nsqd) -> None:
 def test_bodies_come_from_the_disk_as_well(nsqd: Nsqd) -> None:
     kill(nsqd)
     assert [it["body"] for it in listed(nsqd, "&after=39")] == [f"{number}" for number in range(40, COUNT)]
+
+
+def test_a_kick_that_is_taken_back_stays_so_after_kill_9(nsqd: Nsqd) -> None:
+    before = listed(nsqd)
+    kick = nsqd.http("POST", f"/channel/kick?{CHANNEL}").json["kick"]
+    client = nsqd.connect()
+    client.subscribe("t", "c", ready=7)
+    delivered = {message.body for message in client.messages(7)}
+    client.send(b"RDY 0\n")
+    answer = nsqd.http("POST", f"/channel/kick/undo?{CHANNEL}&kick={kick}")
+    assert (answer.status, answer.json) == (200, {"buried": COUNT - 7, "job": None})
+    kill(nsqd)
+    assert listed(nsqd) == [it for it in before if it["body"].encode() not in delivered]
+    answer = nsqd.http("POST", f"/channel/kick/undo?{CHANNEL}&kick={kick}")
+    assert (answer.status, answer.json["message"]) == (404, "KICK_NOT_FOUND")

@@ -64,6 +64,10 @@ class BuriedModel:
         del self.held[sequence]
         self.moves[sequence].append(Move(number, None))
 
+    def last_of(self, sequence: int) -> Burial | None:
+        """Return how a message was buried the last time."""
+        return next((move.burial for move in reversed(self.moves[sequence]) if move.burial is not None), None)
+
     def possible(self, sequence: int, marks: Marks) -> list[Burial | None]:
         """Return how the message may be buried, or None for not at all, if only what the marks say has survived."""
         found: list[Burial | None] = [None]
@@ -114,6 +118,7 @@ class BuriedModel:
             known, *others = [*self.possible(sequence, synced), self.held.get(sequence)]
             self.moves[sequence] = [Move(0, known), *(Move(number, burial) for burial in others)]
         if job is not None:
+            assert job.verb != "undo", "no journal knows of one"
             self.job = JobModel(job.verb, job.selection, number + 1)
         elif model is not None:
             model.ended = number

@@ -16,7 +16,7 @@ from math import inf
 from common.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb
-from nsqd.broker.buried import Burial
+from nsqd.broker.buried import Burial, Buried
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.log.topic_log import DiskLog
@@ -291,6 +291,21 @@ class Ledger:
             channel.owed[sequence] = Owed(since=owed.since, kicked=number, is_new=False)
         else:
             channel.gone[sequence] = Gone(number, owed, False)
+
+    def kick_taken_back(self, channel: ChannelModel, found: Buried, kicked: set[int]) -> list[int]:
+        """Note which messages of a kick are buried again: as they were, and all that nobody got since."""
+        again = [sequence for sequence in sorted(kicked) if sequence in found and sequence not in channel.buried.held]
+        number = self.next_number()
+        for sequence in again:
+            taken, burial = channel.owed.pop(sequence), found.get(sequence)
+            if burial is None or not taken.kicked or taken.attempts or burial != channel.buried.last_of(sequence):
+                raise Violation(f"{channel.name}: message {sequence} is buried again as {burial}, after {taken}")
+            channel.before_burial[sequence] = taken
+            channel.buried.add(burial, number)
+        left = [it for it in kicked if (owed := channel.owed.get(it)) and owed.kicked and not owed.history]
+        if left:
+            raise Violation(f"{channel.name}: nobody got {left} since the kick, and they are not buried again")
+        return again
 
     def job_begun(self, channel: ChannelModel, verb: Verb, selection: Selection) -> None:
         channel.buried.job = JobModel(verb, selection, self.next_number())

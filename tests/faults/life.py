@@ -641,6 +641,19 @@ class Life:
         real.begin_job(verb, selection, rate=rate, who="operator")
         self._look_at_limits()
 
+    def undo_kick(self, topic: TopicModel, name: str) -> int:
+        """Take the channel's last kick back, if there is one. Return how many messages are buried again."""
+        burials = self.running.broker.topics[topic.name].channels[name].burials
+        if burials.kicked is None or (burials.job is not None and burials.job.verb != "kick"):
+            return 0
+        kicked = set(burials.kicked)
+        self.running.broker.topics[topic.name].channels[name].undo_kick(burials.kicked.number, who="operator")
+        self.ledger.job_stopped(topic.channels[name])
+        again = self.ledger.kick_taken_back(topic.channels[name], burials.buried, kicked)
+        self.note(f"take the kick of {topic.name}/{name} back: {again} of {sorted(kicked)}")
+        self._look_at_limits()
+        return len(again)
+
     def stop_job(self, topic: TopicModel, name: str) -> None:
         self.note(f"stop the job of {topic.name}/{name}")
         self.running.broker.topics[topic.name].channels[name].stop_job()

@@ -183,7 +183,7 @@ class Simulation:
             choices += [(4, self._seek), (2, self._create_from), (4, self._restore), (3, self._redeliver)]
         if self.plan.buries:
             choices += [(5, self._bury), (2, self._requeue_free), (3, self._take_buried), (2, self._begin_job)]
-            choices.append((1, self._stop_job))
+            choices += [(1, self._stop_job), (2, self._undo_kick)]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
@@ -291,6 +291,10 @@ class Simulation:
             reason, limit = self.random.choice(("", "", "bad", "attempts")), self.random.choice((0, 0, 2))
             self.life.begin_job(*found, self._verb(), rate=rate, reason=reason, limit=limit)
             self.counts["jobs"] += 1
+
+    def _undo_kick(self) -> None:
+        if (found := self._some_lasting()) is not None:
+            self.counts["taken back"] += self.life.undo_kick(*found)
 
     def _stop_job(self) -> None:
         if (found := self._some_lasting()) is not None:

@@ -88,9 +88,7 @@ class Reads:
         first, end = load.bypassed
         text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
         if refusals not in self._faults:
-            log.warning(
-                "messages cannot be read now, and are put off topic=%s first=%d end=%d", topic, first, end
-            )
+            log.warning("messages cannot be read now, and are put off topic=%s first=%d end=%d", topic, first, end)
         self._faults.broken(refusals, text)
 
     def read_again(self, refusals: Refusals) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from common.wire.commands import fin, mpub, req
 from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.buried import Burial, Note
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
@@ -414,3 +415,163 @@ def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> Non
         node.pass_time(1.0)
     assert found.burials.job is None
     assert node.channel().buried_count == len(kicked)
+
+
+# A kick that is taken back
+
+
+def last_kick(node: Node) -> int:
+    kicked = channel_of(node).burials.kicked
+    assert kicked is not None
+    return kicked.number
+
+
+def undo(node: Node, number: int) -> bool:
+    is_begun = channel_of(node).undo_kick(number, who="ana") is not None
+    node.turn()
+    return is_begun
+
+
+def buried_in(node: Node) -> list[Burial]:
+    return list(channel_of(node).burials.buried.from_place(0))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_kick_that_is_taken_back_leaves_all_as_it_was_also_over_a_crash(named: bool) -> None:
+    node = node_with_two_buried()
+    before = buried_in(node)
+    if named:
+        take(node, "kick", 0, 2)
+    else:
+        begin(node)
+    assert node.channel().depth == 3
+    assert undo(node, last_kick(node))
+    assert (node.channel().depth, buried_in(node)) == (1, before)
+    node.crash()
+    assert buried_in(node) == before
+    assert comes(node) == [(b"d", 1)]
+
+
+def test_what_was_delivered_since_stays_where_it_is() -> None:
+    node = node_with_two_buried()
+    consumer = node.consumer(ready=0)
+    take(node, "kick", 0, 2)
+    consumer.say(b"RDY 1\n")
+    (first,) = consumer.messages()
+    consumer.say(b"RDY 0\n" + req(first.id, 0))  # it waits again, but somebody has had it
+    node.turn()
+    assert undo(node, last_kick(node))
+    assert len(buried_in(node)) == 1
+    assert node.channel().depth == 2
+
+
+def test_a_kick_is_taken_back_only_once_and_only_the_last_one() -> None:
+    node = node_with_two_buried()
+    take(node, "kick", 0)
+    first = last_kick(node)
+    take(node, "kick", 2)
+    assert not undo(node, first)
+    second = last_kick(node)
+    assert undo(node, second)
+    assert not undo(node, second)
+    assert [it.sequence for it in buried_in(node)] == [2]
+
+
+def test_a_kick_is_forgotten_after_a_while() -> None:
+    node = node_with_two_buried()
+    take(node, "kick", 0)
+    number = last_kick(node)
+    node.pass_time(601.0)
+    assert channel_of(node).burials.kicked is None
+    assert not undo(node, number)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_channel_that_was_emptied_or_moved_has_no_kick_to_take_back(moved: bool) -> None:
+    node = node_with_two_buried()
+    take(node, "kick", 0)
+    number = last_kick(node)
+    if moved:
+        channel_of(node).seek(0)
+    else:
+        channel_of(node).empty()
+    node.turn()
+    assert not undo(node, number)
+
+
+def test_a_message_that_was_redelivered_since_is_not_buried_again() -> None:
+    node = node_with_two_buried()
+    consumer = node.consumer(ready=0)
+    take(node, "kick", 0)
+    consumer.say(b"RDY 1\n")
+    (message,) = consumer.messages()
+    consumer.say(b"RDY 0\n" + fin(message.id))
+    node.turn()
+    channel_of(node).redeliver([0 if message.body == b"a" else 2])
+    node.turn()
+    assert undo(node, last_kick(node))
+    assert node.channel().buried_count == 1  # the one that was never kicked
+    assert node.channel().depth == 2
+
+
+def test_a_kick_under_way_ends_when_it_is_taken_back() -> None:
+    node = node_with_many_buried(40)
+    begin(node, rate=10)
+    node.pass_time(1.0)
+    assert node.channel().depth == 10
+    assert undo(node, last_kick(node))
+    assert (node.channel().depth, node.channel().buried_count) == (0, 40)
+    node.pass_time(5.0)
+    node.crash()
+    node.pass_time(5.0)
+    assert (node.channel().depth, node.channel().buried_count) == (0, 40)
+
+
+def test_an_undo_goes_on_in_steps_past_what_comes_and_goes_meanwhile() -> None:
+    node = node_with(max_attempts=1)
+    for _ in range(5):
+        node.client().say(mpub("t", [b"x"] * 900))
+    for _ in range(2):
+        node.consumer(ready=2500).messages()
+        node.pass_time(61.0)
+        node.clients[-1].say(b"RDY 0\n")
+    begin(node)
+    node.pass_time(0.0)
+    node.pass_time(0.0)
+    assert node.channel().depth == 4_500
+    number = last_kick(node)
+    assert undo(node, number)
+    job = channel_of(node).burials.job
+    assert job is not None
+    consumer = node.consumer(ready=0)
+    consumer.say(b"RDY 100\n")
+    taken = consumer.messages()
+    consumer.say(b"RDY 0\n")
+    for _ in range(3):
+        node.pass_time(0.0)
+    assert channel_of(node).burials.job is None
+    assert job.done == node.channel().buried_count == 4_500 - len(taken)
+    assert (len(taken), node.channel().depth) == (100, 0)
+
+
+@pytest.mark.parametrize("delivered", [0, 2])
+def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(delivered: int) -> None:
+    node = node_with(b"a", b"b", b"c")
+    consumer = node.consumer(ready=delivered)
+    consumer.messages()
+    node.turn()
+    backlog = channel_of(node).backlog(100)
+    assert backlog is not None
+    consumer.say(b"RDY 3\n")
+    node.turn()
+    places = [(sequence, 1, 1) for sequence, _ in channel_of(node).in_flight.positions()]
+    assert len(places) == 3
+    channel_of(node).in_flight.clear()
+    channel_of(node)._bury(places, Note("bad", ""))
+    channel_of(node).restore_backlog(backlog)
+    node.turn()
+    complete = replay(node.store.journal)["t"].channels["c"]
+    assert (len(complete.buried), complete.needed, complete.waiting) == (3, 3, {})
+    state = replay([change for change in node.store.journal if change[0] != "bury"])["t"].channels["c"]
+    ahead = set(range(state.cursor, 3)) - {place for start, end in state.skips for place in range(start, end)}
+    assert ahead | state.waiting.keys() == {0, 1, 2}

@@ -187,7 +187,8 @@ def test_messages_are_named(nsqd: Nsqd, verb: str, done: str, depth: int) -> Non
     third = lines(nsqd)[2]["id"]
     synced = nsqd.turn.synced
     answer = post(nsqd, verb, f"&sequence=0&id={third}&sequence=77")
-    assert answer == {done: 2, "missing": 1, "job": None}
+    kick = {"kick": answer.get("kick")} if verb == "kick" else {}
+    assert answer == {done: 2, "missing": 1, "job": None} | kick
     assert nsqd.turn.synced == synced + 1
     assert sequences(nsqd) == [1, 3, 4]
     assert channel_of(nsqd).depth == depth
@@ -204,7 +205,7 @@ def test_messages_are_named(nsqd: Nsqd, verb: str, done: str, depth: int) -> Non
 ])  # fmt: skip
 def test_messages_are_selected(nsqd: Nsqd, arguments: str, left: list[int]) -> None:
     answer = post(nsqd, "kick", arguments)
-    assert answer == {"kicked": 5 - len(left), "job": None}
+    assert answer == {"kicked": 5 - len(left), "job": None, "kick": nsqd.broker.timestamp // 1_000_000}
     assert sequences(nsqd) == left
 
 
@@ -228,6 +229,25 @@ def test_a_rate_makes_a_job_that_is_shown_and_stopped(nsqd: Nsqd) -> None:
     assert post(nsqd, "jobs/stop")["job"] == {**job, "ended_at": now}
     assert json.loads(nsqd.get(f"/channel/jobs?{CHANNEL}").body) == {"jobs": [{**job, "ended_at": now}]}
     assert post(nsqd, "jobs/stop") == {"job": None}
+
+
+def test_a_kick_is_taken_back(nsqd: Nsqd) -> None:
+    before = lines(nsqd)
+    kick = post(nsqd, "kick")["kick"]
+    assert lines(nsqd) == []
+    for wrong in ("", f"&kick={kick + 1}"):
+        assert nsqd.post(f"/channel/kick/undo?{CHANNEL}{wrong}").status == 404
+    assert post(nsqd, "kick/undo", f"&kick={kick}") == {"buried": 5, "job": None}
+    assert lines(nsqd) == before
+    answer = nsqd.post(f"/channel/kick/undo?{CHANNEL}&kick={kick}")
+    assert (answer.status, json.loads(answer.body)["message"]) == (404, "KICK_NOT_FOUND")
+
+
+def test_no_kick_is_taken_back_beside_a_discard(nsqd: Nsqd) -> None:
+    kick = post(nsqd, "kick", "&sequence=0")["kick"]
+    post(nsqd, "discard", "&rate=1")
+    answer = nsqd.post(f"/channel/kick/undo?{CHANNEL}&kick={kick}")
+    assert (answer.status, json.loads(answer.body)["message"]) == (409, "JOB_UNDER_WAY")
 
 
 def test_a_change_is_on_record(nsqd: Nsqd) -> None:
