@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal, Self
 
 from nsqclient._aio_link import Link, dial
-from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared
+from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared, T
 from nsqclient._config import Config
 from nsqclient._errors import ConfigError, NSQError, Stopped
 from nsqclient._hostpool import Quorum, Strategy
@@ -139,6 +139,13 @@ class Producer(BaseProducer["_Node", Receipt]):
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def _within(self, seconds: float, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work()
+        except TimeoutError:
+            return otherwise
 
     async def _shut_down(self) -> None:
         self._is_stopped = True

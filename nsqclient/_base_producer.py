@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Retry = Literal["safe", "never", "unsent", "anywhere"]
 
 _REPEATING: Final = ("safe", "anywhere")  # at the same nsqd, with a key
+_PUB_FAILED: Final = "PUB_FAILED"  # E_, E_M and E_D
 _FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
 _LONGEST_PAUSE: Final = 15.0
 _LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # where an earlier try may have succeeded: no other nsqd can help
@@ -173,6 +174,7 @@ class BaseNode(ABC):
         )
 
 
+T = TypeVar("T")
 NodeT = TypeVar("NodeT", bound=BaseNode)
 ReceiptT = TypeVar("ReceiptT", bound=BaseReceipt)
 
@@ -208,7 +210,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         self._pool = pool_of(strategy, len(addresses), self._random)
         self._retry = retry
         self._retry_timeout = retry_timeout
-        self._names = Names(self._random)
+        self._names = Names()
         self._log = logging_events(logger, "")
         shared = Shared(config, max_pending, self._emit, self._random, clock)
         self._nodes = [node(target, shared) for target in addresses]
@@ -218,6 +220,10 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
 
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def _within(self, seconds: float, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        """Return the result of `work`, or `otherwise` after so many seconds."""
 
     async def submit(self, topic: str, body: bytes, *, delay: float | None = None, key: str | None = None) -> ReceiptT:
         """Queue a message and return its receipt. Wait only for a connection and for room.
@@ -292,16 +298,23 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         error = await self._try_once(node, topic, command, count, name, is_given=key is not None)
         if not isinstance(error, OutcomeUnknown) or self._retry not in _REPEATING:
             return error
+        unknown: Exception | None = error
         until = self._clock() + self._retry_timeout
         pauses = Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
         while self._clock() < until:
             await self._sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
+            left = max(until - self._clock(), 0.0)
             try:
-                again = await self._try_once(node, topic, command, count, name, is_given=True)
+                again = await self._within(
+                    left, lambda: self._try_once(node, topic, command, count, name, is_given=True), unknown
+                )
             except Unsupported:
                 return error  # another nsqd answers there
-            if again is None or isinstance(again, PublishRejected):
-                return again
+            if again is None:
+                return None
+            if isinstance(again, PublishRejected):
+                # nsqd has looked for the key before it fails to store, but not before it refuses the client or the command.
+                return again if again.code.endswith(_PUB_FAILED) else error
         return error
 
     async def _try_once(
@@ -350,7 +363,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         An nsqd that refuses a message has not failed, unless it failed to store the message.
         """
         now = self._clock()
-        if error is None or (isinstance(error, PublishRejected) and not error.code.endswith("PUB_FAILED")):
+        if error is None or (isinstance(error, PublishRejected) and not error.code.endswith(_PUB_FAILED)):
             self._pool.succeeded(number, now - started, now)
         else:
             self._pool.failed(number, now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import trio
 
 from common.wakeup import Wakeup
-from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared
+from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared, T
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
 from nsqclient._errors import ConfigError, Disconnected, NSQError, PublishError, Stopped
@@ -230,6 +230,11 @@ class Producer(BaseProducer["_Node", Receipt]):
 
     async def _sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+    async def _within(self, seconds: float, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
+        with trio.move_on_after(seconds):
+            return await work()
+        return otherwise
 
     # --- from start to end
 

@@ -6,10 +6,12 @@ a receipt is never removed from the queue, even if nobody waits for it any more.
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
+from os import urandom
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +24,6 @@ from nsqclient._errors import Disconnected, OutcomeUnknown, PublishError, Publis
 from nsqclient.events import Connected, LatePublish
 
 if TYPE_CHECKING:
-    from random import Random
-
     from common.streams.tls import SecureLayer
     from nsqclient._config import Config
     from nsqclient._errors import ProtocolError
@@ -37,6 +37,8 @@ _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
 _OF_BODIES: Final = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _CUT_OFF: Final = " failed to read "  # in nsqd's errors about bodies that did not arrive completely
+_LENGTH_OF_NAME: Final = 10
+_MOST_SHORT_NUMBERS: Final = 1 << 24
 _pack_size: Final = Struct(">i").pack
 _pack_sizes: Final = Struct(">ii").pack
 
@@ -241,14 +243,21 @@ def check_one_key(key: str | None, commands: Sequence[object]) -> None:
 
 
 class Names:
-    """The keys that a producer gives its publishes, of up to 15 characters as long as it makes no more than 16 million."""
+    """The keys that a producer gives its publishes: its own random name, and a number.
 
-    def __init__(self, random: Random) -> None:
-        self._prefix = b"%08x" % random.getrandbits(32)
+    If two producers had the same name, nsqd would take the publishes of one for repeats of the other's. A name has 60 bits,
+    so this does not happen. A key has 15 characters for the first 16 million publishes, because nsqd keeps longer ones as
+    a hash.
+    """
+
+    def __init__(self) -> None:
+        self._name = b2a_base64(urandom(9), newline=False)[:_LENGTH_OF_NAME]
         self._numbers = count()
 
     def next(self) -> bytes:
-        return b"%b:%x" % (self._prefix, next(self._numbers))
+        number = next(self._numbers)
+        size = 3 if number < _MOST_SHORT_NUMBERS else 6
+        return b"%b:%b" % (self._name, b2a_base64(number.to_bytes(size, "big"), newline=False))
 
 
 def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

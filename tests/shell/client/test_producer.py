@@ -307,6 +307,41 @@ async def test_after_a_while_the_caller_gets_the_key() -> None:
 
 
 @jumping
+async def test_an_nsqd_that_hangs_takes_no_more_than_this_while() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if connection == 1 and command.startswith("PUB"):
+            server.break_connections()
+            return None
+        return b"" if "PUB" in command else None  # it is stopped, say
+
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server, retry_timeout=10) as producer:
+        began = trio.current_time()
+        with pytest.raises(OutcomeUnknown):
+            await producer.publish("t", b"one")
+        assert trio.current_time() - began == pytest.approx(10, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_known"),
+    [(Fault.PUB_FAILED, True), (Fault.UNAUTHORIZED, False), (Fault.AUTH_FAILED, False), (Fault.INVALID, False)],
+)
+@jumping
+async def test_a_repeat_that_is_refused_before_its_key_was_looked_for_tells_nothing(
+    fault: Fault, is_known: bool
+) -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if connection == 1 and command.startswith("PUB"):
+            server.break_connections()
+        elif command.startswith("PUB"):
+            raise ProtocolError(fault, "PUB failed")
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server) as producer:
+        with pytest.raises(PublishRejected if is_known else OutcomeUnknown):
+            await producer.publish("t", b"one")
+
+
+@jumping
 async def test_an_nsqd_that_came_back_without_keys_is_asked_for_nothing_twice() -> None:
     def cut(connection: int, command: str) -> bytes | None:
         if command.startswith("PUB"):
