@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import count
-from os import urandom
+from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -251,7 +251,7 @@ class Names:
     """
 
     def __init__(self) -> None:
-        self._name = b2a_base64(urandom(9), newline=False)[:_LENGTH_OF_NAME]
+        self._name = b2a_base64(token_bytes(9), newline=False)[:_LENGTH_OF_NAME]
         self._numbers = count()
 
     def next(self) -> bytes:

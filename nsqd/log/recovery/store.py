@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqd.log.damage import Damage, report
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
-from nsqd.log.journal.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
+from nsqd.log.journal.own_changes import (
+    KEYS,
+    RESERVED_AHEAD,
+    RecoveredChanges,
+    checkpoint_of,
+    node_change,
+    split_changes,
+)
 from nsqd.log.journal.recovery import JournalContents
 from nsqd.log.reading.refusals import patiently
 from nsqd.log.recovery.keys import keys_in
@@ -70,6 +77,7 @@ class StoreRecovery:
         self._journal = store.journal
         self._logs = store.logs
         self._damage = store.damage
+        self._journal_is_whole = True
 
     def run(self) -> Recovered:
         data_path = self._data_path
@@ -77,6 +85,7 @@ class StoreRecovery:
         topics = self._patiently(data_path.topic_names)
         has_segments = self._patiently(lambda: any(map(data_path.has_segments, topics)))
         self._look_for_older_journal(contents, expected=has_segments)
+        self._journal_is_whole = contents.is_whole
         self._damage += contents.damage
         moved = self._patiently(self._dropped_logs)
         for topic in topics:
@@ -136,9 +145,13 @@ class StoreRecovery:
             lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
         )
         self._patiently(lambda: self._find_ages(topic, state))
+        is_another = is_moved or state.is_stranger
+        if is_another or not self._journal_is_whole:  # it may not tell of the first key, now nor at the next start
+            told.keys_from.pop(topic, None)
+            self._journal.record_quietly([(KEYS, topic, 0)])
         state.keys_from = told.keys_from.get(topic, 0)
         self._patiently(lambda: self._find_keys(state))
-        if is_moved or state.is_stranger:
+        if is_another:
             # The journal's positions are not about the log that now has the name. The next start could not tell that
             # any more.
             cut = ("cut", topic, 0)

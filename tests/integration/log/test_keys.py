@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree, rmtree
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
@@ -80,3 +81,47 @@ def test_without_keys_nothing_stays_longer(tmp_path: Path) -> None:
             publish(store, b"")
         store.log().release(13)
         assert store.log().first > 0
+
+
+def tell(store: OpenStore, sequence: int) -> None:
+    """Tell the journal from where on there are keys; -1: there is none."""
+    store.store.record(("keys", "t", sequence), urgent=True)
+    store.store.write_journal(force=True)
+
+
+def journal_of(folder: Path) -> Path:
+    return next(folder.glob("journal.0*"))
+
+
+def test_an_older_journal_is_not_believed_to_know_where_there_are_keys(tmp_path: Path) -> None:
+    with opened(tmp_path, **WINDOW) as store:
+        publish(store, b"")
+        tell(store, -1)
+        store.sync()
+        older = journal_of(tmp_path).read_bytes()
+        tell(store, 1)
+        publish(store, b"key")
+        store.sync()
+        store.store.close()
+    journal_of(tmp_path).write_bytes(older)
+    with opened(tmp_path, **WINDOW) as store:
+        assert not store.recovered.journal_is_whole
+        assert keys(store) == [b"key"]
+
+
+def test_what_the_journal_says_of_keys_is_not_about_a_stranger(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with opened(tmp_path / "one", **WINDOW) as store:
+        publish(store, b"key")
+        store.sync()
+        store.kill()
+    with opened(tmp_path / "two", **WINDOW) as store:
+        publish(store, b"")
+        tell(store, -1)
+        store.sync()
+        store.kill()
+    rmtree(tmp_path / "two" / "topics" / "t.t")
+    copytree(tmp_path / "one" / "topics" / "t.t", tmp_path / "two" / "topics" / "t.t")
+    with opened(tmp_path / "two", **WINDOW) as store:
+        assert keys(store) == [b"key"]
