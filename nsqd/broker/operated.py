@@ -211,6 +211,7 @@ class Operated(Places):
         """
         assert self.kept is None, "what is ephemeral has no past"
         self.record_progress()
+        self.burials.forget_kicked(backlog.exceptions())
         end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
         held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
         kicked = [it for it in self._all_waiting() if it[0] not in held and is_in(it[0], backlog.buried)]

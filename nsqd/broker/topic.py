@@ -392,6 +392,8 @@ class Topic(Bounded):
         self._work.note(f"TOPIC({self.name}): deleting channel {name}")
         self._record_name(channel, ("nochannel", self.name, name))
         channel.close()
+        if self._is_guarded or self._drops:
+            self.bounds_changed()  # its own bound is in nobody's way any more
         if not self.channels:
             if was_flowing:
                 self.record(("freeze", self.name, self.handed_over))

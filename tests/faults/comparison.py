@@ -72,9 +72,13 @@ def _candidate(ledger: Ledger, name: str, real: Topic, marks: Marks, crash: Cras
     if current is not None and (lost := required(current, crash)):
         raise Violation(f"topic {name} has a new log id, and had messages {sorted(lost)}")
     for topic in deleted:
-        if topic.log_id == real.log.log_id:
+        # A new folder whose log.json is damaged gets the id that the journal knows. The old one was removed as asked.
+        if topic.log_id == real.log.log_id and real.log.tail:
             if current is not None and current.created <= marks.urgent:
                 raise Violation(f"topic {name} is the one that was deleted")
+            if current is not None:  # the second place may know the channels of the one that was made since
+                for channel in current.channels:
+                    topic.deleted_channels.setdefault(channel, (current.created, ChannelModel(channel, 0)))
             return topic
     if current is None and not deleted and name in ledger.begun:
         return TopicModel(name, real.log.log_id, "memory", ledger.number)

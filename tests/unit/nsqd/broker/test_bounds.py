@@ -405,3 +405,17 @@ def test_a_channel_in_memory_drops_what_it_would_bury() -> None:
     it.topic.channel("c#ephemeral")
     it.publish(5)
     assert it.node.channel(channel="c#ephemeral").policy_counts == {"overflow, dropped": 2}
+
+
+def test_a_full_channel_that_is_deleted_refuses_nobody_even_in_the_same_turn() -> None:
+    it = Bounded(ChannelRules(max_messages=3))
+    it.topic.channel("c")
+    it.publish(2)
+    payload = b"\0\0\0\2xx"
+    it.topic.publish(payload, (0, SIZE))
+    with pytest.raises(Refused):
+        it.topic.publish(payload, (0, SIZE))
+    it.topic.delete_channel("c")
+    it.topic.publish(payload, (0, SIZE))
+    it.node.turn()
+    assert it.topic.log.tail == 4
