@@ -86,6 +86,7 @@ def _candidate(ledger: Ledger, name: str, real: Topic, marks: Marks, crash: Cras
         raise Violation(f"topic {name} was deleted and came back")
     topic = _of_channels(real, [*([current] if current is not None else []), *deleted[::-1]])
     topic.log_id = real.log.log_id
+    ledger.seen.pop(topic.log_id, None)
     topic.synced_tail = topic.written_tail = 0
     topic.messages.clear()
     topic.acknowledged.clear()  # deleted with the log, as the operator asked
