@@ -61,6 +61,7 @@ class NodeSummary:
     others: int = 0  # messages with reasons that are not listed
     job: Job | None = None  # under way
     ended: Job | None = None  # the last one that has ended
+    kick: int = 0  # the number of the last kick, while it can be taken back; 0: there is none
     error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
 
     def having(self, reason: str) -> int:
@@ -101,6 +102,11 @@ class Summary:
     @property
     def others(self) -> int:
         return sum(it.others for it in self.answered)
+
+    @property
+    def kicks(self) -> tuple[str, ...]:
+        """The kicks that can be taken back, each as NUMBER@NODE."""
+        return tuple(f"{it.kick}@{it.node}" for it in self.answered if it.kick)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -204,7 +210,13 @@ def summary_in(node: str, raw: Any, jobs: Any) -> NodeSummary:
         others=_whole(raw["others"]),
         job=job_in(raw["job"]),
         ended=next((job for job in known if job.ended_at is not None), None),
+        kick=kick_in(raw),
     )
+
+
+def kick_in(raw: Any) -> int:
+    """Read the number of a kick that can be taken back; 0: the node knows none. Raise KeyError, TypeError, ValueError."""
+    return _whole(raw.get("kick") or 0)
 
 
 def job_in(raw: Any) -> Job | None:

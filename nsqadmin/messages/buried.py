@@ -87,6 +87,21 @@ class Buried:
         self._note(caller, what, text, taking.topic, taking.channel, results, began)
         return results
 
+    async def undo(self, channel: Channel, kicks: Sequence[tuple[str, int]], caller: Caller) -> tuple[Taken, ...]:
+        """Take kicks back, each given as node and number, as far as no consumer has got their messages."""
+        what = "undo_kick"
+        self._need(Right.OPERATE, caller, channel.topic, channel.name, what, "take back a kick of buried messages of")
+
+        async def undo() -> tuple[Taken, ...]:
+            return await self._taker.undo(channel.topic, channel.name, kicks)
+
+        began = time()
+        results = await self._changed(undo, caller, channel.topic)
+        done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
+        text = f"took back a kick of {channel.topic}/{channel.name}: {done:,} of {kicked:,} messages are buried again"
+        self._note(caller, what, text, channel.topic, channel.name, results, began)
+        return results
+
     async def stop(self, channel: Channel, caller: Caller) -> tuple[Taken, ...]:
         """End every kick and discard that is under way in the channel."""
         self._need(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import trio
 
 from nsqadmin.actions.execution import may_follow
-from nsqadmin.messages.burials import Job, job_in
+from nsqadmin.messages.burials import Job, job_in, kick_in
 from nsqadmin.messages.reading import why
 from nsqadmin.messages.taking import Share, Taken, Taking
 from nsqadmin.upstream.client import UpstreamError
@@ -24,6 +25,7 @@ _NO_ANSWER: Final = "asked, no answer: it may have done it, or still do it"
 _WORDS: Final = {
     "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
     "JOB_UNDER_WAY": "a kick or discard is under way there already",
+    "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd started anew",
 }
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
 
@@ -49,17 +51,40 @@ class BuriedTaker:
     async def _take_at(self, share: Share, taking: Taking) -> Taken:
         verb = taking.wanted.verb
         named = [("topic", taking.topic), ("channel", taking.channel)]
-        done, job = 0, None
+        taken = Taken(node=share.node, asked=share.count)
         try:
             for arguments in _requests(share, taking.wanted):
-                answer = await self._post(share.node, f"/channel/{verb}", [*named, *arguments])
-                done += _count(answer[verb.past])
-                job = job_in(answer["job"])
+                goes_on = [("kick", taken.kick)] if taken.kick and share.ids else []
+                answer = await self._post(share.node, f"/channel/{verb}", [*named, *arguments, *goes_on])
+                done, job = taken.done + _count(answer[verb.past]), job_in(answer["job"])
+                taken = replace(taken, done=done, job=job, kick=kick_in(answer))
         except UpstreamError as error:
-            return Taken(node=share.node, asked=share.count, done=done, **_failure(error))
+            return replace(taken, **_failure(error))
         except _NONSENSE as error:
-            return Taken(node=share.node, asked=share.count, done=done, error=f"its answer cannot be read: {error!r}")
-        return Taken(node=share.node, asked=share.count, done=done, job=job)
+            return replace(taken, error=f"its answer cannot be read: {error!r}")
+        return taken
+
+    async def undo(self, topic: str, channel: str, kicks: Sequence[tuple[str, int]]) -> tuple[Taken, ...]:
+        """Take kicks back, each on its node: bury again what nobody got since. `asked` is what the kick gave back."""
+        results: dict[str, Taken] = {}
+
+        async def ask(node: str, kick: int) -> None:
+            results[node] = await self._undo_at(node, [("topic", topic), ("channel", channel), ("kick", kick)])
+
+        async with trio.open_nursery() as nursery:
+            for node, kick in kicks:
+                nursery.start_soon(ask, node, kick)
+        return tuple(results[node] for node, _ in kicks)
+
+    async def _undo_at(self, node: str, named: Sequence[tuple[str, object]]) -> Taken:
+        try:
+            answer = await self._post(node, "/channel/kick/undo", named)
+            job = job_in(answer["job"])
+            return Taken(node=node, asked=_count(answer["kicked"]), done=_count(answer["buried"]), job=job)
+        except UpstreamError as error:
+            return Taken(node=node, asked=0, **_failure(error))
+        except _NONSENSE as error:
+            return Taken(node=node, asked=0, error=f"its answer cannot be read: {error!r}")
 
     async def stop(self, topic: str, channel: str, nodes: Sequence[str]) -> tuple[Taken, ...]:
         """End the jobs under way on these nodes. A node without one has no `job` in its result."""
@@ -73,7 +98,7 @@ class BuriedTaker:
                 nursery.start_soon(ask, node)
         return tuple(results[node] for node in nodes)
 
-    async def _stop_at(self, node: str, named: Sequence[tuple[str, str]]) -> Taken:
+    async def _stop_at(self, node: str, named: Sequence[tuple[str, object]]) -> Taken:
         try:
             job: Job | None = job_in((await self._post(node, "/channel/jobs/stop", named))["job"])
         except UpstreamError as error:

@@ -22,6 +22,7 @@ _HIGHEST_RATE: Final = 1e9
 _WITHOUT_JOB: Final = 2000  # messages that nsqd takes before it answers
 _LEAST_RATE: Final = 0.001
 _FEW: Final = 5  # names in a sentence
+_kick: Final = re.compile(r"([0-9]{1,16})@(\S+)", re.ASCII).fullmatch
 _pick: Final = re.compile(r"([0-9a-f]{16})@(\S+)", re.ASCII).fullmatch
 
 
@@ -107,6 +108,7 @@ class Taken:
     job: Job | None = None  # that does the rest, or that was stopped
     error: str = ""  # why the node did not do it, or not completely
     may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
+    kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
 
 
 def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -118,6 +120,14 @@ def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
     if not all(found):
         raise BadTaking("these are no messages of this page")
     return tuple((it[2], it[1]) for it in found if it is not None)
+
+
+def parse_kicks(words: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Read names of kicks, `NUMBER@NODE`. Raise BadTaking."""
+    found = [_kick(word) for word in dict.fromkeys(words)]
+    if not found or not all(found):
+        raise BadTaking("this is no kick that could be taken back")
+    return tuple((it[2], int(it[1])) for it in found if it is not None)
 
 
 def parse_rate(text: str) -> float:
@@ -210,8 +220,8 @@ def _consequences(
     if not wanted.ids and (wanted.rate or any(it.count > _WITHOUT_JOB for it in shares)):
         stays = "leaves the others buried"
         yield Consequence(text=f"While it runs, “Stop the rest” {stays}; what was {wanted.verb.past} stays so.")
-    elif wanted.verb is Verb.KICK:
-        yield Consequence(text="A kick of so few is done at once, and cannot be taken back.")
+    if wanted.verb is Verb.KICK:
+        yield Consequence(text="For 10 minutes, Undo buries again what no consumer has got.")
 
 
 def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count: int) -> Iterator[Consequence]:

@@ -35,6 +35,7 @@ _OTHERS: Final = {
     "kick_buried": Right.OPERATE,
     "discard_buried": Right.ADMIN,
     "stop_buried": Right.OPERATE,
+    "undo_kick": Right.OPERATE,
 }
 
 

@@ -8,7 +8,7 @@ from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
-from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Verb, Wanted, parse_picks, parse_rate
+from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Verb, Wanted, parse_kicks, parse_picks, parse_rate
 from nsqadmin.pages import numbers
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Values = Mapping[str, Sequence[str]]
 
 _ACTIONS: Final = {f"/actions/{verb}_buried": verb for verb in Verb}
+_AGAIN: Final = "buried again"
 _HIGHEST: Final = 1 << 53
 
 
@@ -42,6 +43,7 @@ class TakingPages:
             *(Route("GET", path, self.confirm) for path in _ACTIONS),
             *(Route("POST", path, self.take) for path in _ACTIONS),
             Route("POST", "/actions/stop_buried", self.stop),
+            Route("POST", "/actions/undo_kick", self.undo),
         ]
 
     async def confirm(self, request: Request) -> Response:
@@ -71,6 +73,17 @@ class TakingPages:
         except HttpError as error:
             return await self._refusal(request, error)
         return await self._receipt(request, channel, f"Stop the rest in {channel.topic}/{channel.name}", results, "")
+
+    async def undo(self, request: Request) -> Response:
+        try:
+            values = await lists_of(request)
+            channel = await self._channel(request, values)
+            results = await self._buried().undo(channel, _kicks(channel, values), caller_of(request))
+        except HttpError as error:
+            return await self._refusal(request, error)
+        return await self._receipt(
+            request, channel, f"Take back the kick of {channel.topic}/{channel.name}", results, _AGAIN
+        )
 
     async def _plan(self, request: Request, values: Values) -> tuple[Channel, Taking]:
         channel = await self._channel(request, values)
@@ -128,6 +141,7 @@ class TakingPages:
             past=past,
             channel=channel,
             goes_on=past and any(it.job is not None for it in results),
+            kicks=[f"{it.kick}@{it.node}" for it in results if it.kick and it.done],
             done=self._links.channel(channel.topic, channel.name, tab="buried"),
         )
 
@@ -149,7 +163,9 @@ class TakingPages:
 
 def _in_words(results: Sequence[Taken], past: str) -> str:
     """Return what has become of it, as a sentence."""
-    if past:
+    if past == _AGAIN:
+        words = _taken_back(results)
+    elif past:
         words = f"{numbers.several(sum(it.done for it in results), 'message')} {past}"
         if left := sum(it.asked - it.done for it in results if it.job is not None):
             words += f" so far, {left:,} to go"
@@ -159,6 +175,25 @@ def _in_words(results: Sequence[Taken], past: str) -> str:
     if silent := [it.node for it in results if it.may_follow]:
         words += f"; asked, no answer: {', '.join(silent)}"
     return f"{words}."
+
+
+def _taken_back(results: Sequence[Taken]) -> str:
+    at_work = [it for it in results if it.job is not None]
+    words = f"{numbers.several(sum(it.done for it in results), 'message')} {_AGAIN}"
+    if at_work:
+        return f"{words} so far; still at work on {', '.join(it.node for it in at_work)}"
+    delivered = sum(it.asked - it.done for it in results)
+    return f"{words}; {delivered:,} had been delivered, or were dropped, and stay as they are" if delivered else words
+
+
+def _kicks(channel: Channel, values: Values) -> tuple[tuple[str, int], ...]:
+    try:
+        kicks = parse_kicks(values.get("kick", ()))
+        if unknown := {node for node, _ in kicks} - {row.node for row in channel.nodes}:
+            raise BadTaking(f"no node of this channel is known as {min(unknown)[:100]}")
+    except BadTaking as error:
+        raise HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."}) from error
+    return kicks
 
 
 def _stopped(taken: Taken) -> str:

@@ -175,13 +175,14 @@ class Burials:
         self.bury_count += len(burials)
         return bury_change(topic, channel, burials)
 
-    def take(self, verb: Verb, sequences: Iterable[int]) -> Taken:
-        """Take out those of these messages that are buried."""
+    def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> Taken:
+        """Take out those of these messages that are buried, in a kick of their own unless it is the last one again."""
         if verb == "discard":
             return self._discard(sequences)
         if self.job is not None and self.job.kicked is not None and self.job.verb == "kick":
             return self._kick(sequences, self.job.kicked)
-        kicked = self._new_kick()
+        last = self.kicked
+        kicked = last if last is not None and last.number == kick else self._new_kick()
         kicked.until = self._work.now + KEPT_FOR
         return self._kick(sequences, kicked)
 

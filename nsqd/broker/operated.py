@@ -36,9 +36,12 @@ class Operated(Places):
 
     # What is buried
 
-    def take_buried(self, verb: Verb, sequences: Iterable[int]) -> int:
-        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were."""
-        taken = self._carry_out(self.burials.take(verb, sequences))
+    def take_buried(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> int:
+        """Kick these messages back into the channel, or discard them, if they are buried. Return how many were.
+
+        `kick`: the number of a kick of which this is a part.
+        """
+        taken = self._carry_out(self.burials.take(verb, sequences, kick))
         self._come_back(self.burials.next_step)
         return taken
 

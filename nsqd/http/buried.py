@@ -77,7 +77,7 @@ class BuriedEndpoints:
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             if named is not None:
-                answer = _take_named(channel, verb, named)
+                answer = _take_named(channel, verb, named, _number(request.query(), "kick", -1))
             else:
                 answer = _begin(channel, verb, asked, request.holder or request.remote, self._broker.timestamp)
         await self._calls.durable()
@@ -95,11 +95,12 @@ class BuriedEndpoints:
             under_way = channel.burials.job
             if under_way is not None and under_way.verb != "kick":
                 raise _under_way(under_way)
+            kicked = len(channel.burials.kicked or ())
             job = channel.undo_kick(number, who=request.holder or request.remote)
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()
-        return json({"buried": job.done, "job": _described(channel.burials.job)})
+        return json({"kicked": kicked, "buried": job.done, "job": _described(channel.burials.job)})
 
     async def stop_job(self, request: Request) -> Response:
         with self._calls.journaled_turn():
@@ -127,6 +128,7 @@ def _summary(channel: Channel) -> dict[str, object]:
         "reasons": [{"reason": note.reason, "client": note.who, "count": count} for note, count in reasons],
         "others": len(buried) - sum(count for _, count in reasons),
         "job": _described(channel.burials.job),
+        "kick": channel.burials.kicked.number if channel.burials.kicked is not None else None,
         "paused_why": channel.paused_why,
     }
 
@@ -219,9 +221,9 @@ class _Bodies:
 # Kick and discard
 
 
-def _take_named(channel: Channel, verb: Verb, named: _Named) -> dict[str, object]:
+def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int) -> dict[str, object]:
     sequences = {*named.sequences, *channel.burials.buried.find(named.ids)}
-    done = channel.take_buried(verb, sorted(sequences))
+    done = channel.take_buried(verb, sorted(sequences), kick)
     answer = {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
     return answer | _kick_of(channel, verb)
 

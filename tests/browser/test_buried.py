@@ -56,6 +56,20 @@ def test_it_works_without_scripts(page: Browser) -> None:
     assert "No consumer is connected there" in page.source
 
 
+def test_selected_messages_are_kicked_and_taken_back(page: Browser, two: Two) -> None:
+    page.open(TAB)
+    page.wait_for_text("1 attempts, the last one requeued", "main")
+    page.run("for (const box of [...document.querySelectorAll('input[name=pick]')].slice(0, 2)) box.click()")
+    page.click_text("Kick selected…")
+    page.wait_for_text("Undo buries again what no consumer has got", "#dialog")
+    page.click("#dialog button.primary")
+    page.wait_for_text("2 messages kicked", "#dialog")
+    page.click_text("Undo the kick", "#dialog button")
+    page.wait_for_text("2 messages buried again", "#dialog")
+    page.click_text("Close", "#dialog a")
+    until(lambda: sum(node.channel("t")["buried_count"] for node in two.nodes) == 2 * COUNT, "all are buried")
+
+
 def test_from_failing_to_handled(page: Browser, two: Two) -> None:
     page.open("/topics/t/c")
     page.wait_for_text(f"{2 * COUNT}", "nav.tabs")

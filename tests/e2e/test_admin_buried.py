@@ -192,6 +192,59 @@ def test_a_kick_leaves_out_a_node_that_hangs_and_says_so(two: Two) -> None:
     eventually(lambda: buried(two) == [0, COUNT])
 
 
+def undo_of(page: str) -> str:
+    """Return the form behind the button that takes a kick back."""
+    _, found, rest = page.partition("/actions/undo_kick")
+    assert found
+    return "topic=t&channel=c" + "".join(f"&kick={quote(it)}" for it in values(rest, "kick"))
+
+
+def values(text: str, name: str) -> list[str]:
+    """Return the values of the fields of this name in a form."""
+    fields = text.partition("</form>")[0].split(f'name="{name}" value="')[1:]
+    return [it.partition('"')[0] for it in fields]
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_a_kick_is_taken_back_as_far_as_nobody_has_got_its_messages(two: Two, selected: bool) -> None:
+    assert "undo_kick" not in two.text()
+    form = "topic=t&channel=c&rate="
+    if selected:
+        picks = two.text().split('name="pick" value="')[1:21]
+        form += "".join("&pick=" + quote(it.partition('"')[0]) for it in picks)
+    receipt = two.post("/actions/kick_buried", form)
+    eventually(lambda: "undo_kick" in two.text())
+    kicked = 2 * COUNT - sum(buried(two))
+    assert kicked == (20 if selected else 2 * COUNT)
+    client = two.nodes[0].connect()
+    client.subscribe("t", "c", ready=3)
+    client.messages(3)
+    client.send(b"RDY 0\n")
+    undone = two.post("/actions/undo_kick", undo_of(receipt))
+    assert f"{kicked - 3} messages buried again; 3 had been delivered" in undone
+    assert sum(buried(two)) == 2 * COUNT - 3
+    assert "undo_kick" not in two.text()
+    assert "it is too late" in two.post("/actions/undo_kick", undo_of(receipt))
+    words = [it["text"] for it in two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]]
+    assert f"took back a kick of t/c: {kicked - 3} of {kicked} messages are buried again" in words
+    two.post("/actions/undo_kick", "topic=t&channel=c", status=400)
+    two.post("/actions/undo_kick", "topic=t&channel=c&kick=1@evil:80", status=400)
+
+
+def test_a_kick_under_way_is_taken_back_also_without_a_node_that_hangs(two: Two) -> None:
+    two.post("/actions/kick_buried", "topic=t&channel=c&rate=1")
+    page = two.text()
+    assert len(values(page.partition("/actions/undo_kick")[2], "kick")) == 2
+    hung = two.nodes[1]
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        undone = two.post("/actions/undo_kick", undo_of(page))
+        assert f"asked, no answer: {name_of(hung)}" in undone
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    eventually(lambda: buried(two) == [COUNT, COUNT])  # the hung node does what it was asked for when it comes back
+
+
 @pytest.mark.parametrize(
     ("can", "kick", "discard"), [("viewer", 403, 403), ("operator", 200, 403), ("admin", 200, 200)]
 )
@@ -206,6 +259,7 @@ def test_rights_are_guarded_on_the_server(two: Two, tmp_path: Path, can: str, ki
         assert ("Discard all…<span" in page) == (discard == 403)
         assert ('"secret":"s"' in unescape(page)) == (can == "admin")
         headers = {"content-type": "application/x-www-form-urlencoded"}
+        form = f"topic=t&channel=c&rate=&limit=1&typed=1&kick=1@{quote(name_of(two.nodes[0]))}".encode()
         for verb, status in (("stop", kick), ("kick", kick), ("discard", discard)):
-            form = b"topic=t&channel=c&rate=&limit=1&typed=1"
             assert admin.http("POST", f"/actions/{verb}_buried", form, headers=headers).status == status
+        assert admin.http("POST", "/actions/undo_kick", form, headers=headers).status == kick

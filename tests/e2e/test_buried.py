@@ -99,7 +99,7 @@ def test_a_kick_that_is_taken_back_stays_so_after_kill_9(nsqd: Nsqd) -> None:
     delivered = {message.body for message in client.messages(7)}
     client.send(b"RDY 0\n")
     answer = nsqd.http("POST", f"/channel/kick/undo?{CHANNEL}&kick={kick}")
-    assert (answer.status, answer.json) == (200, {"buried": COUNT - 7, "job": None})
+    assert (answer.status, answer.json) == (200, {"kicked": COUNT, "buried": COUNT - 7, "job": None})
     kill(nsqd)
     assert listed(nsqd) == [it for it in before if it["body"].encode() not in delivered]
     answer = nsqd.http("POST", f"/channel/kick/undo?{CHANNEL}&kick={kick}")

@@ -15,6 +15,7 @@ from nsqadmin.messages.taking import (
     Taking,
     Verb,
     Wanted,
+    parse_kicks,
     parse_picks,
     parse_rate,
     plan_taking,
@@ -86,11 +87,11 @@ def test_who_receives_them_and_where_nobody_does() -> None:
     assert "The channel is paused: there they wait" in words(planned(on_node("n1", 3), on=paused))
 
 
-def test_what_can_be_stopped_and_what_cannot_be_taken_back() -> None:
+def test_what_can_be_stopped_and_what_can_be_taken_back() -> None:
     assert "“Stop the rest” leaves the others buried" in words(planned(on_node("n1", 3), rate=1.0))
     assert "“Stop the rest”" in words(planned(on_node("n1", 2001)))
     few = planned(on_node("n1", 3), ids=(("n1", ID),))
-    assert "cannot be taken back" in words(few)
+    assert "Undo buries again what no consumer has got" in words(few)
     assert "Stop the rest" not in words(few)
 
 
@@ -115,6 +116,13 @@ def test_names_of_messages() -> None:
     for bad in (["x@n1:4151"], [f"{ID}@n 1"], [f"{at:016x}@n1" for at in range(MOST_NAMED + 1)]):
         with pytest.raises(BadTaking):
             parse_picks(bad)
+
+
+def test_names_of_kicks() -> None:
+    assert parse_kicks(["17@n1:4151", "17@n1:4151", "18@n2:4151"]) == (("n1:4151", 17), ("n2:4151", 18))
+    for bad in ([], [""], ["x@n1"], ["1@"], ["-1@n1"], ["1" * 17 + "@n1"]):
+        with pytest.raises(BadTaking):
+            parse_kicks(bad)
 
 
 def test_rates() -> None:

@@ -178,6 +178,7 @@ def test_reasons_are_counted(nsqd: Nsqd) -> None:
         ],
         "others": 0,
         "job": None,
+        "kick": None,
         "paused_why": "",
     }
 
@@ -237,10 +238,18 @@ def test_a_kick_is_taken_back(nsqd: Nsqd) -> None:
     assert lines(nsqd) == []
     for wrong in ("", f"&kick={kick + 1}"):
         assert nsqd.post(f"/channel/kick/undo?{CHANNEL}{wrong}").status == 404
-    assert post(nsqd, "kick/undo", f"&kick={kick}") == {"buried": 5, "job": None}
+    assert json.loads(nsqd.get(f"/channel/buried?{CHANNEL}&summary=true").body)["kick"] == kick
+    assert post(nsqd, "kick/undo", f"&kick={kick}") == {"kicked": 5, "buried": 5, "job": None}
     assert lines(nsqd) == before
     answer = nsqd.post(f"/channel/kick/undo?{CHANNEL}&kick={kick}")
     assert (answer.status, json.loads(answer.body)["message"]) == (404, "KICK_NOT_FOUND")
+
+
+def test_several_requests_may_be_one_kick(nsqd: Nsqd) -> None:
+    kick = post(nsqd, "kick", "&sequence=0")["kick"]
+    assert post(nsqd, "kick", f"&sequence=1&kick={kick}")["kick"] == kick
+    assert post(nsqd, "kick/undo", f"&kick={kick}") == {"kicked": 2, "buried": 2, "job": None}
+    assert sequences(nsqd) == [0, 1, 2, 3, 4]
 
 
 def test_no_kick_is_taken_back_beside_a_discard(nsqd: Nsqd) -> None:
