@@ -7,13 +7,15 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import time
 from typing import TYPE_CHECKING, Final
 
 from common.startup import StartupError
+from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import to_json
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Activity
+    from nsqadmin.http.responses import Caller
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,37 @@ class ActivityLog:
         self._newest.append(activity)
         for callback in self._callbacks:
             callback(activity)
+
+    def note(
+        self,
+        caller: Caller,
+        what: str,
+        text: str,
+        result: str,
+        *,
+        topic: str = "",
+        channel: str = "",
+        nodes: tuple[str, ...] = (),
+        at: float | None = None,
+        took: float | None = None,
+        undo: str = "",
+    ) -> None:
+        """Add what this user did or was refused, by default now. A topic's name decides who may read the entry."""
+        self.add_action(
+            Activity(
+                at=time() if at is None else at,
+                what=what,
+                text=text,
+                user=caller.identity.user or caller.basic_user,
+                remote=caller.remote,
+                topic=topic,
+                channel=channel,
+                nodes=nodes,
+                result=result,
+                took=took,
+                undo=undo,
+            )
+        )
 
     def add_action(self, activity: Activity) -> None:
         """Add what a user did or was refused. It is in the audit file before the user gets an answer."""

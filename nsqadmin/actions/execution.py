@@ -14,7 +14,6 @@ import trio
 from common.web import run_trio
 from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
 from nsqadmin.actions.undoing import Undoer
-from nsqadmin.cluster.model import Activity
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError, explain
 from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
@@ -130,8 +129,15 @@ class Executor:
 
     def note_refusal(self, action: Action, caller: Caller, reason: str) -> None:
         """Record in the audit log that the caller was refused."""
-        self._activity.add_action(
-            _activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time())
+        text = f"refused to {_words(action)}: {reason}"
+        self._activity.note(
+            caller,
+            action.kind.value,
+            text,
+            "refused",
+            topic=action.topic,
+            channel=action.channel,
+            nodes=action.nodes,
         )
 
     async def change_node(self, address: str, target: str, caller: Caller, what: str, words: str) -> Step:
@@ -148,10 +154,7 @@ class Executor:
 
     def note_node(self, address: str, caller: Caller, what: str, words: str, result: str) -> None:
         """Record in the audit log what became of a change of a whole node."""
-        user = caller.identity.user or caller.basic_user
-        self._activity.add_action(
-            Activity(at=time(), what=what, text=words, user=user, remote=caller.remote, nodes=(address,), result=result)
-        )
+        self._activity.note(caller, what, words, result, nodes=(address,))
 
     async def _carry_out(self, action: Action, also: Sequence[str], steps: _Steps) -> tuple[str, list[str]]:
         """Return the reason for not finishing ("": finished), and discovery's errors. `steps` get what was tried."""
@@ -249,12 +252,17 @@ class Executor:
         failed = [step.address for step in receipt.steps if step.error]
         text = _words(action) if receipt.result == "failed" else _words_done(action, lost)
         text += f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else ""
-        nodes = tuple(dict.fromkeys(step.address for step in receipt.steps))
-        self._activity.add_action(
-            replace(
-                _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes),
-                undo=receipt.undo,
-            )
+        self._activity.note(
+            caller,
+            action.kind.value,
+            text,
+            receipt.result,
+            topic=action.topic,
+            channel=action.channel,
+            nodes=tuple(dict.fromkeys(step.address for step in receipt.steps)) or action.nodes,
+            at=receipt.at,
+            took=receipt.took,
+            undo=receipt.undo,
         )
         if not receipt.failure or action.kind in _ALWAYS_NOTIFIED:
             self._notifier.action(action, caller)
@@ -297,27 +305,3 @@ def _words_done(action: Action, lost: int) -> str:
         case Kind.DELETE_TOPIC | Kind.DELETE_CHANNEL:
             return f"deleted {action.kind.partition('_')[2]} {action.name} with {count}"
     return _words(action)
-
-
-def _activity(
-    action: Action,
-    caller: Caller,
-    text: str,
-    result: str,
-    *,
-    at: float,
-    took: float | None = None,
-    nodes: tuple[str, ...] = (),
-) -> Activity:
-    return Activity(
-        at=at,
-        what=action.kind.value,
-        text=text,
-        user=caller.identity.user or caller.basic_user,
-        remote=caller.remote,
-        topic=action.topic,
-        channel=action.channel,
-        nodes=nodes or action.nodes,
-        result=result,
-        took=took,
-    )

@@ -11,7 +11,6 @@ import trio
 from common.web import run_trio
 from nsqadmin.actions.plan import can_be_undone
 from nsqadmin.actions.undo import Record, State, Undone, Undos, read_state, read_undone, result_of, words_undone
-from nsqadmin.cluster.model import Activity
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError
 
@@ -110,19 +109,9 @@ class Undoer:
         nodes: tuple[str, ...] = (),
         took: float | None = None,
     ) -> None:
-        self._activity.add_action(
-            Activity(
-                at=at,
-                what=_WHAT,
-                text=text,
-                user=caller.identity.user or caller.basic_user,
-                remote=caller.remote,
-                topic=record.action.topic,
-                channel=record.action.channel,
-                nodes=nodes,
-                result=result,
-                took=took,
-            )
+        action = record.action
+        self._activity.note(
+            caller, _WHAT, text, result, topic=action.topic, channel=action.channel, nodes=nodes, at=at, took=took
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Channel, ChannelNode, Evidence, Finding, Metric, Paused, Severity
 from nsqadmin.diagnosis import policy
@@ -12,7 +13,6 @@ from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.clients import FULL, NEEDS_ATTENTION, Condition, judged
 from nsqadmin.diagnosis.upkeep import UNKNOWN_IN_PART
 from nsqadmin.diagnosis.words import age, counted, name_of, number, one_of, rate, say
-from nsqadmin.pages import numbers
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.pages import numbers
+from nsqadmin import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Client

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.merge import version_key
 from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
-from nsqadmin.pages import numbers
 
 _RULE: Final = "D16"
 _SKEW: Final = 10.0  # seconds

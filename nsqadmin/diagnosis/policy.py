@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Channel, Counts, Evidence, Finding, Node, Severity, Snapshot, Topic
 from nsqadmin.cluster.policy_counts import LATELY
 from nsqadmin.diagnosis.words import counted, number, say
-from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.diagnosis.case import Case
@@ -25,6 +25,16 @@ _DAY: Final = 86_400.0
 _SHORT_DIGEST: Final = 12  # characters
 _MOST_NAMED: Final = 5  # nodes of one policy file
 _NO_FILE: Final = "no policy file"
+_NOT_ON_DISK: Final = "not on disk, dropped"  # as nsqd calls it
+_OVERFLOWN: Final = (
+    "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
+    "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages."
+)
+_NOT_BURIED: Final = (
+    "A rule of the policy file would have buried messages (max_attempts, ttl_action, overflow), but an ephemeral channel "
+    "is in memory only and buries nothing: they are dropped. Find out why they fail or wait, or consume from a channel "
+    "that is not ephemeral."
+)
 
 
 # Channels and topics: D20 to D24
@@ -74,12 +84,13 @@ def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
     dropped = tuple(entry for entry in _ending(it.policy_recent, ", dropped") if entry[0] != "ttl, dropped")
     if not dropped:
         return
+    causes = {cause for cause, _ in dropped}
+    advice = [_NOT_BURIED] * (_NOT_ON_DISK in causes) + [_OVERFLOWN] * bool(causes - {_NOT_ON_DISK})
     yield case.finding(
         "D22",
         Severity.PROBLEM,
         f"Messages are lost: {counted(_sum(dropped), 'message')} dropped in the last minutes",
-        "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
-        "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages.",
+        " ".join(advice),
         *_evidence(dropped),
         number("waiting", it.depth),
         window=LATELY,

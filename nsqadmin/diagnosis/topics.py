@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Final
 
+from nsqadmin import numbers
 from nsqadmin.actions.plan import Kind
 from nsqadmin.cluster.model import Finding, Metric, Paused, Severity, Snapshot, Topic
 from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.words import counted, number, rate, say
-from nsqadmin.pages import numbers
 
 _MINUTE: Final = 60.0
 _HOUR: Final = 60 * _MINUTE

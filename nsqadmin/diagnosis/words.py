@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import Client, Evidence
-from nsqadmin.pages import numbers  # a leaf: findings write numbers as the pages do
 
 TOO_MANY_NODES = (
     "Only the nodes that were known before and those listed first are shown. If there really are so many, raise "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
@@ -18,9 +18,40 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from nsqadmin.cluster.model import Snapshot, Topic
+    from nsqadmin.cluster.model import Channel, Snapshot, Topic
     from nsqadmin.incidents.model import Open
     from nsqadmin.services import Services
+
+    OfTopics = Sequence[tuple[Topic, Mapping[str, str]]]  # with their labels
+    OfChannels = Sequence[tuple[Channel, Mapping[str, str]]]
+
+_OF_TOPICS: Final[tuple[tuple[str, str, Callable[[Topic], int]], ...]] = (
+    ("nsq_topic_depth", "Messages that no channel has got yet.", lambda it: it.depth),
+    ("nsq_topic_messages", "Messages since the nodes started.", lambda it: it.message_count),
+)
+_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], int]], ...]] = (
+    ("nsq_channel_depth", "Waiting messages.", lambda it: it.depth),
+    ("nsq_channel_in_flight", "Messages being handled.", lambda it: it.in_flight_count),
+    ("nsq_channel_deferred", "Messages that wait for their delay.", lambda it: it.deferred_count),
+    (
+        "nsq_channel_buried",
+        "Messages that have failed for good and are delivered to nobody.",
+        lambda it: it.buried_count,
+    ),
+    ("nsq_channel_clients", "Connected consumers.", lambda it: it.client_count),
+)
+_TIMES_OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], float | None]], ...]] = (
+    (
+        "nsq_channel_oldest_age_seconds",
+        "How long the oldest waiting message has waited; an estimate for nodes that do not tell it.",
+        lambda it: it.oldest_age,
+    ),
+    (
+        "nsq_channel_drain_seconds",
+        "Time until the channel is empty at the present rates.",
+        lambda it: it.drain_time,
+    ),
+)
 
 
 def routes(services: Services) -> list[Route]:
@@ -121,6 +152,19 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
         (channel, {"topic": topic.name, "channel": channel.name}) for topic in topics for channel in topic.channels
     ]
     return [
+        *_silent_nodes(of_topics, of_channels),
+        *(_many(name, help, [(read(it), at) for it, at in of_topics]) for name, help, read in _OF_TOPICS),
+        *(_many(name, help, [(read(it), at) for it, at in of_channels]) for name, help, read in _OF_CHANNELS),
+        *_policy_messages(of_topics, of_channels),
+        *(
+            _many(name, help, [(known, at) for it, at in of_channels if (known := read(it)) is not None])
+            for name, help, read in _TIMES_OF_CHANNELS
+        ),
+    ]
+
+
+def _silent_nodes(of_topics: OfTopics, of_channels: OfChannels) -> list[Metric]:
+    return [
         _many(
             "nsq_topic_silent_nodes",
             "Nodes of the topic that do not answer: its sums have their last known numbers.",
@@ -131,22 +175,11 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
             "Nodes of the channel that do not answer: its sums have their last known numbers.",
             [(len(it.silent), at) for it, at in of_channels if it.silent],
         ),
-        _many("nsq_topic_depth", "Messages that no channel has got yet.", [(it.depth, at) for it, at in of_topics]),
-        _many(
-            "nsq_topic_messages", "Messages since the nodes started.", [(it.message_count, at) for it, at in of_topics]
-        ),
-        _many("nsq_channel_depth", "Waiting messages.", [(it.depth, at) for it, at in of_channels]),
-        _many("nsq_channel_in_flight", "Messages being handled.", [(it.in_flight_count, at) for it, at in of_channels]),
-        _many(
-            "nsq_channel_deferred",
-            "Messages that wait for their delay.",
-            [(it.deferred_count, at) for it, at in of_channels],
-        ),
-        _many(
-            "nsq_channel_buried",
-            "Messages that have failed for good and are delivered to nobody.",
-            [(it.buried_count, at) for it, at in of_channels],
-        ),
+    ]
+
+
+def _policy_messages(of_topics: OfTopics, of_channels: OfChannels) -> list[Metric]:
+    return [
         _many(
             "nsq_topic_policy_messages",
             "What rules of policy files have done to messages that no channel had, or would have done, since the nodes started.",
@@ -156,17 +189,6 @@ def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
             "nsq_channel_policy_messages",
             "What rules of policy files have done to messages of the channel, or would have done, since the nodes started.",
             [(count, {**at, "cause": cause}) for it, at in of_channels for cause, count in it.policy_counts],
-        ),
-        _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
-        _many(
-            "nsq_channel_oldest_age_seconds",
-            "How long the oldest waiting message has waited; an estimate for nodes that do not tell it.",
-            [(it.oldest_age, at) for it, at in of_channels if it.oldest_age is not None],
-        ),
-        _many(
-            "nsq_channel_drain_seconds",
-            "Time until the channel is empty at the present rates.",
-            [(it.drain_time, at) for it, at in of_channels if it.drain_time is not None],
         ),
     ]
 

@@ -10,7 +10,6 @@ import trio
 from common.http_api import HttpError
 from common.web import run_trio
 from nsqadmin.access.policy import Right
-from nsqadmin.cluster.model import Activity
 from nsqadmin.messages.taking import plan_taking
 from nsqadmin.upstream.acting import acting_for
 
@@ -131,7 +130,8 @@ class Buried:
 
     def _need(self, right: Right, caller: Caller, topic: str, channel: str, what: str, words: str) -> None:
         if reason := caller.identity.why_not(right, topic):
-            self._add(caller, what, f"refused to {words} {topic}/{channel}: {reason}", "refused", topic, channel, ())
+            text = f"refused to {words} {topic}/{channel}: {reason}"
+            self._activity.note(caller, what, text, "refused", topic=topic, channel=channel)
             raise HttpError(403, "FORBIDDEN", details={"reason": reason})
 
     def _note(
@@ -141,32 +141,6 @@ class Buried:
         result = "ok" if not failed else "partly" if len(failed) < len(results) else "failed"
         text += f"; no answer or refused: {', '.join(failed)}" if failed else ""
         nodes = tuple(it.node for it in results)
-        self._add(caller, what, text, result, topic, channel, nodes, at=began, took=time() - began)
-
-    def _add(
-        self,
-        caller: Caller,
-        what: str,
-        text: str,
-        result: str,
-        topic: str,
-        channel: str,
-        nodes: tuple[str, ...],
-        *,
-        at: float | None = None,
-        took: float | None = None,
-    ) -> None:
-        self._activity.add_action(
-            Activity(
-                at=time() if at is None else at,
-                what=what,
-                text=text,
-                user=caller.identity.user or caller.basic_user,
-                remote=caller.remote,
-                topic=topic,
-                channel=channel,
-                nodes=nodes,
-                result=result,
-                took=took,
-            )
+        self._activity.note(
+            caller, what, text, result, topic=topic, channel=channel, nodes=nodes, at=began, took=time() - began
         )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from common.http_api import HttpError
 from common.web import run_trio
 from nsqadmin.access.policy import Right
-from nsqadmin.cluster.model import Activity
 from nsqadmin.messages.buried import Buried
 from nsqadmin.messages.buried_reading import BuriedReader
 from nsqadmin.messages.buried_taking import BuriedTaker
@@ -184,19 +183,8 @@ class Messages:
         began: float,
         channel: str = "",
     ) -> None:
-        self._activity.add_action(
-            Activity(
-                at=began,
-                what=what,
-                text=text,
-                user=caller.identity.user or caller.basic_user,
-                remote=caller.remote,
-                topic=topic,
-                channel=channel,
-                nodes=nodes,
-                result=result,
-                took=time() - began,
-            )
+        self._activity.note(
+            caller, what, text, result, topic=topic, channel=channel, nodes=nodes, at=began, took=time() - began
         )
 
 

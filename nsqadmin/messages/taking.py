@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
@@ -90,7 +91,7 @@ class Taking:
 
     @property
     def title(self) -> str:
-        return f"{self.wanted.verb.capitalize()} {_several(self.count)} of {self.topic}/{self.channel}"
+        return f"{self.wanted.verb.capitalize()} {numbers.several(self.count, 'buried message')} of {self.topic}/{self.channel}"
 
     @property
     def must_type(self) -> str:
@@ -204,7 +205,11 @@ def _consequences(
     channel: Channel, summary: Summary, wanted: Wanted, shares: Sequence[Share], left_out: Sequence[LeftOut]
 ) -> Iterator[Consequence]:
     for it in left_out:
-        had = f" It had {_several(it.last_known)} when it was last seen." if it.last_known else ""
+        had = (
+            f" It had {numbers.several(it.last_known, 'buried message')} when it was last seen."
+            if it.last_known
+            else ""
+        )
         yield Consequence(text=f"{it.node} {it.why}. It is not asked.{had}", severity=Severity.WARNING)
     count = sum(it.count for it in shares)
     if not count:
@@ -242,9 +247,8 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
             text = f"No consumer is connected to {_names(without)}: there they wait."
             yield Consequence(text=text, severity=Severity.WARNING)
     if wanted.rate:
-        yield Consequence(
-            text=f"At most {wanted.rate:,.10g} a second over all nodes: about {_time(count / wanted.rate)}."
-        )
+        lasts = numbers.duration(max(1.0, count / wanted.rate))
+        yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: about {lasts}.")
     elif not wanted.ids:
         yield Consequence(text="All at once: as fast as the nodes can.")
 
@@ -257,11 +261,3 @@ def _consumers(channel: Channel) -> str:
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     return ", ".join(names[:_FEW]) + more
-
-
-def _time(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
-
-
-def _several(count: int) -> str:
-    return f"{count:,} buried message{'' if count == 1 else 's'}"

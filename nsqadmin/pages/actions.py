@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import StreamingResponse
 
 from common.http_api import HttpError
+from nsqadmin import numbers
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, holders, plan
 from nsqadmin.actions.taking_back import opposite
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
-from nsqadmin.pages import numbers
 from nsqadmin.pages.details import curl
-from nsqadmin.pages.painter import Failure
 from nsqadmin.pages.rights import ACTION_WORDS
 from nsqadmin.pages.undoing import undoable
 
@@ -118,14 +117,8 @@ class ActionPages:
         return executor
 
     async def _refusal(self, request: Request, error: HttpError) -> Response:
-        details = error.details or {}
-        failure = Failure(
-            title="Nothing was done" if request.method == "POST" else "Not possible",
-            text=str(details.get("reason", _REASONS.get(error.code, error.code))),
-            raw=f"{error.status} {error.code}",
-            links=(("Overview", self._links.to("/")),),
-        )
-        return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
+        title = "Nothing was done" if request.method == "POST" else "Not possible"
+        return await self._painter.refusal(request, error, title, _REASONS)
 
     # Confirmations
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup, escape
 
+from nsqadmin import numbers
 from nsqadmin.messages.filters import MISSING, field_at, text_of
-from nsqadmin.pages import numbers
 from nsqadmin.upstream import strict_json
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.pipeline import BYTES, MESSAGES, SIZES
 from nsqadmin.cluster.series import COUNTS
-from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Metric, Series

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.actions.plan import Action, Kind, node_target
 from nsqadmin.cluster.model import (
     Channel,
@@ -22,7 +23,6 @@ from nsqadmin.cluster.model import (
 )
 from nsqadmin.diagnosis.clients import Condition, judged
 from nsqadmin.diagnosis.policy import DIFFERING_FILES
-from nsqadmin.pages import numbers
 from nsqadmin.pages.policy import lines_of_channel, lines_of_topic
 from nsqadmin.pages.status import State
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from time import time
 from typing import TYPE_CHECKING
 
 from nsqadmin.access.policy import Right
-from nsqadmin.cluster.model import Activity
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of
 from nsqadmin.pages.painter import Failure
@@ -26,6 +24,7 @@ _KIND = "forget_node"  # as Activity and the audit log call it
 class ForgettingPages:
     def __init__(self, services: Services, painter: Painter) -> None:
         self._sampler = services.sampler
+        self._activity = services.activity
         self._painter = painter
 
     def routes(self) -> list[Route]:
@@ -71,10 +70,4 @@ class ForgettingPages:
         return self._painter.failure(request, snapshot, failure, status=status)
 
     def _note(self, request: Request, address: str, text: str, result: str) -> None:
-        assert self._sampler is not None
-        caller = caller_of(request)
-        user = caller.identity.user or caller.basic_user
-        entry = Activity(
-            at=time(), what=_KIND, text=text, user=user, remote=caller.remote, nodes=(address,), result=result
-        )
-        self._sampler.note(entry)
+        self._activity.note(caller_of(request), _KIND, text, result, nodes=(address,))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.pages import numbers
+from nsqadmin import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Activity

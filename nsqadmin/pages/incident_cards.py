@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import Activity, Finding, Severity
 from nsqadmin.incidents.book import in_view
 from nsqadmin.incidents.model import CauseKind, Numbers, Open
 from nsqadmin.incidents.suspects import RULES as OF_HANDLERS
-from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.pages.links import Links

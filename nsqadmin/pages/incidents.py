@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
 from nsqadmin.access.policy import Right
-from nsqadmin.cluster.model import Activity, Metric, Severity, Snapshot, Span, channel_series
+from nsqadmin.cluster.model import Metric, Severity, Snapshot, Span, channel_series
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, require, text_answer
 from nsqadmin.incidents.marks import CHOICES, MOST_NOTE, clean_note, muted_until
@@ -161,22 +161,18 @@ class IncidentPages:
                 return book.mute(key, None)
 
     def _note(self, request: Request, it: Open, do: str, note: str, *, result: str) -> None:
-        """Write what a user did into the activity. A topic's name in it decides who may read the entry."""
-        caller = caller_of(request)
+        """Write what a user did into the activity."""
         what, verb, _ = _DONE[do]
         findings = it.incident.findings
-        entry = Activity(
-            at=time.time(),
-            what=what,
-            text=f"{verb} “{it.incident.title}”{f': {note}' if note else ''}",
-            user=caller.identity.user,
-            remote=caller.remote,
+        self._services.activity.note(
+            caller_of(request),
+            what,
+            f"{verb} “{it.incident.title}”{f': {note}' if note else ''}",
+            result,
             topic=findings[0].topic,
             channel=findings[0].channel if len(findings) == 1 else "",
             nodes=tuple({finding.node: None for finding in findings if finding.node}),
-            result=result,
         )
-        self._services.activity.add_action(entry)
 
     # Incidents
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from common.http_api import HttpError
+from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, number_argument, require
@@ -17,7 +18,6 @@ from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
 from nsqadmin.messages.walk import BadCursor
-from nsqadmin.pages import numbers
 from nsqadmin.pages.bodies import FORMS, ShownMessage, marks_of, shown
 from nsqadmin.pages.details import history_nodes, no_history
 from nsqadmin.pages.painter import Failure, word_of

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Metric, Series, Severity, Snapshot
 from nsqadmin.incidents.book import in_view
-from nsqadmin.pages import numbers
 from nsqadmin.pages.charts import spark
 from nsqadmin.pages.incident_cards import MOST_CARDS, Listing, listing, verdict
 from nsqadmin.pages.topics import trouble

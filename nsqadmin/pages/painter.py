@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,10 +27,12 @@ from nsqadmin.pages.tables import Sorting, page_number, part_of
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from common.http_api import HttpError
     from nsqadmin.access.policy import Identity
     from nsqadmin.services import Services
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
+NO_REASONS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,18 @@ class Painter:
 
     def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
         return self.page(request, "error.html", snapshot, status=status, failure=failure)
+
+    async def refusal(
+        self, request: Request, error: HttpError, title: str, reasons: Mapping[str, str] = NO_REASONS
+    ) -> Response:
+        """Say that an action was refused. `reasons` words those codes that come without a reason of their own."""
+        failure = Failure(
+            title=title,
+            text=str((error.details or {}).get("reason", reasons.get(error.code, error.code))),
+            raw=f"{error.status} {error.code}",
+            links=(("Overview", self.links.to("/")),),
+        )
+        return self.failure(request, await self.picture(request), failure, status=error.status)
 
     async def asset(self, request: Request) -> Response:
         found = self._static.find(request.path_params["asset"])

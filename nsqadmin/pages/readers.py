@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsqadmin import numbers
 from nsqadmin.cluster.readers import Danger, Outlook, is_silent, outlook, worst
-from nsqadmin.pages import numbers
 from nsqadmin.pages.status import State
 
 if TYPE_CHECKING:

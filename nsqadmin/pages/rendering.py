@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from nsqadmin.pages import numbers
+from nsqadmin import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel, Latency

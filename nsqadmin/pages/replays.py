@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
+from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, form_of, identity_of, lists_of, require
@@ -13,9 +14,7 @@ from nsqadmin.messages.endpoints import MOST_BODY, bodies_of, filter_of, selecti
 from nsqadmin.messages.redelivery import MOST_PIECES
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.selection import MOST, Selection, Source, selected
-from nsqadmin.pages import numbers
 from nsqadmin.pages.messages import NO_CLUSTER
-from nsqadmin.pages.painter import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ _LONGEST_SEARCH: Final = 20.0  # seconds, for all hits of a search
 _TYPED_FROM: Final = 1000  # messages; to publish more again, the user has to type the topic's name
 _ALL: Final = "all"
 _CHANNEL: Final = "channel:"
+_REFUSED: Final = "Nothing was published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class ReplayPages:
         try:
             require(request, Right.PUBLISH, topic)
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, _REFUSED)
         return self._painter.page(request, "publish.html", await self._painter.picture(request), topic=topic)
 
     async def publish(self, request: Request) -> Response:
         try:
             return await self._publish(request, await form_of(request, limit=MOST_BODY))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, _REFUSED)
 
     async def _publish(self, request: Request, form: Mapping[str, str]) -> Response:
         messages, topic = self._messages(), form.get("topic", "")
@@ -108,7 +108,7 @@ class ReplayPages:
                 return await self._range_form(request, values.get("topic", ""))
             return await self._replay_page(request, await self._plan(request, values))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, _REFUSED)
 
     async def _range_form(self, request: Request, topic: str) -> Response:
         require(request, Right.PAYLOAD, topic)
@@ -128,7 +128,7 @@ class ReplayPages:
                 return await self._replay_page(request, plan, problem=problem, status=400)
             receipt = await self._messages().replay(plan, caller_of(request))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, _REFUSED)
         detail = f"{numbers.several(receipt.published, 'message')} to {plan.target}"
         if receipt.skipped:
             detail += f"; {numbers.several(receipt.skipped, 'message')} could no longer be read"
@@ -191,7 +191,7 @@ class ReplayPages:
                 return await self._redeliver(request, topic, chosen.selection, to)
             return await self._redeliver_page(request, topic, chosen, values.get("channel", ""), problem)
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, _REFUSED)
 
     async def _topic(self, request: Request, name: str) -> Topic:
         require(request, Right.VIEW, name)
@@ -285,15 +285,6 @@ class ReplayPages:
         if messages is None:
             raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
         return messages
-
-    async def _refusal(self, request: Request, error: HttpError) -> Response:
-        failure = Failure(
-            title="Nothing was published",
-            text=str((error.details or {}).get("reason", error.code)),
-            raw=f"{error.status} {error.code}",
-            links=(("Overview", self._links.to("/")),),
-        )
-        return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
 
 
 def _remarks(found: Found) -> tuple[str, ...]:

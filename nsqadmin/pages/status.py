@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from nsqadmin import numbers
 from nsqadmin.cluster.model import Channel, Finding, Health, Paused, Severity, Topic
-from nsqadmin.pages import numbers
 
 _ORDER: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 

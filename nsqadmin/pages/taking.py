@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
+from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
 from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Verb, Wanted, parse_kicks, parse_picks, parse_rate
-from nsqadmin.pages import numbers
 from nsqadmin.pages.messages import NO_CLUSTER
-from nsqadmin.pages.painter import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +50,7 @@ class TakingPages:
         try:
             return await self._plan_page(request, values)
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, "Nothing was done")
 
     async def take(self, request: Request) -> Response:
         try:
@@ -62,7 +61,7 @@ class TakingPages:
                 return await self._plan_page(request, values, problem=problem)
             results = await self._buried().take(taking, caller_of(request))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, "Nothing was done")
         verb = taking.wanted.verb
         return await self._receipt(request, channel, taking.title, results, verb.past, taking)
 
@@ -71,7 +70,7 @@ class TakingPages:
             channel = await self._channel(request, await lists_of(request))
             results = await self._buried().stop(channel, caller_of(request))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, "Nothing was done")
         return await self._receipt(request, channel, f"Stop the rest in {channel.topic}/{channel.name}", results, "")
 
     async def undo(self, request: Request) -> Response:
@@ -80,7 +79,7 @@ class TakingPages:
             channel = await self._channel(request, values)
             results = await self._buried().undo(channel, _kicks(channel, values), caller_of(request))
         except HttpError as error:
-            return await self._refusal(request, error)
+            return await self._painter.refusal(request, error, "Nothing was done")
         return await self._receipt(
             request, channel, f"Take back the kick of {channel.topic}/{channel.name}", results, _AGAIN
         )
@@ -150,15 +149,6 @@ class TakingPages:
         if messages is None:
             raise HttpError(403, "FORBIDDEN", details={"reason": NO_CLUSTER})
         return messages.buried
-
-    async def _refusal(self, request: Request, error: HttpError) -> Response:
-        failure = Failure(
-            title="Nothing was done",
-            text=str((error.details or {}).get("reason", error.code)),
-            raw=f"{error.status} {error.code}",
-            links=(("Overview", self._links.to("/")),),
-        )
-        return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
 
 
 def _in_words(results: Sequence[Taken], past: str) -> str:

@@ -6,11 +6,11 @@ from time import time
 from typing import TYPE_CHECKING
 
 from common.http_api import HttpError
+from nsqadmin import numbers
 from nsqadmin.actions.undo import result_of
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import form_of, identity_of
 from nsqadmin.http.undoing import undo
-from nsqadmin.pages import numbers
 from nsqadmin.pages.painter import Failure
 
 if TYPE_CHECKING:

@@ -112,10 +112,6 @@ class Sampler:
         self._wake.set()
         return is_forgotten
 
-    def note(self, entry: Activity) -> None:
-        """Record what a user did with this sampler, or was refused."""
-        self._activity.add_action(entry)
-
     def on_snapshot(self, callback: Callable[[Snapshot], None]) -> None:
         """Call `callback` after each sweep."""
         self._on_snapshot.append(callback)

@@ -65,47 +65,10 @@ def nsqd_metrics(
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
-        gauge(
-            "nsqd_policy_file_valid",
-            "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
-            int(not policy_error),
-        ),
-        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.keys.count),
-        _family(
-            "counter",
-            "nsqd_keys_dropped_early_total",
-            "Keys that were forgotten before --idempotence-window was over, because of --idempotence-keys.",
-            (({}, broker.keys.dropped_early),),
-        ),
+        *_of_publishes(broker, policy_error),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
-        *(
-            _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
-            for name, text, read in _TOPIC_COUNTERS
-        ),
-        *(
-            _family("gauge", f"nsqd_topic_{name}", text, ((_of(t), read(t)) for t in topics))
-            for name, text, read in _TOPIC_GAUGES
-        ),
-        _family(
-            "counter",
-            "nsqd_topic_policy_total",
-            "What rules of the policy file have done to messages of the topic, or would have done, by cause.",
-            (({**_of(t), "cause": cause}, count) for t in topics for cause, count in t.policy_counts.items()),
-        ),
-        *(
-            _family("counter", f"nsqd_channel_{name}_total", text, ((_in(t, c), read(c)) for t, c in channels))
-            for name, text, read in _CHANNEL_COUNTERS
-        ),
-        *(
-            _family("gauge", f"nsqd_channel_{name}", text, ((_in(t, c), read(c)) for t, c in channels))
-            for name, text, read in _CHANNEL_GAUGES
-        ),
-        _family(
-            "counter",
-            "nsqd_channel_policy_total",
-            "What rules of the policy file have done to messages of the channel, or would have done, by cause.",
-            (({**_in(t, c), "cause": cause}, count) for t, c in channels for cause, count in c.policy_counts.items()),
-        ),
+        *_of_topics(topics),
+        *_of_channels(channels),
         _family(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
@@ -162,6 +125,61 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
             "nsqd_log_waiting_for_disk",
             "Reads and jobs of carrying forward that are tried again, because the disk refuses to read.",
             (({"topic": topic}, waiting) for topic, waiting in disk.waiting.items()),
+        ),
+    ]
+
+
+def _of_publishes(broker: Broker, policy_error: str) -> list[Metric]:
+    return [
+        gauge(
+            "nsqd_policy_file_valid",
+            "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
+            int(not policy_error),
+        ),
+        gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.keys.count),
+        _family(
+            "counter",
+            "nsqd_keys_dropped_early_total",
+            "Keys that were forgotten before --idempotence-window was over, because of --idempotence-keys.",
+            (({}, broker.keys.dropped_early),),
+        ),
+    ]
+
+
+def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
+    return [
+        *(
+            _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
+            for name, text, read in _TOPIC_COUNTERS
+        ),
+        *(
+            _family("gauge", f"nsqd_topic_{name}", text, ((_of(t), read(t)) for t in topics))
+            for name, text, read in _TOPIC_GAUGES
+        ),
+        _family(
+            "counter",
+            "nsqd_topic_policy_total",
+            "What rules of the policy file have done to messages of the topic, or would have done, by cause.",
+            (({**_of(t), "cause": cause}, count) for t in topics for cause, count in t.policy_counts.items()),
+        ),
+    ]
+
+
+def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric]:
+    return [
+        *(
+            _family("counter", f"nsqd_channel_{name}_total", text, ((_in(t, c), read(c)) for t, c in channels))
+            for name, text, read in _CHANNEL_COUNTERS
+        ),
+        *(
+            _family("gauge", f"nsqd_channel_{name}", text, ((_in(t, c), read(c)) for t, c in channels))
+            for name, text, read in _CHANNEL_GAUGES
+        ),
+        _family(
+            "counter",
+            "nsqd_channel_policy_total",
+            "What rules of the policy file have done to messages of the channel, or would have done, by cause.",
+            (({**_in(t, c), "cause": cause}, count) for t, c in channels for cause, count in c.policy_counts.items()),
         ),
     ]
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from nsqadmin.pages import numbers
+from nsqadmin import numbers
 from tests.support.browser import Browser
 
 pytestmark = pytest.mark.e2e

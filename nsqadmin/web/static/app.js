@@ -1,7 +1,7 @@
 // What scripts add to nsqadmin's pages: live numbers, dialogs, keys and the palette. The pages work without this script.
 "use strict";
 
-// Numbers as people read them; the same as nsqadmin/pages/numbers.py (tests/browser checks both against one table).
+// Numbers as people read them; the same as nsqadmin/numbers.py (tests/browser checks both against one table).
 const Numbers = (() => {
   const UNKNOWN = "–";
   const grouped = (value) => value.toFixed(0).replace(/^-0$/, "0").replace(/\B(?=(\d{3})+$)/g, ",");

@@ -73,6 +73,19 @@ def test_d22_messages_are_dropped() -> None:
     assert (of_the_topic.rule, of_the_topic.channel) == ("D22", "")
 
 
+def test_d22_advises_by_the_cause_of_the_drop() -> None:
+    unburied, overflown = ("not on disk, dropped", 1), ("overflow, dropped", 4000)
+
+    def advice(*recent: tuple[str, int]) -> str:
+        return only(about(channel(policy_recent=recent))).advice
+
+    assert "ephemeral" in advice(unburied)
+    assert "raise the bound" not in advice(unburied)
+    assert "raise the bound" in advice(overflown)
+    assert "ephemeral" not in advice(overflown)
+    assert advice(unburied, overflown) == f"{advice(unburied)} {advice(overflown)}"
+
+
 @pytest.mark.parametrize("cause", ["ttl, dropped", "ttl, buried"])
 def test_d23_messages_expire(cause: str) -> None:
     finding = only(about(channel(policy_recent=((cause, 1),))))

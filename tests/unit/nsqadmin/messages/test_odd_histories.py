@@ -10,13 +10,13 @@ from typing import Any, Self, cast
 import pytest
 import trio
 
+from nsqadmin import numbers
 from nsqadmin.access.policy import Identity
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.model import Page, ReplayPlan, page_json
 from nsqadmin.messages.publishing import Publisher
 from nsqadmin.messages.reading import Reader
-from nsqadmin.pages import numbers
 from nsqadmin.upstream.client import Streamed, Upstream
 from nsqadmin.upstream.slices import Slices
 from tests.support.picture import channel, channel_node, node, snapshot, topic

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.pages import numbers
+from nsqadmin import numbers
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
