@@ -46,6 +46,21 @@ _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+# The numbers of a channel: our name, and the one in /stats.
+_CHANNEL_NUMBERS: Final[Mapping[str, str]] = {
+    "depth": "depth",
+    "backend_depth": "backend_depth",
+    "in_flight_count": "in_flight_count",
+    "deferred_count": "deferred_count",
+    "message_count": "message_count",
+    "requeue_count": "requeue_count",
+    "timeout_count": "timeout_count",
+    "client_count": "client_count",
+    "zone_local_count": "zone_local_msg_count",
+    "region_local_count": "region_local_msg_count",
+    "global_count": "global_msg_count",
+    "buried_count": "buried_count",
+}
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0, failed=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
@@ -172,10 +187,7 @@ def stats_in_slices(
     Rates are counted since `before`, the same node's previous answer. `has_clients` tells whether clients were asked
     for, and `has_history` whether the node's history can be read. `skew` is how many seconds its clock is ahead of ours.
     """
-    if not isinstance(document, dict):
-        raise NotUnderstood(f"expected an object, got {type(document).__name__}")
-    if isinstance(document.get("data"), dict) and "topics" not in document:
-        document = document["data"]  # the envelope of NSQ before 1.0
+    document = _opened(document)
     start_time = moment(document.get("start_time")) or None
     restarted = before is not None and start_time != before.start_time
     basis = None if before is None or restarted else before
@@ -185,15 +197,10 @@ def stats_in_slices(
         topics = {}
         for raw in document.get("topics") or ():
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
-        producers = (
-            (
-                yield from read_producers(
-                    node, document.get("producers"), (basis.producers if basis is not None else None) or (), seconds
-                )
-            )
-            if has_clients
-            else None
-        )
+        producers = None
+        if has_clients:
+            known = (basis.producers if basis is not None else None) or ()
+            producers = yield from read_producers(node, document.get("producers"), known, seconds)
         memory = _memory(document.get("memory"))
     except NotUnderstood:
         raise
@@ -213,6 +220,13 @@ def stats_in_slices(
         memory=memory,
         restarted=restarted,
     )
+
+
+def _opened(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise NotUnderstood(f"expected an object, got {type(document).__name__}")
+    data = document.get("data")
+    return data if isinstance(data, dict) and "topics" not in document else document  # the envelope of NSQ before 1.0
 
 
 @dataclass(slots=True)
@@ -278,55 +292,36 @@ class _TopicReader:
         self._clients += len(raw.get("clients") or ())
         check_count(self._channels, _MOST_CHANNELS, "channels")
         check_count(self._clients, MOST_CLIENTS, "clients")
-        old = before.row if before is not None else None
-        count = raw.get("client_count")
+        row = self._channel_row(raw)
         # A node that was not asked for clients sends null; without clients nobody needs to ask for them.
-        is_told = self.has_clients or raw.get("clients") is not None or count == 0
-        known = before.clients if before is not None else {}
-        clients, paces = read_clients(self.node, raw.get("clients"), known, self.at) if is_told else (None, {})
-        counts = read_counts(raw.get("policy_counts"))
-        readings, recent = self._lately(before, counts)
-        row = ChannelNode(
+        paces: Mapping[ClientKey, Pace] = _NO_CLIENTS
+        if self.has_clients or raw.get("clients") is not None or raw.get("client_count") == 0:
+            known = before.clients if before is not None else {}
+            clients, paces = read_clients(self.node, raw.get("clients"), known, self.at)
+            row = replace(row, clients=clients)
+        if raw.get("client_count") is None:
+            row = replace(row, client_count=len(row.clients or ()))
+        readings, recent = self._lately(before, row.policy_counts)
+        row = replace(row, policy_recent=recent)
+        failures = failures_of(row)
+        old, pace = (before.row, before.failures) if before is not None else (None, None)
+        rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
+        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS, readings)
+
+    def _channel_row(self, raw: Json) -> ChannelNode:
+        """Read the channel's own numbers, without its clients and what is counted since the answer before."""
+        numbers: dict[str, Any] = {name: raw.get(key) or 0 for name, key in _CHANNEL_NUMBERS.items()}
+        check_numbers(*numbers.values())
+        return ChannelNode(
             node=self.node,
-            depth=raw.get("depth") or 0,
-            backend_depth=raw.get("backend_depth") or 0,
-            in_flight_count=raw.get("in_flight_count") or 0,
-            deferred_count=raw.get("deferred_count") or 0,
-            message_count=raw.get("message_count") or 0,
-            requeue_count=raw.get("requeue_count") or 0,
-            timeout_count=raw.get("timeout_count") or 0,
-            client_count=len(clients or ()) if count is None else count,
-            zone_local_count=raw.get("zone_local_msg_count") or 0,
-            region_local_count=raw.get("region_local_msg_count") or 0,
-            global_count=raw.get("global_msg_count") or 0,
+            **numbers,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
             oldest_at=_moment(raw.get("oldest_timestamp"), self.skew),
-            buried_count=raw.get("buried_count") or 0,
             paused_why=text(raw.get("paused_why")),
-            policy_counts=counts,
-            policy_recent=recent,
+            policy_counts=read_counts(raw.get("policy_counts")),
             expires_at=_moment(raw.get("expires_at"), self.skew),
-            clients=clients,
         )
-        check_numbers(
-            row.depth,
-            row.backend_depth,
-            row.in_flight_count,
-            row.deferred_count,
-            row.message_count,
-            row.requeue_count,
-            row.timeout_count,
-            row.client_count,
-            row.zone_local_count,
-            row.region_local_count,
-            row.global_count,
-            row.buried_count,
-        )
-        failures = failures_of(row)
-        pace = before.failures if before is not None else None
-        rates = _channel_rates(row, old, self.seconds, pace.rates(self.at, failures) if pace is not None else None)
-        return ChannelPart(row, rates, pace_after(pace, self.at, failures), paces or _NO_CLIENTS, readings)
 
 
 def _name(raw: Json, key: str) -> str:

@@ -45,6 +45,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Which buried messages of a channel to show: the next `limit` of them, by node after this sequence."""
+
+    after: Mapping[str, int]
+    limit: int
+    reason: str = ""  # only messages with this text in their reason
+    node: str = ""  # only messages on this node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReason:
     reason: str
     client: str

@@ -14,14 +14,14 @@ from nsqadmin.messages.taking import plan_taking
 from nsqadmin.upstream.acting import acting_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from nsqadmin.access.policy import Identity
     from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.http.responses import Caller
-    from nsqadmin.messages.burials import BuriedPage, Summary
+    from nsqadmin.messages.burials import BuriedPage, Look, Summary
     from nsqadmin.messages.buried_reading import BuriedReader
     from nsqadmin.messages.buried_taking import BuriedTaker
     from nsqadmin.messages.taking import Taken, Taking, Wanted
@@ -43,24 +43,9 @@ class Buried:
         """Return how many messages are buried on each node, and why."""
         return await run_trio(self._reader.summary, self._view.snapshot, channel)
 
-    async def page(
-        self,
-        channel: Channel,
-        identity: Identity,
-        *,
-        after: Mapping[str, int],
-        limit: int,
-        reason: str = "",
-        node: str = "",
-    ) -> BuriedPage:
-        """Return the next buried messages; see `BuriedReader.page`."""
-
-        async def read() -> BuriedPage:
-            return await self._reader.page(
-                self._view.snapshot, channel, identity, after=after, limit=limit, reason=reason, node=node
-            )
-
-        return await run_trio(read)
+    async def page(self, channel: Channel, identity: Identity, look: Look) -> BuriedPage:
+        """Return the next buried messages."""
+        return await run_trio(self._reader.page, self._view.snapshot, channel, identity, look)
 
     async def plan(self, channel: Channel, wanted: Wanted) -> Taking:
         """Ask the nodes what they have, and return what a kick or discard would do. Raise BadTaking."""

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import trio
 
-from nsqadmin.messages.burials import Burial, BuriedPage, NodeSummary, Summary, burial_in, merged, summary_in
+from nsqadmin.messages.burials import Burial, BuriedPage, Look, NodeSummary, Summary, burial_in, merged, summary_in
 from nsqadmin.messages.reading import Unreadable, code_of, message_in, why
 from nsqadmin.upstream.client import UpstreamError
 
@@ -65,24 +65,15 @@ class BuriedReader:
         except _NONSENSE as error:
             return replace(last_known, error=f"its answer cannot be read: {error!r}")
 
-    async def page(
-        self,
-        snapshot: Snapshot,
-        channel: Channel,
-        identity: Identity,
-        *,
-        after: Mapping[str, int],
-        limit: int,
-        reason: str = "",
-        node: str = "",
-    ) -> BuriedPage:
-        """Return the next messages on all nodes, or on `node` only, whose reason contains this text."""
-        rows = [row for row in channel.nodes if not node or row.node == node]
+    async def page(self, snapshot: Snapshot, channel: Channel, identity: Identity, look: Look) -> BuriedPage:
+        """Return the next messages."""
+        after = look.after
+        rows = [row for row in channel.nodes if not look.node or row.node == look.node]
         lists: dict[str, list[Burial]] = {row.node: [] for row in rows}
         missing: dict[str, str] = {}
 
         async def read(at: str) -> None:
-            arguments = {"limit": limit, "reason": reason} | ({"after": after[at]} if at in after else {})
+            arguments = {"limit": look.limit, "reason": look.reason} | ({"after": after[at]} if at in after else {})
             problem = f"it took more than {_LONGEST_READ:.0f} s"
             with trio.move_on_after(_LONGEST_READ):
                 problem = await self._read(at, channel, identity, arguments, lists[at])
@@ -95,7 +86,7 @@ class BuriedReader:
                     missing[row.node] = problem
                 else:
                     nursery.start_soon(read, row.node)
-        burials, further = merged(lists, after, limit, cut=missing)
+        burials, further = merged(lists, after, look.limit, cut=missing)
         return BuriedPage(burials=burials, after=further, missing=tuple(sorted(missing.items())))
 
     async def _read(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
-from nsqadmin.messages.burials import parse_places
+from nsqadmin.messages.burials import Look, parse_places
 from nsqadmin.pages.bodies import FORMS, ShownMessage, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
@@ -70,9 +70,8 @@ class BuriedPages:
             after = parse_places(arguments.get("after", ""))
         except ValueError as error:
             return replace(known, wrong=str(error))
-        page = await messages.buried.page(
-            channel, identity_of(request), after=after, limit=limit, reason=reason, node=node
-        )
+        look = Look(after=after, limit=limit, reason=reason, node=node)
+        page = await messages.buried.page(channel, identity_of(request), look)
         kept = {"tab": "buried", "reason": reason, "node": node, "limit": limit}
         return replace(
             known,
@@ -99,9 +98,8 @@ class BuriedPages:
         channel, messages = snapshot.channel(topic, name), self._services.messages
         if channel is None or messages is None or not (sequence.isascii() and sequence.isdecimal()):
             return self._no_message(request, snapshot, "There is no such channel.")
-        page = await messages.buried.page(
-            channel, identity, after={node: int(sequence[:19]) - 1} if int(sequence) else {}, limit=1, node=node
-        )
+        look = Look(after={node: int(sequence[:19]) - 1} if int(sequence) else {}, limit=1, node=node)
+        page = await messages.buried.page(channel, identity, look)
         found = next((it for it in page.burials if it.sequence == int(sequence)), None)
         if found is None:
             problem = next((f"{at}: {why}." for at, why in page.missing), "It is not buried any more.")
