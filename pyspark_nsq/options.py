@@ -57,6 +57,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "readerInto": (_SOURCE, ""),
     "readerFormat": (_SOURCE, ""),
     "exactlyOnce": (_SINK, "false"),
+    "keys": (_SINK, "false"),
     "writeId": (_SINK, ""),
     "messagesPerPublish": (_SINK, "1000"),
     "bytesPerPublish": (_SINK, "1048576"),
@@ -150,6 +151,7 @@ class SinkOptions:
     access: Access
     topic: str  # empty: the column `topic` names it
     exactly_once: bool
+    has_keys: bool  # each row is published under a key of its own
     write_id: str
     most_messages: int
     most_bytes: int
@@ -195,14 +197,18 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         access=_access(words),
         topic=topic,
         exactly_once=words.truth("exactlyOnce"),
+        has_keys=words.truth("keys"),
         write_id=words.text("writeId"),
         most_messages=words.number("messagesPerPublish", at_least=1),
         most_bytes=words.number("bytesPerPublish", at_least=1),
     )
-    if options.exactly_once and not options.where.nsqd:
-        raise BadOption(
-            "exactlyOnce needs the option nsqd, the same list in every run: what is sent again must go to the same nsqd"
-        )
+    if options.exactly_once and options.has_keys:
+        raise BadOption("keys and exactlyOnce exclude each other: either each row has a key or each part")
+    for is_wanted, name in ((options.exactly_once, "exactlyOnce"), (options.has_keys, "keys")):
+        if is_wanted and not options.where.nsqd:
+            raise BadOption(
+                f"{name} needs the option nsqd, the same list in every run: what is sent again must go to the same nsqd"
+            )
     return options
 
 

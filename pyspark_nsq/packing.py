@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from struct import Struct
 from sys import byteorder
@@ -27,6 +27,7 @@ from pyspark_nsq.errors import BadOption, NsqError
 BODY: Final = "body"
 TOPIC: Final = "topic"
 DEFER: Final = "defer_ms"
+KEY: Final = "key"
 
 
 _pack_count: Final = Struct(">I").pack
@@ -48,6 +49,7 @@ class Part:
     defer_ms: int
     count: int  # of messages
     body: bytes
+    key: str = ""  # that its one row brings along
 
 
 def key_of(task: str, number: int, body: bytes) -> str:
@@ -60,7 +62,7 @@ def key_of(task: str, number: int, body: bytes) -> str:
     return key if is_valid_key(key.encode()) else blake2b(key.encode(), digest_size=32).hexdigest()
 
 
-def check_columns(schema: pa.Schema, *, topic: str) -> None:
+def check_columns(schema: pa.Schema, *, topic: str, has_keys: bool = False) -> None:
     """Raise BadOption when rows of this schema cannot be published."""
     if BODY not in schema.names:
         raise BadOption(f"the rows have no column {BODY}, binary or string, with what to publish")
@@ -75,10 +77,14 @@ def check_columns(schema: pa.Schema, *, topic: str) -> None:
     ):
         if name in schema.names and not any(kind(schema.field(name).type) for kind in kinds):
             raise BadOption(f"column {name} has to be {what}, not {schema.field(name).type}")
+    if has_keys and KEY in schema.names and not pa.types.is_string(schema.field(KEY).type):
+        raise BadOption(f"column {KEY} has to be string, not {schema.field(KEY).type}")
 
 
-def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits) -> Iterator[Part]:
+def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits, has_keys: bool = False) -> Iterator[Part]:
     """Yield the requests for these rows; each topic and delay keeps the order of its rows.
+
+    With `has_keys`, each row is a request of its own, with the row's key if it has one.
 
     Raises NsqError for rows that cannot be published, before it yields the first request.
     """
@@ -87,9 +93,19 @@ def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits) -> Iterator[Part]
         for name in pc.unique(checked[TOPIC]).to_pylist():
             if not is_valid_name(name):
                 raise NsqError(f"a row's topic: {name!r} is not a valid name of a topic")
+    if has_keys:
+        limits = replace(limits, most_messages=1)
+    is_keyed = has_keys and KEY in rows.schema.names
+    if is_keyed:
+        _check_keys(checked[KEY])
     for name, of_topic in _by(checked, TOPIC) if not topic else ((topic, checked),):
         for defer_ms, bodies in _by(of_topic, DEFER) if DEFER in rows.schema.names else ((0, of_topic),):
-            yield from _parts(str(name), int(defer_ms), bodies[BODY], limits)
+            made = _parts(str(name), int(defer_ms), bodies[BODY], limits)
+            if not is_keyed:
+                yield from made
+                continue
+            for part, key in zip(made, bodies[KEY].to_pylist(), strict=True):
+                yield replace(part, key=key or "")
 
 
 def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
@@ -109,6 +125,12 @@ def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
         rows = rows.set_column(rows.schema.get_field_index(DEFER), DEFER, delays)
     body = rows[BODY].cast(pa.binary())
     return rows.set_column(rows.schema.get_field_index(BODY), BODY, body)
+
+
+def _check_keys(keys: pa.Array) -> None:
+    for key in pc.drop_null(keys).to_pylist():
+        if not is_valid_key(key.encode()):
+            raise NsqError(f"a row's {KEY}: {key[:80]!r} is not 1 to 64 printable ASCII characters without space")
 
 
 def _by(rows: pa.RecordBatch, column: str) -> Iterator[tuple[str | int, pa.RecordBatch]]:

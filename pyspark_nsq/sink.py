@@ -2,7 +2,8 @@
 
 At least once: a part that is not answered is sent again, to another nsqd if there is one. Exactly once: each part has a
 key, which is the same whenever its task is run again; the part goes to the same nsqd each time, and that remembers the
-key.
+key. With keys: the same for each single row, whose column may bring its key along; the key chooses the nsqd, so that a
+key that comes again in another task or query finds the nsqd that remembers it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 from urllib.parse import quote
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -92,16 +94,17 @@ class _Publisher:
         self._http = Http(options.access)
         self._task = f"{write_id}/{partition}"
         self._partition = partition
-        self._turn = partition if options.exactly_once else partition + attempt  # which of the addresses to use
+        self._is_bound = options.exactly_once or options.has_keys  # what is sent again goes to the same nsqd
+        self._turn = partition if self._is_bound else partition + attempt  # which of the addresses to use
         self._part = 0  # the number of the next part
         self._addresses: list[str] = []
         self._limits: Limits | None = None
-        self._connection: HTTPConnection | None = None
+        self._connections: dict[str, HTTPConnection] = {}
 
     def publish(self, rows: pa.RecordBatch) -> int:
         if self._limits is None:
             self._limits = self.prepare(needs_defer=DEFER in rows.schema.names)
-        for part in parts(rows, topic=self._options.topic, limits=self._limits):
+        for part in parts(rows, topic=self._options.topic, limits=self._limits, has_keys=self._options.has_keys):
             self._send(part)
         return int(rows.num_rows)
 
@@ -110,21 +113,30 @@ class _Publisher:
         self._addresses = nodes(self._options.where, self._http)
         if not self._addresses:
             raise NsqError(f"no nsqd is registered at {', '.join(self._options.where.lookupd)}")
+        if self._options.has_keys:
+            self._addresses.sort()  # a key must choose the same one whatever the order of the list
+            for turn in range(len(self._addresses)):
+                self._turn = turn
+                self._check_remembers("keys")
+        elif self._options.exactly_once:
+            self._check_remembers("exactlyOnce")
         return self._ask_limits(needs_defer=needs_defer)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     # What this nsqd can do
 
+    def _check_remembers(self, option: str) -> None:
+        if not self._setting("idempotence_window"):
+            raise NsqError(
+                f"{option}: {self._address} does not remember keys: this needs our nsqd with --idempotence-window"
+            )
+
     def _ask_limits(self, *, needs_defer: bool) -> Limits:
         options = self._options
-        if options.exactly_once and not self._setting("idempotence_window"):
-            raise NsqError(
-                f"exactlyOnce: {self._address} does not remember keys: this needs our nsqd with --idempotence-window"
-            )
         if needs_defer and self._setting("max_defer_timeout") is None:
             raise NsqError(f"{self._address} cannot defer messages that MPUB publishes: {DEFER} needs our nsqd")
         longest = self._setting("max_msg_size") or _DEFAULT_MESSAGE
@@ -138,7 +150,7 @@ class _Publisher:
             try:
                 return int(self._http.json(self._address, f"/config/{name}"))
             except Refused as refused:
-                if self._options.exactly_once and refused.status in (401, 403):
+                if self._is_bound and refused.status in (401, 403):
                     raise
                 return None  # NSQ's own nsqd, for example, takes messages all the same
             except Unreachable as failure:
@@ -154,8 +166,11 @@ class _Publisher:
         target = f"/mpub?topic={quote(part.topic)}&binary=true"
         if part.defer_ms:
             target += f"&defer={part.defer_ms}"
-        if self._options.exactly_once:
-            target += f"&key={quote(key_of(self._task, self._part, part.body), safe='')}"
+        if self._is_bound:
+            key = part.key or key_of(self._task, self._part, part.body)
+            target += f"&key={quote(key, safe='')}"
+            if self._options.has_keys:
+                self._turn = crc32(key.encode())
         self._part += 1
         began, failures = time.monotonic(), 0
         while True:
@@ -171,11 +186,12 @@ class _Publisher:
 
     def _post(self, target: str, body: bytes) -> None:
         address = self._address
-        if self._connection is None:
-            self._connection = self._http.connect(address)
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = self._http.connect(address)
         try:
-            self._connection.request("POST", target, body, headers=self._http.token_for(self._connection))
-            response = self._connection.getresponse()
+            connection.request("POST", target, body, headers=self._http.token_for(connection))
+            response = connection.getresponse()
             if response.status != 200:
                 refused = refusal(address, response)
                 if self._http.learn_secure(address, refused):
@@ -193,8 +209,8 @@ class _Publisher:
         self.close()
         if time.monotonic() - began > _PATIENCE:
             raise NsqError(f"nothing could be published for {_PATIENCE:.0f} s: {failure}") from failure
-        if not self._options.exactly_once:
+        if not self._is_bound:
             self._turn += 1
-        if self._options.exactly_once or failures + 1 >= len(self._addresses):
+        if self._is_bound or failures + 1 >= len(self._addresses):
             time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         return failures + 1

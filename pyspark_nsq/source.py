@@ -61,5 +61,5 @@ class DefaultSource(DataSource):
 
     def _sink_options(self, schema: StructType) -> SinkOptions:
         options = sink_options(self.options)
-        check_columns(to_arrow_schema(schema, timezone="UTC"), topic=options.topic)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), topic=options.topic, has_keys=options.has_keys)
         return options

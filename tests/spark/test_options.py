@@ -79,6 +79,8 @@ def test_a_wrong_option_is_named(options: dict[str, str], says: str) -> None:
         ({**GOOD, "topic": "a,b"}, "not a valid name"),
         ({**GOOD, "rowsPerTask": "1"}, "the sink has no option rowsPerTask"),
         ({"lookupd": "h:4161", "topic": "t", "exactlyOnce": "true"}, "exactlyOnce needs the option nsqd"),
+        ({"lookupd": "h:4161", "topic": "t", "keys": "true"}, "keys needs the option nsqd"),
+        ({"nsqd": "h:4151", "topic": "t", "keys": "true", "exactlyOnce": "true"}, "exclude each other"),
     ],
 )
 def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], says: str) -> None:

@@ -96,6 +96,35 @@ def test_columns_are_checked_first(columns: dict[str, pa.DataType], topic: str, 
         check_columns(pa.schema(list(columns.items())), topic=topic)
 
 
+def test_with_keys_each_row_is_a_request_with_its_own_key() -> None:
+    given = rows([b"1", b"2", b"3"], topic=["a", "b", "a"], key=["one", None, "three"])
+    made = list(parts(given, topic="", limits=ROOMY, has_keys=True))
+    assert [(part.topic, part.key, unpacked(part)) for part in made] == [
+        ("a", "one", [b"1"]),
+        ("a", "three", [b"3"]),
+        ("b", "", [b"2"]),
+    ]
+
+
+def test_a_column_of_that_name_is_no_key_unless_keys_are_wanted() -> None:
+    check_columns(pa.schema([("body", pa.binary()), ("key", pa.int64())]), topic="t")
+    (part,) = parts(rows([b"1", b"2"], key=["no key", "no key"]), topic="t", limits=ROOMY)
+    assert (part.count, part.key) == (2, "")
+
+
+@pytest.mark.parametrize("key", ["", "two words", "ä", "x" * 65])
+def test_a_key_that_nsqd_refuses_is_refused_before_anything_is_sent(key: str) -> None:
+    made = parts(rows([b"1", b"2"], key=["good", key]), topic="t", limits=ROOMY, has_keys=True)
+    with pytest.raises(NsqError, match="a row's key"):
+        next(made)
+
+
+def test_a_column_of_keys_is_text() -> None:
+    schema = pa.schema([("body", pa.binary()), ("key", pa.int64())])
+    with pytest.raises(BadOption, match="column key has to be string, not int64"):
+        check_columns(schema, topic="t", has_keys=True)
+
+
 def test_a_key_is_of_the_part_and_of_what_is_in_it() -> None:
     key = key_of("query/7/0", 3, b"body")
     assert key == key_of("query/7/0", 3, b"body")

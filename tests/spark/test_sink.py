@@ -97,6 +97,24 @@ def test_a_write_that_is_repeated_with_its_id_publishes_once(spark: SparkSession
         assert sum((bodies(one, "out") + bodies(two, "out")).values()) == 5010
 
 
+def test_a_row_with_a_key_is_published_once_whichever_write_brings_it(spark: SparkSession, tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "a", KEPT, WINDOW) as one, Nsqd(tmp_path / "b", KEPT, WINDOW) as two:
+        keyed = numbers(spark, 200, 4).selectExpr("body", "concat('row-', cast(body as string)) as key")
+        save(keyed, f"{address(one)},{address(two)}", topic="out", keys="true")
+        save(keyed.repartition(3), f"{address(two)},{address(one)}", topic="out", keys="true")
+        assert bodies(one, "out") + bodies(two, "out") == Counter(range(200))
+        assert min(len(bodies(one, "out")), len(bodies(two, "out"))) > 50
+        assert one.topic("out")["repeat_count"] + two.topic("out")["repeat_count"] == 200
+
+
+def test_rows_without_a_key_get_one_that_a_repeated_write_makes_again(spark: SparkSession, tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
+        same = spark.range(0, 40, 1, 2).selectExpr("cast(id % 10 as string) as body")
+        for _ in range(2):
+            save(same, nsqd, topic="out", keys="true", writeId="load-7")
+        assert bodies(nsqd, "out") == Counter([row % 10 for row in range(40)])  # equal rows are still several
+
+
 def test_a_write_that_comes_again_in_other_parts_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
     with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
         exactly_once = {"topic": "out", "exactlyOnce": "true", "writeId": "load"}
@@ -115,6 +133,8 @@ def test_who_cannot_publish_exactly_once_says_so_before_there_is_anything_to_pub
             Copying(spark, nsqd, tmp_path, exactlyOnce="true").run()
         with pytest.raises(Exception, match=needed):
             save(spark.range(1).selectExpr("'x' as body"), nsqd, topic="t", exactlyOnce="true")
+        with pytest.raises(Exception, match=f"keys: .* {needed}"):
+            save(spark.range(1).selectExpr("'x' as body"), nsqd, topic="t", keys="true")
 
 
 class Copying:
@@ -140,11 +160,11 @@ class Copying:
             path.unlink()
 
 
-@pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path, exactly_once: bool) -> None:
+@pytest.mark.parametrize("option", ["", "exactlyOnce", "keys"])
+def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path, option: str) -> None:
     with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
         publish(nsqd, "in", numbered(1200))
-        copying = Copying(spark, nsqd, tmp_path, exactlyOnce=str(exactly_once).lower())
+        copying = Copying(spark, nsqd, tmp_path, **({option: "true"} if option else {}))
         for _ in range(3):
             copying.run()
             copying.forget_last_commit()
@@ -152,7 +172,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path, exactly_
         found = bodies(nsqd, "out")
         assert set(found) == set(range(1200))
         repeated = sum(found.values()) - 1200
-        assert repeated == (0 if exactly_once else 3 * 200)
+        assert repeated == (0 if option else 3 * 200)
 
 
 @pytest.mark.parametrize("exactly_once", [False, True])
