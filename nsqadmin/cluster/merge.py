@@ -112,6 +112,7 @@ class Merger:
             backend_depth=sum(row.backend_depth for row in rows),
             message_count=sum(row.message_count for row in rows),
             message_bytes=sum(row.message_bytes for row in rows),
+            repeat_count=sum(row.repeat_count for row in rows),
             paused=_paused([row.paused for row in rows]),
             latency=merged_latency([row.latency for row in rows]),
             policy_counts=_added_up(row.policy_counts for row in rows),

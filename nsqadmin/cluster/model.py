@@ -353,6 +353,7 @@ class TopicNode:
     backend_depth: int = 0
     message_count: int = 0
     message_bytes: int = 0
+    repeat_count: int = 0  # publishes whose key was known, so that they were not made again
     paused: bool = False
     tombstoned: bool = False
     latency: Latency | None = None
@@ -440,6 +441,7 @@ class Topic:
     backend_depth: int = 0
     message_count: int = 0
     message_bytes: int = 0
+    repeat_count: int = 0  # publishes whose key was known, so that they were not made again
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES

@@ -258,6 +258,7 @@ class _TopicReader:
             backend_depth=raw.get("backend_depth") or 0,
             message_count=raw.get("message_count") or 0,
             message_bytes=raw.get("message_bytes") or 0,
+            repeat_count=raw.get("repeat_count") or 0,
             paused=bool(raw.get("paused")),
             latency=read_latency(raw.get("e2e_processing_latency")),
             policy_counts=counts,
@@ -270,6 +271,7 @@ class _TopicReader:
             row.backend_depth,
             row.message_count,
             row.message_bytes,
+            row.repeat_count,
             *(raw.get(key) or 0 for key in _LOCALITIES),
         )
         known = before.channels if before is not None else {}

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _OF_TOPICS: Final[tuple[tuple[str, str, Callable[[Topic], int]], ...]] = (
     ("nsq_topic_depth", "Messages that no channel has got yet.", lambda it: it.depth),
     ("nsq_topic_messages", "Messages since the nodes started.", lambda it: it.message_count),
+    (
+        "nsq_topic_repeats",
+        "Publishes since the nodes started whose key was known, so that they were not made again.",
+        lambda it: it.repeat_count,
+    ),
 )
 _OF_CHANNELS: Final[tuple[tuple[str, str, Callable[[Channel], int]], ...]] = (
     ("nsq_channel_depth", "Waiting messages.", lambda it: it.depth),

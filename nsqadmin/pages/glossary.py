@@ -55,6 +55,10 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Messages",
         "All messages since this nsqd started. After a restart it starts from the messages that were left over.",
     ),
+    "repeats": Entry(
+        "Repeats",
+        "Publishes since this nsqd started whose key it knew: a producer sent them again, and they were not made again.",
+    ),
     "in-rate": Entry("In", "Messages that arrive each second, between the last two samples."),
     "out-rate": Entry(
         "Out",

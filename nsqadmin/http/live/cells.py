@@ -113,6 +113,7 @@ def _topic(topic: Topic, *, with_nodes: bool = False) -> Iterator[tuple[str, Val
     yield f"{key}/backend_depth", topic.backend_depth
     yield f"{key}/total_depth", topic.total_depth
     yield f"{key}/message_count", topic.message_count
+    yield f"{key}/repeat_count", topic.repeat_count
     yield f"{key}/incoming", _rounded(topic.rates.incoming)
     yield f"{key}/bytes", _rounded(topic.rates.bytes)
     yield f"{key}/paused", topic.paused.value
