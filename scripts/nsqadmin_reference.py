@@ -12,6 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from nsqadmin.actions import plan as actions
 from nsqadmin.cluster import model
+from nsqadmin.messages import burials, taking
 from nsqadmin.messages import model as messages
 
 ABOUT: Final = """\
@@ -56,6 +57,14 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         messages.ReplayPlan,
         messages.ReplayReceipt,
         messages.Redelivered,
+    ),
+    "Buried messages": (
+        burials.NodeSummary,
+        burials.NodeReason,
+        burials.Job,
+        taking.Share,
+        taking.LeftOut,
+        taking.Taken,
     ),
 }
 _WORDS: Final[Mapping[Any, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl
@@ -124,6 +125,14 @@ async def object_of(request: Request) -> dict[str, Any]:
         raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
     if not isinstance(value, dict):
         raise HttpError(400, "INVALID_BODY", details={"reason": "expected a JSON object"})
+    return value
+
+
+def word_in(body: Mapping[str, Any], name: str) -> str:
+    """Return the text of this name in a JSON object; empty if there is none. Raise 400 for any other value."""
+    value = body.get(name) or ""
+    if not isinstance(value, str):
+        raise HttpError(400, "INVALID_BODY", details={"reason": f"{name} is a string"})
     return value
 
 

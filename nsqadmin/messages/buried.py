@@ -10,7 +10,7 @@ import trio
 from common.http_api import HttpError
 from common.web import run_trio
 from nsqadmin.access.policy import Right
-from nsqadmin.messages.taking import plan_taking
+from nsqadmin.messages.taking import plan_taking, result_of
 from nsqadmin.upstream.acting import acting_for
 
 if TYPE_CHECKING:
@@ -123,9 +123,16 @@ class Buried:
         self, caller: Caller, what: str, text: str, topic: str, channel: str, results: Sequence[Taken], began: float
     ) -> None:
         failed = [it.node for it in results if it.error]
-        result = "ok" if not failed else "partly" if len(failed) < len(results) else "failed"
         text += f"; no answer or refused: {', '.join(failed)}" if failed else ""
         nodes = tuple(it.node for it in results)
         self._activity.note(
-            caller, what, text, result, topic=topic, channel=channel, nodes=nodes, at=began, took=time() - began
+            caller,
+            what,
+            text,
+            result_of(results),
+            topic=topic,
+            channel=channel,
+            nodes=nodes,
+            at=began,
+            took=time() - began,
         )

@@ -20,7 +20,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.event_stream import EventStream
-from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require
+from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require, word_in
 from nsqadmin.messages.download import lines
 from nsqadmin.messages.events import MOST_SHOWN, SearchEvents, TailEvents
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
@@ -142,13 +142,13 @@ class _Endpoints:
         """Publish `{"topic":"t","body":"text"}`; also `bodies` or `body_base64`, with `node`, `defer_ms`, `count`."""
         require(request, Right.PUBLISH)
         body = await self._object(request)
-        topic = _word(body, "topic")
+        topic = word_in(body, "topic")
         require(request, Right.PUBLISH, topic)
         published = await self._messages.publish(
             topic,
             bodies_of(body),
             caller_of(request),
-            node=_word(body, "node"),
+            node=word_in(body, "node"),
             defer_ms=_number(body, "defer_ms", 0, most=_MOST_DEFERRED),
         )
         return json_answer(to_json(published))
@@ -168,22 +168,22 @@ class _Endpoints:
         """Deliver `{"topic":"t","channel":"c","messages":"12@n1:4151 30-40@n1:4151"}` to this channel once more."""
         require(request, Right.OPERATE)
         body = await self._object(request)
-        topic = _word(body, "topic")
+        topic = word_in(body, "topic")
         require(request, Right.OPERATE, topic)
-        selection = selection_of(_word(body, "messages"))
-        results = await self._messages.redeliver(topic, _word(body, "channel"), selection, caller_of(request))
+        selection = selection_of(word_in(body, "messages"))
+        results = await self._messages.redeliver(topic, word_in(body, "channel"), selection, caller_of(request))
         return json_answer({"nodes": to_json(results)})
 
     async def _plan(self, request: Request, body: Mapping[str, Any]) -> Any:
-        topic, target = _word(body, "topic"), _word(body, "target")
+        topic, target = word_in(body, "topic"), word_in(body, "target")
         identity = require(request, Right.PAYLOAD, topic)
         if self._view.snapshot.topic(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
-        node = _word(body, "node")
+        node = word_in(body, "node")
         if not node:
             raise HttpError(400, "INVALID_NODE")
         first, end = _number(body, "first", 0, most=_HIGHEST), _number(body, "end", _HIGHEST, most=_HIGHEST)
-        return await self._messages.plan_replay(topic, node, first, end, target, identity, log=_word(body, "log"))
+        return await self._messages.plan_replay(topic, node, first, end, target, identity, log=word_in(body, "log"))
 
     def _topic(self, request: Request) -> str:
         return _seen_topic(request, self._view)
@@ -275,24 +275,17 @@ def bodies_of(body: Mapping[str, Any]) -> list[bytes]:
         bodies = [text.encode("utf-8", "surrogatepass") for text in texts]
     elif "body_base64" in body:
         try:
-            bodies = [b64decode(_word(body, "body_base64"), validate=True)]
+            bodies = [b64decode(word_in(body, "body_base64"), validate=True)]
         except NotBase64 as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": f"body_base64: {error}"}) from error
     else:
-        bodies = [_word(body, "body").encode("utf-8", "surrogatepass")]
+        bodies = [word_in(body, "body").encode("utf-8", "surrogatepass")]
     count = _number(body, "count", 1, most=MOST_PUBLISHED)
     if not bodies or not count or not all(bodies):
         raise HttpError(400, "INVALID_BODY", details={"reason": "a message may not be empty"})
     if len(bodies) * count > MOST_PUBLISHED:
         raise HttpError(400, "INVALID_BODY", details={"reason": f"at most {MOST_PUBLISHED:,} messages at once"})
     return bodies * count
-
-
-def _word(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name) or ""
-    if not isinstance(value, str):
-        raise HttpError(400, "INVALID_BODY", details={"reason": f"{name} is a string"})
-    return value
 
 
 def _number(body: Mapping[str, Any], name: str, default: int, *, most: int) -> int:

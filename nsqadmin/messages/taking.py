@@ -12,10 +12,11 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Paused, Severity
+from nsqadmin.messages.burials import Job  # noqa: TC001 - to_json reads annotations at run time
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel
-    from nsqadmin.messages.burials import Job, NodeSummary, Summary
+    from nsqadmin.messages.burials import NodeSummary, Summary
 
 MOST_NAMED: Final = 900  # messages at once, as nsqd allows
 DEFAULT_RATE: Final = 1000.0  # messages a second, over all nodes
@@ -110,6 +111,13 @@ class Taken:
     error: str = ""  # why the node did not do it, or not completely
     may_follow: bool = False  # it was asked, and may have done it or still do it, although it has not said so
     kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
+
+
+def result_of(results: Sequence[Taken], left_out: Sequence[LeftOut] = ()) -> str:
+    """Return "ok", "partly" or "failed", as for other actions."""
+    if not left_out and not any(it.error for it in results):
+        return "ok"
+    return "partly" if any(it.done or not it.error for it in results) else "failed"
 
 
 def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:

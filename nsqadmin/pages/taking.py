@@ -9,7 +9,16 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
-from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Verb, Wanted, parse_kicks, parse_picks, parse_rate
+from nsqadmin.messages.taking import (
+    DEFAULT_RATE,
+    BadTaking,
+    Verb,
+    Wanted,
+    parse_kicks,
+    parse_picks,
+    parse_rate,
+    result_of,
+)
 from nsqadmin.pages.messages import NO_CLUSTER
 
 if TYPE_CHECKING:
@@ -125,15 +134,13 @@ class TakingPages:
         past: str,
         taking: Taking | None = None,
     ) -> Response:
-        failed = [it for it in results if it.error]
         left_out = taking.left_out if taking is not None else ()
-        result = "ok" if not failed and not left_out else "partly" if len(failed) < len(results) else "failed"
         return self._painter.page(
             request,
             "buried_taken.html",
             await self._painter.picture(request),
             headline=headline,
-            result=result,
+            result=result_of(results, left_out),
             rows=results,
             left_out=left_out,
             summary=_in_words(results, past),

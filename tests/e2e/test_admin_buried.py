@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -263,3 +264,89 @@ def test_rights_are_guarded_on_the_server(two: Two, tmp_path: Path, can: str, ki
         for verb, status in (("stop", kick), ("kick", kick), ("discard", discard)):
             assert admin.http("POST", f"/actions/{verb}_buried", form, headers=headers).status == status
         assert admin.http("POST", "/actions/undo_kick", form, headers=headers).status == kick
+        left = sum(buried(two))  # the forms above have taken some
+        for verb, status in (("kick", kick), ("discard", discard)):
+            body = {"topic": "t", "channel": "c", "verb": verb, "limit": 1, "rate": 0, "count": 1}
+            assert admin.json("POST", "/api/v2/buried", body).status == status
+            left -= status == 200
+        assert admin.json("POST", "/api/v2/buried/stop", {"topic": "t", "channel": "c"}).status == kick
+        assert sum(buried(two)) == left
+
+
+# /api/v2
+
+
+def asked(two: Two, path: str, status: int = 200, **body: Any) -> Any:
+    answer = two.admin.json("POST", f"/api/v2/buried{path}", {"topic": "t", "channel": "c", **body})
+    assert answer.status == status, answer
+    return answer.json
+
+
+def test_programs_list_what_is_buried_page_after_page(two: Two) -> None:
+    path, seen = "/api/v2/buried/t/c?limit=20", []
+    while True:
+        page = two.admin.json("GET", path).json
+        assert sorted((it["node"], it["count"]) for it in page["nodes"]) == sorted(
+            (name_of(n), COUNT) for n in two.nodes
+        )
+        assert page["missing"] == []
+        seen += page["messages"]
+        if not page["after"]:
+            break
+        path = f"/api/v2/buried/t/c?limit=20&after={quote(page['after'])}"
+    assert len({(it["node"], it["sequence"]) for it in seen}) == len(seen) == 2 * COUNT
+    assert {it["client"] for it in seen} == {"worker-1"}
+    assert {it["message"]["body"] for it in seen} >= {HTML.decode(), '{"n":0,"secret":"s"}'}
+    for wrong in ("after=x", "limit=501"):
+        assert two.admin.json("GET", f"/api/v2/buried/t/c?{wrong}").status == 400
+    assert two.admin.json("GET", "/api/v2/buried/t/nosuch").status == 404
+
+
+def test_programs_kick_what_they_name_and_what_a_reason_selects(two: Two) -> None:
+    messages = two.admin.json("GET", "/api/v2/buried/t/c?limit=3").json["messages"]
+    named = " ".join(f"{it['id']}@{it['node']}" for it in messages)
+    assert asked(two, "/plan", verb="kick", messages=named)["count"] == 3
+    assert sum(buried(two)) == 2 * COUNT
+    kicked = asked(two, "", verb="kick", messages=named)
+    assert (kicked["result"], sum(it["done"] for it in kicked["nodes"])) == ("ok", 3)
+    some = asked(two, "", verb="kick", reason="requeued", limit=2, rate=0)
+    assert sum(it["done"] for it in some["nodes"]) == 2
+    assert asked(two, "", verb="kick", reason="nosuch")["nodes"] == []
+    assert sum(buried(two)) == 2 * COUNT - 5
+    newest = two.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
+    assert {it["what"] for it in newest} == {"kick_buried"}
+
+
+def test_programs_discard_a_selection_only_with_its_number(two: Two) -> None:
+    for count in (None, 1, True):
+        assert asked(two, "", 400, verb="discard", count=count)["message"] == "INVALID_COUNT"
+    assert buried(two) == [COUNT, COUNT]
+    done = asked(two, "", verb="discard", count=asked(two, "/plan", verb="discard")["count"])
+    assert (done["result"], buried(two)) == ("ok", [0, 0])
+
+
+def test_programs_stop_a_kick_and_the_rest_stays_buried(two: Two) -> None:
+    at_work = asked(two, "", verb="kick", rate=1)
+    assert all(it["job"]["limit"] == COUNT for it in at_work["nodes"])
+    stopped = asked(two, "/stop")
+    assert [it["job"]["verb"] for it in stopped["nodes"]] == ["kick", "kick"]
+    assert sum(buried(two)) > 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"verb": "bury"},
+        {"verb": "kick", "messages": ""},
+        {"verb": "kick", "messages": "nonsense"},
+        {"verb": "kick", "messages": "0000000000000001@evil:80"},
+        {"verb": "kick", "messages": "0000000000000001@evil:80", "limit": 1},
+        {"verb": "kick", "limit": -1},
+        {"verb": "kick", "rate": "fast"},
+        {"verb": "kick", "rate": -1},
+        {"verb": "kick", "reason": 1},
+    ],
+)
+def test_what_programs_ask_wrongly_changes_nothing(two: Two, wrong: dict[str, Any]) -> None:
+    asked(two, "", 400, **wrong)
+    assert buried(two) == [COUNT, COUNT]
