@@ -231,7 +231,8 @@ class Request:
         self.query_string: bytes = scope["query_string"]
         raw_path: bytes = scope.get("raw_path") or quote(self.path).encode()
         self.uri = (raw_path + b"?" + self.query_string if self.query_string else raw_path).decode("latin-1")
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.fields: list[tuple[bytes, bytes]] = list(scope["headers"])  # a name may come more than once
+        self.headers: dict[bytes, bytes] = dict(self.fields)
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate; "" without one

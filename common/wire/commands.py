@@ -3,6 +3,7 @@
     FIN 0123456789abcdef\\n
     PUB topic\\n        i32 size, body
     MPUB topic\\n       i32 body size, i32 count, (i32 size, body) * count
+    HPUB topic\\n       i32 size, headers, body
 
 `CommandReader` cuts a stream into commands, however the network has split it. The protocol decides what a command means
 and when it is allowed; the reader asks it once, through `admit`, before it accepts a payload.
@@ -21,12 +22,14 @@ bytearrays, so a payload in small pieces costs no more than its length, and each
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
+from common.wire.headers import MOST_ENCODED, BadHeaders, decode_headers, end_of_headers
+from common.wire.headers import NONE as NO_HEADERS
 from common.wire.hot_record import HotRecord
 from common.wire.limits import Limits
 from common.wire.mpub import (
@@ -50,6 +53,8 @@ __all__ = [
     "Command",
     "CommandReader",
     "Finishes",
+    "HeadedPublication",
+    "HeadedPublications",
     "Limits",
     "Line",
     "LineTooLong",
@@ -60,6 +65,9 @@ __all__ = [
     "cut_mpub_body",
     "dpub",
     "fin",
+    "hdpub",
+    "hmpub",
+    "hpub",
     "identify",
     "mpub",
     "nop",
@@ -113,6 +121,16 @@ class Publication(HotRecord):
         self.payload = payload
 
 
+class HeadedPublication(Publication):
+    """An HPUB or HDPUB, named PUB or DPUB as its headers stand apart from the payload here, as they do in the log."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self, params: list[bytes], payload: bytes, headers: bytes) -> None:
+        super().__init__(params, payload)
+        self.headers = headers
+
+
 class Publications(HotRecord):
     """An MPUB. Its payload is everything after the count.
 
@@ -125,6 +143,16 @@ class Publications(HotRecord):
         self.params = params
         self.payload = payload
         self.offsets = offsets
+
+
+class HeadedPublications(Publications):
+    """An HMPUB, named MPUB. `headers` are those of all messages, one behind the other."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self, params: list[bytes], payload: bytes, offsets: Offsets, headers: bytes) -> None:
+        super().__init__(params, payload, offsets)
+        self.headers = headers
 
 
 Command = Line | Finishes | Body | Publication | Publications
@@ -156,6 +184,7 @@ class CommandReader:
         "_line",
         "_max_line",
         "_max_message",
+        "_payloads",
         "most_finishes",
     )
 
@@ -174,7 +203,12 @@ class CommandReader:
         self._at = 0
         self._line = bytearray()
         self._half: _HalfBody | _HalfMpub | None = None
+        self._payloads = _PAYLOADS
         self.most_finishes = MOST_FINISHES  # in one command
+
+    def take_headers(self, takes: bool) -> None:
+        """Take HPUB, HDPUB and HMPUB from now on, or leave them as the unknown words that they are in NSQ."""
+        self._payloads = _PAYLOADS_WITH_HEADERS if takes else _PAYLOADS
 
     def receive(self, data: bytes) -> None:
         if self._line:
@@ -210,10 +244,13 @@ class CommandReader:
         # The byte before an empty line belongs to the previous command.
         params = data[at : end - 1 if at < end and data[end - 1] == _CARRIAGE_RETURN else end].split(b" ")
         start = end + 1
-        form = _PAYLOADS.get(params[0])
+        form = self._payloads.get(params[0])
         if form is None:
             self._at = start
             return Line(params)
+        is_headed = form is _HEADED_MESSAGE or form is _HEADED_MESSAGES
+        if is_headed:
+            params[0] = params[0][1:]
         self._admit(params)
         if form is _MESSAGE:
             # The usual case: the payload is complete and valid. These lines save a microsecond per message.
@@ -269,7 +306,13 @@ class CommandReader:
 
     def _begin(self, params: list[bytes], form: _Form) -> Command | None:
         """Cut the payload that starts at `_at`, or keep the part of it that has arrived."""
-        half = _HalfMpub(params, self._limits) if form is _MESSAGES else _HalfBody(params, form, self._limits)
+        half: _HalfBody | _HalfMpub
+        if form is _MESSAGES:
+            half = _HalfMpub(params, self._limits)
+        elif form is _HEADED_MESSAGES:
+            half = _HalfHeadedMpub(params, self._limits)
+        else:
+            half = _HalfBody(params, form, self._limits)
         command = half.cut(self._data, self._at)
         if command is None:
             half.held += memoryview(self._data)[self._at :]
@@ -377,12 +420,22 @@ _MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message
 _DOCUMENT: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
 _MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # errors name its first size like a document's
 
+_HEADED_MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
+_HEADED_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
+
 _PAYLOADS: Final = {
     b"PUB": _MESSAGE,
     b"DPUB": _MESSAGE,
     b"MPUB": _MESSAGES,
     b"IDENTIFY": _DOCUMENT,
     b"AUTH": _DOCUMENT,
+}
+
+_PAYLOADS_WITH_HEADERS: Final = {
+    **_PAYLOADS,
+    b"HPUB": _HEADED_MESSAGE,
+    b"HDPUB": _HEADED_MESSAGE,
+    b"HMPUB": _HEADED_MESSAGES,
 }
 
 _CARRIAGE_RETURN: Final = 13
@@ -393,14 +446,20 @@ _unpack_size: Final = Struct(">i").unpack_from
 class _HalfBody:
     """A PUB, DPUB, IDENTIFY or AUTH whose line is complete and whose payload may not be."""
 
-    __slots__ = ("_form", "_limit", "_params", "end", "held")
+    __slots__ = ("_form", "_limit", "_max_message", "_params", "end", "held")
 
     def __init__(self, params: list[bytes], form: _Form, limits: Limits) -> None:
         self.held = bytearray()
         self.end = 0  # where the payload ends in the data that `cut` was given
         self._params = params
         self._form = form
-        self._limit = limits.max_message if form is _MESSAGE else min(limits.max_identify, limits.max_body)
+        self._max_message = limits.max_message
+        if form is _MESSAGE:
+            self._limit = limits.max_message
+        elif form is _HEADED_MESSAGE:
+            self._limit = MOST_ENCODED + limits.max_message
+        else:
+            self._limit = min(limits.max_identify, limits.max_body)
 
     def cut(self, data: bytes | bytearray, start: int) -> Body | Publication | None:
         if len(data) < start + _SIZE:
@@ -412,7 +471,14 @@ class _HalfBody:
         self.end = end
         if self._form is _MESSAGE:
             return Publication(self._params, _copy(data, start, end))
+        if self._form is _HEADED_MESSAGE:
+            return self._headed(_copy(data, start + _SIZE, end))
         return Body(self._params, _copy(data, start + _SIZE, end))
+
+    def _headed(self, content: bytes) -> HeadedPublication:
+        word = self._params[0]
+        headers, body = _headers_and_body(word, content, self._max_message)
+        return HeadedPublication(self._params, _sized(body), headers)
 
     @property
     def size(self) -> int:
@@ -463,6 +529,64 @@ class _HalfMpub:
         if length < 2 * _SIZE:
             return count_missing()
         return message_missing(length - 2 * _SIZE, self._offsets)
+
+
+class _HalfHeadedMpub(_HalfMpub):
+    """An HMPUB: as an MPUB, each of whose messages is headers and body. They are parted as they arrive."""
+
+    __slots__ = ("_bodies", "_ends", "_headers", "_max_message")
+
+    def __init__(self, params: list[bytes], limits: Limits) -> None:
+        super().__init__(params, replace(limits, max_message=MOST_ENCODED + limits.max_message))
+        self._max_message = limits.max_message
+        self._headers: list[bytes] = []
+        self._bodies: list[bytes] = []  # each with its size
+        self._ends: Offsets = [0]
+
+    def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
+        whole = super().cut(data, start)
+        self._part(data, start + 2 * _SIZE)
+        if whole is None:
+            return None
+        area, payload = b"".join(self._headers), b"".join(self._bodies)
+        if len(area) == len(NO_HEADERS) * len(self._headers):  # none of them has any
+            return Publications(self._params, payload, self._ends)
+        return HeadedPublications(self._params, payload, self._ends, area)
+
+    def _part(self, data: bytes | bytearray, first: int) -> None:
+        offsets, ends = self._offsets, self._ends
+        at = ends[-1]
+        for place in range(len(self._bodies), len(offsets) - 1):
+            end = first + offsets[place + 1]
+            if end > len(data):
+                break
+            content = _copy(data, first + offsets[place] + _SIZE, end)
+            headers, body = _headers_and_body(b"MPUB", content, self._max_message)
+            self._headers.append(headers)
+            self._bodies.append(_sized(body))
+            at += _SIZE + len(body)
+            ends.append(at)
+
+    @property
+    def size(self) -> int:
+        parted = self._ends[-1] + sum(map(len, self._headers[-1:])) * len(self._headers)
+        return super().size + parted + memory_of(self._ends)
+
+
+def _headers_and_body(word: bytes, content: bytes, most: int) -> tuple[bytes, bytes]:
+    """Return the encoded headers and the body of a message, after looking through the headers."""
+    try:
+        headers = content[: end_of_headers(content)]
+        if headers != NO_HEADERS:
+            decode_headers(headers)
+    except BadHeaders as error:
+        raise ProtocolError(Fault.BAD_MESSAGE, word + b" " + str(error).encode("utf-8", "replace")) from None
+    body = content[len(headers) :]
+    if len(body) > most:
+        raise ProtocolError(Fault.BAD_MESSAGE, b"%b message too big %d > %d" % (word, len(body), most))
+    if not body:
+        raise ProtocolError(Fault.BAD_MESSAGE, b"%b invalid message body size 0" % word)
+    return headers, body
 
 
 def _read_size(data: bytes | bytearray, at: int, word: bytes, form: _Form, limit: int) -> int:
@@ -531,6 +655,21 @@ def dpub(topic: str, ms: int, body: bytes) -> bytes:
 def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
     messages = [_sized(body) for body in bodies]
     return b"MPUB %b\n" % topic.encode() + _sized(_pack_size(len(messages)) + b"".join(messages))
+
+
+def hpub(topic: str, headers: bytes, body: bytes) -> bytes:
+    """Encode a publish with encoded headers."""
+    return b"HPUB %b\n" % topic.encode() + _sized(headers + body)
+
+
+def hdpub(topic: str, ms: int, headers: bytes, body: bytes) -> bytes:
+    return b"HDPUB %b %d\n" % (topic.encode(), ms) + _sized(headers + body)
+
+
+def hmpub(topic: str, messages: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Encode messages, each given as encoded headers and body."""
+    sized = [_sized(headers + body) for headers, body in messages]
+    return b"HMPUB %b\n" % topic.encode() + _sized(_pack_size(len(sized)) + b"".join(sized))
 
 
 def rdy(count: int) -> bytes:

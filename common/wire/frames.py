@@ -19,6 +19,7 @@ class FrameType(IntEnum):
     RESPONSE = 0
     ERROR = 1
     MESSAGE = 2
+    HEADED_MESSAGE = 3  # with headers; only for clients that were granted the extension
 
 
 _prefix: Final = Struct(">ii")

@@ -19,7 +19,16 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
-from common.wire.log_record import Header, UnknownFlags, decode_header, decode_payload, find_header, message_offsets
+from common.wire.headers import decode_headers, header_offsets
+from common.wire.log_record import (
+    Header,
+    UnknownFlags,
+    decode_header,
+    decode_header_area,
+    decode_payload,
+    find_header,
+    message_offsets,
+)
 
 MSGPACK: Final = "application/msgpack"
 NDJSON: Final = "application/x-ndjson"
@@ -58,6 +67,9 @@ class StoredBatch:
     delay_ms: int  # 0: not deferred
     payload: bytes
     offsets: Sequence[int]  # where in the payload each message's size begins, from base_sequence on, and the end
+    headers: bytes = (
+        b""  # of all messages, from base_sequence on, as common/wire/headers.py has them; empty: none has any
+    )
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (sequence, id, body) of each message."""
@@ -65,6 +77,12 @@ class StoredBatch:
         for position in range(self.first - self.base_sequence, self.end - self.base_sequence):
             body = payload[offsets[position] + 4 : offsets[position + 1]]
             yield self.base_sequence + position, self.base_id + position, body
+
+    def headers_of(self) -> Iterator[dict[str, bytes]]:
+        """Yield the headers of each message. Raise BadHeaders."""
+        places = header_offsets(self.headers, len(self.offsets) - 1) if self.headers else None
+        for position in range(self.first - self.base_sequence, self.end - self.base_sequence):
+            yield decode_headers(self.headers, places[position]) if places is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +326,7 @@ class RecordCutter:
             header.delay_ms,
             payload,
             offsets,
+            decode_header_area(header, data, position),
         )
 
 

@@ -19,7 +19,8 @@ class HotRecord:
 
     def _values(self) -> dict[str, object]:
         # A compiled class has no __slots__, but compiled and plain classes have a descriptor for each field.
-        names = [name for name, it in vars(type(self)).items() if isinstance(it, _DESCRIPTORS)]
+        classes = reversed(type(self).__mro__)
+        names = [name for kind in classes for name, it in vars(kind).items() if isinstance(it, _DESCRIPTORS)]
         return {name: getattr(self, name) for name in names}
 
     def __eq__(self, other: object) -> bool:

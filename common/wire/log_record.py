@@ -13,6 +13,7 @@
     key length 2   of the idempotence key, which precedes the payload
     key, payload   the payload is the batch's own: (size:4, body) * count
 
+    HEADERS    1   a flag: between key and payload stand the headers of all messages, length:4, headers * count
     KEYS       2   a flag: the key's place holds a key for each message, (length:1, key) * count; length 0: no key
 
 All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A flag never
@@ -32,11 +33,13 @@ from google_crc32c import value as crc32c
 
 MAGIC: Final = b"\xf1NS\x01"
 HEADER_SIZE: Final = 56
+HEADERS: Final = 1
 KEYS: Final = 2
-KNOWN_FLAGS: Final = KEYS
+KNOWN_FLAGS: Final = HEADERS | KEYS
 
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 _unpack_link: Final = Struct(">4s4xI4xQ24xI4x").unpack_from
+_AREA_SIZE: Final = 4
 _size_prefix: Final = Struct(">I")
 
 
@@ -99,7 +102,29 @@ def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None
         return None
     if header.flags & ~KNOWN_FLAGS:
         raise UnknownFlags(header)
+    if header.flags & HEADERS:
+        return payload[_end_of_headers(header, payload) :]
     return payload[header.key_length :] if header.key_length else payload
+
+
+def decode_header_area(header: Header, buffer: bytes, position: int) -> bytes:
+    """Return the headers of all messages of the sound record at `position`, one behind the other; empty: none has any.
+
+    Of a damaged record anything may be returned.
+    """
+    if not header.flags & HEADERS:
+        return b""
+    start = position + HEADER_SIZE
+    payload = buffer[start : start + header.payload_length]
+    return payload[header.key_length + _AREA_SIZE : _end_of_headers(header, payload)]
+
+
+def _end_of_headers(header: Header, payload: bytes) -> int:
+    """Return where the messages begin behind the headers; the end of the payload, if the headers go beyond it."""
+    start = header.key_length + _AREA_SIZE
+    if start > len(payload):
+        return len(payload)
+    return min(start + int(_size_prefix.unpack_from(payload, header.key_length)[0]), len(payload))
 
 
 def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:

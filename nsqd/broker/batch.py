@@ -16,7 +16,11 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
+from common.wire.headers import header_offsets
+
 _FRAME_TYPE_MESSAGE: Final = 2
+_FRAME_TYPE_HEADED: Final = 3  # the same with the headers between id and body
+_EMPTY: Final = 2  # bytes of the encoded headers of a message without any
 _pack_prefix: Final = Struct(">IIqH").pack  # size, frame type, timestamp, attempts; id and body follow
 _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides the body
 
@@ -63,7 +67,19 @@ class Batch:
     `offsets` has count + 1 entries: where the size prefix of each message starts, and the end of the payload.
     """
 
-    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "flags", "key", "offsets", "payload", "timestamp")
+    __slots__ = (
+        "_places",
+        "base_id",
+        "base_sequence",
+        "count",
+        "delay_ms",
+        "flags",
+        "headers",
+        "key",
+        "offsets",
+        "payload",
+        "timestamp",
+    )
 
     def __init__(
         self,
@@ -75,6 +91,7 @@ class Batch:
         delay_ms: int = 0,
         key: bytes = b"",
         flags: int = 0,
+        headers: bytes = b"",
     ) -> None:
         self.base_sequence = base_sequence
         self.base_id = base_id
@@ -86,11 +103,18 @@ class Batch:
         # them: they are not read from disk.
         self.key = key
         self.flags = flags
+        self.headers = headers  # of all messages, one behind the other as they are encoded; empty: none has any
+        self._places: Sequence[int] | None = None  # where in `headers` those of each message begin, and the end
         self.count = len(offsets) - 1
 
     @property
     def end_sequence(self) -> int:
         return self.base_sequence + self.count
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that its messages and their headers take."""
+        return len(self.payload) + len(self.headers)
 
     @property
     def body_bytes(self) -> int:
@@ -99,6 +123,20 @@ class Batch:
     def body(self, sequence: int) -> bytes:
         position = sequence - self.base_sequence
         return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]
+
+    def headers_between(self, first: int, end: int) -> bytes:
+        """Return the headers of the messages [first, end), or nothing if none of the batch has any."""
+        if not self.headers:
+            return b""
+        places = self._header_places()
+        return self.headers[places[first - self.base_sequence] : places[end - self.base_sequence]]
+
+    def _header_places(self) -> Sequence[int]:
+        if self._places is None:
+            places = header_offsets(self.headers, self.count)
+            assert places is not None, "they were looked through when they were published, and are proven when read"
+            self._places = places
+        return self._places
 
     def ids(self, first: int, last: int) -> tuple[bytes, ...]:
         """Return the wire ids of the sequences [first, last)."""
@@ -130,6 +168,32 @@ class Batch:
                     size - 4 + _MESSAGE_OVERHEAD, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF
                 )
             pieces += (prefix, message_id, payload[start + 4 : end])
+        return pieces
+
+    def frames_with_headers(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
+        """Return what `frames` returns, for a consumer that takes headers: messages that have any come with them."""
+        places, headers = self._header_places(), self.headers
+        offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
+        pieces: list[bytes] = []
+        position = first - self.base_sequence
+        for message_id in ids:
+            start, end = offsets[position] + 4, offsets[position + 1]
+            begin, stop = places[position], places[position + 1]
+            position += 1
+            size = end - start + _MESSAGE_OVERHEAD
+            if stop - begin == _EMPTY:
+                pieces += (
+                    _pack_prefix(size, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF),
+                    message_id,
+                    payload[start:end],
+                )
+                continue
+            pieces += (
+                _pack_prefix(size + stop - begin, _FRAME_TYPE_HEADED, timestamp, attempts & 0xFFFF),
+                message_id,
+                headers[begin:stop],
+                payload[start:end],
+            )
         return pieces
 
 

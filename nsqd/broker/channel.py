@@ -297,7 +297,11 @@ class Channel(Ruled):
         consumer.in_flight += count
         consumer.message_count += count
         consumer.unsent_bytes += batch.frames_size(first, stop)
-        consumer.send(batch.frames(first, stop, attempts, ids))
+        if batch.headers and consumer.takes_headers:
+            consumer.unsent_bytes += len(batch.headers_between(first, stop))
+            consumer.send(batch.frames_with_headers(first, stop, attempts, ids))
+        else:
+            consumer.send(batch.frames(first, stop, attempts, ids))
 
     # What consumers answer
 

@@ -38,6 +38,7 @@ class Consumer:
         msg_timeout: float,
         sample_rate: int = 0,
         closeness: Closeness = Closeness.ELSEWHERE,
+        takes_headers: bool = False,
     ) -> None:
         self.send = send
         self.close = close
@@ -45,6 +46,7 @@ class Consumer:
         self.msg_timeout = msg_timeout  # seconds, for new deliveries
         self.sample_rate = sample_rate
         self.closeness = closeness
+        self.takes_headers = takes_headers
         self.has_joined = False  # True from `Channel.join` until it leaves or the channel is deleted
         self.ready_count = 0
         self.in_flight = 0

@@ -25,7 +25,7 @@ class Kept:
 
     def __init__(self, log: BatchSource) -> None:
         self.messages = 0  # those not let go yet
-        self.bytes = 0  # size of these messages, each with its size prefix
+        self.bytes = 0  # size of these messages, each with its size prefix and headers
         self._log = log
         self._batches: dict[int, Batch] = {}  # by their first sequence
         self._left: dict[int, int] = {}  # how many messages of each batch have not been let go
@@ -37,7 +37,7 @@ class Kept:
         self._left[base] = batch.count
         self._bases.append(base)
         self.messages += batch.count
-        self.bytes += len(batch.payload)
+        self.bytes += batch.held
 
     def let_go(self, start: int, end: int) -> None:
         """Drop the messages [start, end). Let each message go only once; messages that are not kept do not matter."""
@@ -104,4 +104,5 @@ class Kept:
 
 def _size(batch: Batch, first: int, stop: int) -> int:
     offsets, base = batch.offsets, batch.base_sequence
-    return offsets[stop - base] - offsets[first - base]
+    headers = len(batch.headers_between(first, stop)) if batch.headers else 0
+    return offsets[stop - base] - offsets[first - base] + headers

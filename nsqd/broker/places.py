@@ -198,7 +198,7 @@ class Places:
             most_bytes //= 2
         for batch in batches:
             if batch.delay_ms:
-                if batch.count > room or self.kept.bytes + len(batch.payload) > most_bytes:
+                if batch.count > room or self.kept.bytes + batch.held > most_bytes:
                     continue
                 room -= batch.count
             self.kept.add(batch)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from common.wire.headers import NONE as NO_HEADERS
+from common.wire.headers import header_offsets
 from common.wire.log_record import KEYS
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
@@ -39,7 +41,8 @@ _LONGEST_KEY_PLACE: Final = 60_000  # bytes; the length in a record's header has
 
 # A batch that has no place in the log yet: payload, offsets, delay in ms, receipt, key, flags. It is a tuple, because
 # every single publish makes one, and an object with named fields would cost half a microsecond more.
-_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int]
+# Payload, offsets, delay, receipt, keys as they lie in the record, its flags, headers of all messages.
+_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
 
 
 class Topic(Bounded):
@@ -55,6 +58,7 @@ class Topic(Bounded):
         self._singles_bytes = 0
         self._singles_receipt = Receipt()
         self._single_keys: list[tuple[int, bytes]] = []  # of those singles that have one
+        self._single_headers: list[tuple[int, bytes]] = []  # of those singles that have some
         self._single_key_bytes = 0
         self._drafts: list[_Draft] = []
         self._keys = TopicKeys(work.keys, log.refusal)
@@ -78,23 +82,29 @@ class Topic(Bounded):
 
     # Publishing
 
-    def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"") -> Receipt:
-        """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt."""
+    def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"", headers: bytes = b"") -> Receipt:
+        """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt.
+
+        `headers` are encoded, as everywhere here.
+        """
         if delay_ms:
-            return self.publish(sized_body, (0, len(sized_body)), delay_ms, key)
+            return self.publish(sized_body, (0, len(sized_body)), delay_ms, key, headers)
         if key:
             if self.closing:
                 raise Refused("exiting")
             if (known := self._keys.find(key, self._work.timestamp)) is not None:
                 return known
         if self._is_guarded:
-            self._admit(1, len(sized_body))
+            self._admit(1, len(sized_body) + len(headers))
         if not self._singles:
             self._singles_receipt = Receipt()
             self._work.unsealed[self] = None
         self._singles.append(sized_body)
         self._singles_bytes += len(sized_body)
         receipt = self._singles_receipt
+        if headers:
+            self._single_headers.append((len(self._singles) - 1, headers))
+            self._singles_bytes += len(headers)
         if key:
             self._single_keys.append((len(self._singles) - 1, key))
             self._single_key_bytes += len(key)
@@ -106,19 +116,24 @@ class Topic(Bounded):
             self._close_singles()
         return receipt
 
-    def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"") -> Receipt:
-        """Publish messages as one batch. A key that was used not long ago returns the receipt of that time instead."""
+    def publish(
+        self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"", headers: bytes = b""
+    ) -> Receipt:
+        """Publish messages as one batch, with the headers of all of them or with none.
+
+        A key that was used not long ago returns the receipt of that time instead.
+        """
         if self.closing:
             raise Refused("exiting")
         if key and (known := self._keys.find(key, self._work.timestamp)) is not None:
             return known
         if self._is_guarded:
-            self._admit(len(offsets) - 1, len(payload))
+            self._admit(len(offsets) - 1, len(payload) + len(headers))
         self._close_singles()
         receipt = Receipt()
         if key:
             self._remember(key, receipt)
-        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0))
+        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
         self._work.unsealed[self] = None
         if delay_ms:
             self._work.deferring[self] = None
@@ -129,9 +144,9 @@ class Topic(Bounded):
 
     def _drafted(self) -> Held:
         counts, sizes = [len(self._singles)], [self._singles_bytes]
-        for payload, offsets, _, _, _, _ in self._drafts:
+        for payload, offsets, _, _, _, _, headers in self._drafts:
             counts.append(len(offsets) - 1)
-            sizes.append(len(payload))
+            sizes.append(len(payload) + len(headers))
         return Held(sum(counts), sum(sizes))
 
     def _remember(self, key: bytes, receipt: Receipt) -> None:
@@ -150,6 +165,7 @@ class Topic(Bounded):
         self._singles = []
         self._singles_bytes = 0
         key, flags = self._take_key_place(len(singles)) if self._single_keys else (b"", 0)
+        headers = self._take_headers(len(singles)) if self._single_headers else b""
         if len(singles) == 1:
             payload = singles[0]
             offsets = [0, len(payload)]
@@ -160,7 +176,15 @@ class Topic(Bounded):
             for sized_body in singles:
                 end += len(sized_body)
                 offsets.append(end)
-        self._drafts.append((payload, offsets, 0, self._singles_receipt, key, flags))
+        self._drafts.append((payload, offsets, 0, self._singles_receipt, key, flags, headers))
+
+    def _take_headers(self, count: int) -> bytes:
+        """Return the headers of so many singles as they lie in the record."""
+        found, self._single_headers = self._single_headers, []
+        area = [NO_HEADERS] * count
+        for number, headers in found:
+            area[number] = headers
+        return b"".join(area)
 
     def _take_key_place(self, count: int) -> tuple[bytes, int]:
         """Return the keys of so many singles as they lie in the record, and the record's flags."""
@@ -181,10 +205,12 @@ class Topic(Bounded):
         if self.ephemeral and not self.flowing:
             drafts = self._fitted(drafts)
         log = self.log
-        for payload, offsets, delay_ms, receipt, key, flags in drafts:
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
             base_sequence = log.tail
             count = len(offsets) - 1
-            batch = Batch(base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags)
+            batch = Batch(
+                base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers
+            )
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
 
@@ -193,7 +219,7 @@ class Topic(Bounded):
 
         The caller must append each draft before it asks for the next one.
         """
-        for payload, offsets, delay_ms, receipt, key, flags in drafts:
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
             count = fitting = len(offsets) - 1
             if not self.log.has_room(count, len(payload)):
                 # The most messages that fit: the first n for which n + 1 do not.
@@ -201,9 +227,11 @@ class Topic(Bounded):
                 self.message_count += count - fitting
                 self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)
             if fitting == count:
-                yield payload, offsets, delay_ms, receipt, key, flags
+                yield payload, offsets, delay_ms, receipt, key, flags, headers
             elif fitting:  # the log is in memory, so its records have no keys
-                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0
+                places = header_offsets(headers, count) if headers else None
+                headers = headers[: places[fitting]] if places is not None else b""
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0, headers
             else:
                 receipt.settle()
 
@@ -218,7 +246,7 @@ class Topic(Bounded):
             return
         self._close_singles()
         sequence = self.log.tail
-        for _, offsets, delay_ms, _, _, _ in self._drafts:
+        for _, offsets, delay_ms, _, _, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms and self.flowing:
                 self.record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
@@ -231,9 +259,9 @@ class Topic(Bounded):
         self._close_singles()
         self._room = self._tried_room = None
         drafts, self._drafts = self._drafts, []
-        if any(delay_ms for _, _, delay_ms, _, _, _ in drafts):
+        if any(delay_ms for _, _, delay_ms, _, _, _, _ in drafts):
             self.record(("cut", self.name, self.log.tail))
-        for _, _, _, receipt, _, _ in drafts:
+        for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle(cause)
 
     def hand_over(self, now: float) -> None:
@@ -447,8 +475,9 @@ class Topic(Bounded):
         self._singles.clear()
         self._singles_bytes = 0
         self._single_keys.clear()
+        self._single_headers.clear()
         self._singles_receipt.settle("exiting")
-        for _, _, _, receipt, _, _ in self._drafts:
+        for _, _, _, receipt, _, _, _ in self._drafts:
             receipt.settle("exiting")
         self._drafts.clear()
         self._work.unsealed.pop(self, None)

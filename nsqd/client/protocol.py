@@ -43,7 +43,7 @@ from common.wire.commands import (
     Publication,
     Publications,
 )
-from common.wire.extensions import KEYS
+from common.wire.extensions import HEADERS, KEYS
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
 from common.wire.identify import Negotiation, decode_identify
@@ -455,6 +455,7 @@ class ClientProtocol:
         is_first = not profile.is_identified
         negotiation = profile.identify(request)
         self._publisher.takes_keys = KEYS in profile.extensions
+        self._reader.take_headers(HEADERS in profile.extensions)
         if profile.granted is not None:
             self._holdup = Holdup.UPGRADE
         if is_first:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.wire.commands import Publication, Publications, parse_decimal, to_signed64
+from common.wire.commands import (
+    HeadedPublication,
+    HeadedPublications,
+    Publication,
+    Publications,
+    parse_decimal,
+    to_signed64,
+)
 from common.wire.extensions import is_valid_key
 from common.wire.faults import Fault, ProtocolError
 from common.wire.names import decode_name
@@ -100,7 +107,8 @@ class Publisher:
             topic = self.make_topic()
         try:
             key = (_key_of(word, command.params) or b"") if self.takes_keys else b""
-            receipt = topic.publish_one(command.payload, delay_ms, key)
+            headers = command.headers if isinstance(command, HeadedPublication) else b""
+            receipt = topic.publish_one(command.payload, delay_ms, key, headers)
         except Refused as refused:
             raise _failed(word, refused.cause) from refused
         counts, name = self.counts, topic.name
@@ -112,7 +120,8 @@ class Publisher:
         topic = self._topic or self.make_topic()
         try:
             key = (_key_of(b"MPUB", command.params) or b"") if self.takes_keys else b""
-            receipt = topic.publish(command.payload, command.offsets, key=key)
+            headers = command.headers if isinstance(command, HeadedPublications) else b""
+            receipt = topic.publish(command.payload, command.offsets, key=key, headers=headers)
         except Refused as refused:
             raise _failed(b"MPUB", refused.cause) from refused
         counts, name = self.counts, topic.name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.ration import Ration
 from common.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
-from common.wire.extensions import BURY, FREE, decode_reason
+from common.wire.extensions import BURY, FREE, HEADERS, decode_reason
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import worded_error_frame
 from common.wire.names import decode_name
@@ -66,6 +66,7 @@ class Subscription:
             msg_timeout=profile.delivery.msg_timeout_ms / 1000,
             sample_rate=profile.delivery.sample_rate,
             closeness=profile.closeness() if broker.prefers_near_consumers else Closeness.ELSEWHERE,
+            takes_headers=HEADERS in profile.extensions,
         )
         channel.join(self.consumer)
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import V1, HttpError, Request, Response, Stream, json, query_values
+from common.wire.headers import decode_headers
 from common.wire.history import NDJSON
 from nsqd.broker.batch import Batch
 from nsqd.broker.burials import Selection
-from nsqd.http.history import body_member
+from nsqd.http.history import body_member, headers_member
 from nsqd.http.names import channel_argument, check_lasting, find_channel
 from nsqd.http.places import AtTime, parse_place
 
@@ -201,7 +202,9 @@ class _Bodies:
         """Return the members of a line that have the body, or `unread`, which says why there is none."""
         found = await self._batch(channel, sequence)
         if isinstance(found, Batch):
-            return {"timestamp": found.timestamp, **body_member(found.body(sequence))}
+            headers = found.headers_between(sequence, sequence + 1)
+            members = headers_member(decode_headers(headers)) if headers else {}
+            return {"timestamp": found.timestamp, **members, **body_member(found.body(sequence))}
         return {"unread": found}
 
     async def _batch(self, channel: Channel, sequence: int) -> Batch | str:

@@ -348,10 +348,23 @@ class _Lines:
 
 def _lines_of(batch: StoredBatch) -> list[object]:
     delay = {"delay_ms": batch.delay_ms} if batch.delay_ms else {}
-    return [
-        {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay, **body_member(body)}
-        for sequence, message_id, body in batch.messages()
-    ]
+    lines: list[object] = []
+    for (sequence, message_id, body), headers in zip(batch.messages(), batch.headers_of(), strict=True):
+        line = {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay}
+        lines.append({**line, **headers_member(headers), **body_member(body)})
+    return lines
+
+
+def headers_member(headers: Mapping[str, bytes]) -> dict[str, object]:
+    """Return the member that has the headers, if there are any: texts, or {"base64": ...} for what is not UTF-8."""
+    return {"headers": {name: _header_value(value) for name, value in headers.items()}} if headers else {}
+
+
+def _header_value(value: bytes) -> object:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
 
 
 def body_member(body: bytes) -> dict[str, str]:

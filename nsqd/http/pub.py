@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.http_api import HttpError, Request, Response
+from nsqd.http.message_headers import BadHeaders, headers_of
+from nsqd.http.publishing import INVALID_HEADERS
 from nsqd.http.quick import OK
 
 if TYPE_CHECKING:
@@ -23,9 +25,10 @@ class PubEndpoints:
         refusal = publishing.pub_length(request.content_length or 0)
         if refusal is not None:
             return refusal.response
+        headers = _headers(request, of_batch=False)
         body = await request.read(publishing.limits.max_message)
         with self._calls.turn():
-            answer = publishing.pub(request.query_string, len(body).to_bytes(4, "big") + body)
+            answer = publishing.pub(request.query_string, len(body).to_bytes(4, "big") + body, headers)
         return await self._published(answer)
 
     async def mpub(self, request: Request) -> Response:
@@ -36,12 +39,13 @@ class PubEndpoints:
                 refusal = publishing.mpub_query(request.query_string)
         if refusal is not None:
             return refusal.response
+        headers = _headers(request, of_batch=True)
         body = publishing.mpub_body(request.query_string)
         async for piece in request.pieces(publishing.limits.max_body):
             body.receive(piece)
             request.hold_body(body.held)
         with self._calls.turn():
-            answer = publishing.mpub(request.query_string, body)
+            answer = publishing.mpub(request.query_string, body, headers)
         return await self._published(answer)
 
     async def _published(self, answer: Receipt | HttpError) -> Response:
@@ -50,3 +54,10 @@ class PubEndpoints:
         await self._calls.settled(answer)
         # NSQ says EXITING whatever the reason is.
         return OK if answer.error is None else HttpError(503, "EXITING").response
+
+
+def _headers(request: Request, *, of_batch: bool) -> bytes:
+    try:
+        return headers_of(request.fields, of_batch=of_batch)
+    except BadHeaders as error:
+        raise HttpError(400, INVALID_HEADERS, details={"reason": str(error)}) from error

@@ -35,6 +35,7 @@ _LONGEST_QUERY: Final = 512
 
 INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
+INVALID_HEADERS: Final = "INVALID_HEADERS"
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
 RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds: consumers may have made room by then
@@ -87,8 +88,8 @@ class Publishing:
     def mpub_length(self, content_length: int) -> HttpError | None:
         return BODY_TOO_BIG if content_length > self.limits.max_body else None
 
-    def pub(self, query: bytes, sized_body: bytes) -> Receipt | HttpError:
-        """Publish one message, given with its size in front."""
+    def pub(self, query: bytes, sized_body: bytes, headers: bytes = b"") -> Receipt | HttpError:
+        """Publish one message, given with its size in front, and its encoded headers, if it has any."""
         size = len(sized_body) - 4
         if size > self.limits.max_message:
             return MSG_TOO_BIG
@@ -101,7 +102,7 @@ class Publishing:
             topic = self._broker.topic(target.topic)
             if target.late is not None:
                 return target.late
-            return topic.publish_one(sized_body, target.delay_ms, target.key)
+            return topic.publish_one(sized_body, target.delay_ms, target.key, headers)
         except Refused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
@@ -117,8 +118,11 @@ class Publishing:
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
 
-    def mpub(self, query: bytes, body: bytes | MpubBody) -> Receipt | HttpError:
-        """Publish all messages of the body, or none. At most one byte beyond the limit is examined."""
+    def mpub(self, query: bytes, body: bytes | MpubBody, headers: bytes = b"") -> Receipt | HttpError:
+        """Publish all messages of the body, each with these headers, or none.
+
+        At most one byte beyond the limit is examined.
+        """
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is not None:
             return target.early
@@ -136,18 +140,19 @@ class Publishing:
             payload, offsets = cut
             if not payload:
                 return _nothing_to_do()
-            return topic.publish(payload, offsets, target.delay_ms, target.key)
+            area = headers * (len(offsets) - 1)
+            return topic.publish(payload, offsets, target.delay_ms, target.key, area)
         except Refused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 
-    def mpub_cut_short(self, query: bytes, body: MpubBody) -> Receipt | HttpError:
+    def mpub_cut_short(self, query: bytes, body: MpubBody, headers: bytes = b"") -> Receipt | HttpError:
         """Answer a request whose body ended too early.
 
         A binary body states its own length, so it may be complete all the same; then it is published as by `mpub`.
         """
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.binary:
-            return self.mpub(query, body)
+            return self.mpub(query, body, headers)
         return self.mpub_query(query) or UNREADABLE
 
     def _learn_pub(self, query: bytes) -> _Target:

@@ -25,6 +25,7 @@ from common.http_api import HttpDate, HttpError, Response, plain, text, wire_hea
 from common.http_heads import refusal_of
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.http.access import PUBLISH
+from nsqd.http.message_headers import BadHeaders, headers_of
 from nsqd.http.publishing import EXITING, UNREADABLE
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _STARTS: Final = (b"POST /pub", b"POST /mpub", b"GET /ping")
 # A head with one of these is left to the application.
 _NOT_OURS: Final = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
+_TRACE: Final = b"traceparent"
 _LONGEST_HEAD: Final = 16 * 1024  # longer ones are handed over
 _LONGEST_KEPT: Final = 1024
 _MOST_HEADS: Final = 4096  # remembered heads, so at most 4 MiB
@@ -70,10 +72,13 @@ def ping_answer(health: str) -> Response:
 class _Head:
     """The meaning of one request's head."""
 
-    __slots__ = ("authorization", "kind", "length", "manner", "prefix", "query", "refusal")
+    __slots__ = ("authorization", "headers", "kind", "length", "manner", "prefix", "query", "refusal")
 
-    def __init__(self, kind: int, query: bytes, length: int, manner: int, authorization: bytes) -> None:
+    def __init__(
+        self, kind: int, query: bytes, length: int, manner: int, authorization: bytes, headers: bytes = b""
+    ) -> None:
         self.authorization = authorization
+        self.headers = headers  # of the message
         self.kind = kind
         self.query = query
         self.length = length
@@ -116,7 +121,7 @@ class QuickRoutes:
             known.prefix = b"" if known.refusal else _pack_size(known.length)
         elif known.kind == _MPUB:
             known.refusal = self.publishing.mpub_length(known.length)
-        if len(head) <= _LONGEST_KEPT:
+        if len(head) <= _LONGEST_KEPT and _TRACE not in known.headers:  # a trace comes once
             if len(self.heads) >= _MOST_HEADS:
                 self.heads.clear()
             self.heads[head] = known
@@ -306,13 +311,13 @@ class QuickHttp:
             answer = self._routes.ping()
         elif head.kind == _MPUB:
             answer = (
-                publishing.mpub(head.query, body)
+                publishing.mpub(head.query, body, head.headers)
                 if isinstance(body, bytes) or not cut_short
-                else publishing.mpub_cut_short(head.query, body)
+                else publishing.mpub_cut_short(head.query, body, head.headers)
             )
         else:
             assert isinstance(body, bytes)
-            answer = UNREADABLE if cut_short else publishing.pub(head.query, body)
+            answer = UNREADABLE if cut_short else publishing.pub(head.query, body, head.headers)
         self._owe(answer, head.manner)
 
     def _owe(self, answer: Receipt | HttpError | Response, manner: int) -> None:
@@ -423,5 +428,9 @@ def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
             authorization = value
     if kind == _PING and length:
         return None
+    try:
+        headers = headers_of(parsed.headers, of_batch=kind == _MPUB)
+    except BadHeaders:
+        return None  # the application says so
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
-    return _Head(kind, query, length, stay if parser.should_keep_alive() else leave, authorization)
+    return _Head(kind, query, length, stay if parser.should_keep_alive() else leave, authorization, headers)

@@ -11,12 +11,15 @@ from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
+from common.wire.headers import header_offsets
 from common.wire.log_record import (
     HEADER_SIZE,
+    HEADERS,
     MAGIC,
     Header,
     UnknownFlags,
     decode_header,
+    decode_header_area,
     decode_payload,
     find_header,
     message_offsets,
@@ -31,6 +34,7 @@ __all__ = [
     "Scan",
     "Stop",
     "UnknownFlags",
+    "checked_part",
     "decode_batch",
     "decode_header",
     "encode",
@@ -38,23 +42,35 @@ __all__ = [
     "find_header",
     "message_offsets",
     "scan",
+    "size_of",
     "walk_record",
 ]
 
 INDEX_INTERVAL: Final = 64 * 1024
 
 _pack_checked: Final = Struct(">IIQQqQIHH").pack
+_pack_size: Final = Struct(">I").pack
 _pack_front: Final = Struct(">4sI").pack
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
 def encode(batch: Batch) -> tuple[bytes, ...]:
     """Return the buffers that form the record when they are written one after the other."""
-    payload = batch.payload
-    key = batch.key
-    if key:
-        payload = key + payload
-    return encode_header(batch, payload, len(key)), payload
+    payload = checked_part(batch)
+    return encode_header(batch, payload, len(batch.key)), payload
+
+
+def checked_part(batch: Batch) -> bytes:
+    """Return what stands behind the header: the key, the headers of the messages, and the payload."""
+    if batch.headers:
+        return b"".join((batch.key, _pack_size(len(batch.headers)), batch.headers, batch.payload))
+    return batch.key + batch.payload if batch.key else batch.payload
+
+
+def size_of(batch: Batch) -> int:
+    """Return the size of its record."""
+    headers = 4 + len(batch.headers) if batch.headers else 0
+    return HEADER_SIZE + len(batch.key) + headers + len(batch.payload)
 
 
 def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
@@ -66,7 +82,7 @@ def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
         batch.timestamp,
         batch.delay_ms,
         batch.count,
-        batch.flags if key_length else 0,
+        (batch.flags if key_length else 0) | (HEADERS if batch.headers else 0),
         key_length,
     )
     return _pack_front(MAGIC, crc32c(checked)) + checked
@@ -83,7 +99,12 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
     offsets = message_offsets(payload, header.count)
     if offsets is None:
         return None
-    return Batch(header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms)
+    area = decode_header_area(header, buffer, position)
+    if area and header_offsets(area, header.count) is None:
+        return None
+    return Batch(
+        header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms, headers=area
+    )
 
 
 class Stop(Enum):

@@ -25,11 +25,12 @@ from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
 from nsqd.log.reading.tail_cache import TailCache, find_batch
+from nsqd.log.record import size_of
 from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import SegmentWriter
 from nsqd.log.writing.unsynced import Unsynced
-from nsqd.log.writing.write_buffer import WriteBuffer, record_size
+from nsqd.log.writing.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -160,7 +161,7 @@ class DiskLog:
         return self._refusal
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        refusal = self._refuses(record_size(batch))
+        refusal = self._refuses(size_of(batch))
         if refusal is not None:
             receipt.settle(refusal)
             return

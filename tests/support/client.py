@@ -119,8 +119,8 @@ class Client:
         deadline = time.monotonic() + timeout
         while True:
             frame = self.frame(deadline - time.monotonic())
-            if frame.type is FrameType.MESSAGE:
-                self._messages.append(decode_message(frame.data))
+            if frame.type in (FrameType.MESSAGE, FrameType.HEADED_MESSAGE):
+                self._messages.append(_message_in(frame))
             elif frame.data != HEARTBEAT:
                 return frame
 
@@ -131,8 +131,8 @@ class Client:
         deadline = time.monotonic() + timeout
         while True:
             frame = self.frame(deadline - time.monotonic())
-            if frame.type is FrameType.MESSAGE:
-                return decode_message(frame.data)
+            if frame.type in (FrameType.MESSAGE, FrameType.HEADED_MESSAGE):
+                return _message_in(frame)
             assert frame.data == HEARTBEAT, frame
 
     def messages(self, count: int, timeout: float = TIMEOUT) -> list[Message]:
@@ -223,3 +223,7 @@ class Client:
         """
         self.send(commands.fin(NOBODY))
         assert self.error() == b"E_FIN_FAILED FIN " + NOBODY + b" failed ID not in flight"
+
+
+def _message_in(frame: Frame) -> Message:
+    return decode_message(frame.data, is_headed=frame.type is FrameType.HEADED_MESSAGE)

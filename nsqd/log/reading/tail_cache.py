@@ -52,7 +52,7 @@ class TailCache:
         self._batches.append(batch)
         self._by_base[batch.base_sequence] = batch
         self.messages += batch.count
-        self.bytes += len(batch.payload) + BATCH_OVERHEAD
+        self.bytes += batch.held + BATCH_OVERHEAD
 
     def find(self, sequence: int) -> Batch | None:
         batch = self._by_base.get(sequence)
@@ -80,7 +80,7 @@ class TailCache:
             batch = batches.popleft()
             del by_base[batch.base_sequence]
             messages -= batch.count
-            size -= len(batch.payload) + BATCH_OVERHEAD
+            size -= batch.held + BATCH_OVERHEAD
             start = batch.base_sequence + batch.count
         self.messages, self.bytes, self.start = messages, size, start
 
@@ -108,7 +108,7 @@ class TailCache:
     def _account_for(self, batch: Batch) -> None:
         del self._by_base[batch.base_sequence]
         self.messages -= batch.count
-        self.bytes -= len(batch.payload) + BATCH_OVERHEAD
+        self.bytes -= batch.held + BATCH_OVERHEAD
 
 
 def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.files import MOST_BUFFERS, close_quietly
-from nsqd.log.record import INDEX_INTERVAL
+from nsqd.log.record import INDEX_INTERVAL, size_of
 from nsqd.log.segment import Index, Segment, segment_name
-from nsqd.log.writing.write_buffer import record_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +69,7 @@ class SegmentWriter:
             if position - self._indexed_at >= INDEX_INTERVAL:
                 index.add(batch.base_sequence, position)
                 self._indexed_at = position
-            position += record_size(batch)
+            position += size_of(batch)
 
     def _open(self, segment: Segment) -> int:
         self._descriptor = self._files.open_to_write(segment.path)

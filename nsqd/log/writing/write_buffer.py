@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.record import HEADER_SIZE, encode_header
+from nsqd.log.record import HEADER_SIZE, checked_part, encode_header, size_of
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -22,18 +22,15 @@ class WriteBuffer:
     """
 
     def __init__(self) -> None:
-        self.buffers: list[bytes] = []  # two for each batch: its header, and its key with its payload
+        self.buffers: list[bytes] = []  # two for each batch: its header, and what that is about
         self.size = 0  # bytes in `buffers`
         self.batches: list[Batch] = []
         self.receipts: list[Receipt] = []
 
     def add(self, batch: Batch) -> None:
-        payload = batch.payload
-        key = batch.key
-        if key:
-            payload = key + payload
+        payload = checked_part(batch) if batch.key or batch.headers else batch.payload
         buffers = self.buffers
-        buffers.append(encode_header(batch, payload, len(key)))
+        buffers.append(encode_header(batch, payload, len(batch.key)))
         buffers.append(payload)
         self.size += HEADER_SIZE + len(payload)
         self.batches.append(batch)
@@ -45,7 +42,7 @@ class WriteBuffer:
         """
         count = size = 0
         for batch in self.batches:
-            record = record_size(batch)
+            record = size_of(batch)
             if size + record > room and (size or not takes_any):
                 break
             size += record
@@ -78,8 +75,3 @@ class WriteBuffer:
             del self.buffers[2 * kept :]
             self.size = sum(map(len, self.buffers))
         return receipts
-
-
-def record_size(batch: Batch) -> int:
-    """Return how many bytes the batch takes in its segment."""
-    return HEADER_SIZE + len(batch.key) + len(batch.payload)

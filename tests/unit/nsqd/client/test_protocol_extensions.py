@@ -49,9 +49,9 @@ def test_answer_tells_extensions_to_who_asks_and_to_nobody_else() -> None:
     [asked] = Node().client().answers(identified(extensions=["headers", "bury", "nonsense"]))
     [unknown] = Node().client().answers(identified(extensions=[]))
     [silent] = Node().client().answers(identified())
-    assert json.loads(asked)["extensions"] == ["bury"]
+    assert json.loads(asked)["extensions"] == ["headers", "bury"]
     assert json.loads(unknown)["extensions"] == []
-    assert asked == silent[:-1] + b',"extensions":["bury"]}'
+    assert asked == silent[:-1] + b',"extensions":["headers","bury"]}'
     assert b"extensions" not in silent
 
 

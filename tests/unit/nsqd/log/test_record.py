@@ -7,8 +7,10 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.wire.headers import decode_headers, encode_headers
 from common.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
 from nsqd.broker.batch import Batch
+from nsqd.log.carry.job import part_of
 from nsqd.log.record import (
     HEADER_SIZE,
     INDEX_INTERVAL,
@@ -23,6 +25,7 @@ from nsqd.log.record import (
     find_header,
     message_offsets,
     scan,
+    size_of,
 )
 from tests.support.later_version import with_flags
 from tests.unit.nsqd.log.batches import batch_runs, batches, facts, make_batch
@@ -78,6 +81,32 @@ def test_each_message_may_have_a_key(batch: Batch, data: st.DataObject) -> None:
     decoded = decode_batch(header, record, 0)
     assert decoded is not None
     assert facts(decoded) == facts(batch)
+
+
+@given(batches(), st.binary(max_size=30), st.data())
+def test_each_message_may_have_headers(batch: Batch, key: bytes, data: st.DataObject) -> None:
+    pairs = st.dictionaries(st.sampled_from(["a", "b.c", "traceparent"]), st.binary(max_size=40))
+    headers = data.draw(st.lists(pairs, min_size=batch.count, max_size=batch.count))
+    batch.key, batch.headers = key, b"".join(map(encode_headers, headers))
+    record = record_of(batch)
+    assert size_of(batch) == len(record)
+    header = decode_header(record, 0)
+    assert header is not None
+    decoded = decode_batch(header, record, 0)
+    assert decoded is not None
+    assert facts(decoded) == facts(batch)
+    assert decoded.headers == batch.headers
+    assert [decode_headers(decoded.headers_between(s, s + 1)) for s in sequences(decoded)] == headers
+    first = data.draw(st.integers(batch.base_sequence, batch.end_sequence - 1))
+    end = data.draw(st.integers(first + 1, batch.end_sequence))
+    part = part_of(decoded, first, end)
+    assert [decode_headers(part.headers_between(s, s + 1)) for s in sequences(part)] == headers[
+        first - batch.base_sequence : end - batch.base_sequence
+    ]
+
+
+def sequences(batch: Batch) -> range:
+    return range(batch.base_sequence, batch.end_sequence)
 
 
 def test_layout_on_disk() -> None:

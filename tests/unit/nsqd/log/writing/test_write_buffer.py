@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.log.record import decode_batch, decode_header
-from nsqd.log.writing.write_buffer import WriteBuffer, record_size
+from nsqd.log.record import decode_batch, decode_header, size_of
+from nsqd.log.writing.write_buffer import WriteBuffer
 from tests.unit.nsqd.log.batches import batch_runs, facts, make_batch
 
 
@@ -30,7 +30,7 @@ def test_buffers_are_the_records_of_the_batches(run: list[Batch]) -> None:
     for batch in run:
         buffer.add(batch)
     data = b"".join(buffer.buffers)
-    assert len(data) == buffer.size == sum(map(record_size, run))
+    assert len(data) == buffer.size == sum(map(size_of, run))
     position = 0
     for batch in run:
         header = decode_header(data, position)
@@ -41,7 +41,7 @@ def test_buffers_are_the_records_of_the_batches(run: list[Batch]) -> None:
         position += header.size
 
 
-SIZE = record_size(make_batch(0, [b"x"]))
+SIZE = size_of(make_batch(0, [b"x"]))
 
 
 @pytest.mark.parametrize(

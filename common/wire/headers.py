@@ -1,0 +1,101 @@
+"""Headers of a message: pairs of a name and bytes, which travel beside the body.
+
+    length 2   of all pairs together; 0: the message has none
+    (name length 1, name, value length 2, value) * pairs
+
+All numbers are big-endian. A name is lower case and comes once. Names that begin with `nsq-` are ours: `nsq-ttl`,
+`nsq-group`, `nsq-reply` and `nsq-origin`.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Final
+
+MOST_PAIRS: Final = 64
+MOST_BYTES: Final = 4096  # of all pairs together
+MOST_ENCODED: Final = 2 + MOST_BYTES
+NONE: Final = b"\0\0"  # the encoded headers of a message without any
+
+_is_name: Final = re.compile(rb"[a-z0-9][a-z0-9_.-]{0,63}").fullmatch
+_pack_length: Final = Struct(">H").pack
+_unpack_length: Final = Struct(">H").unpack_from
+_SMALLEST_PAIR: Final = 4
+
+
+class BadHeaders(ValueError):
+    """These are no headers, or too many. The message says why."""
+
+
+def encode_headers(headers: Mapping[str, bytes | str]) -> bytes:
+    """Encode headers; a text as UTF-8. Raise BadHeaders."""
+    if len(headers) > MOST_PAIRS:
+        raise BadHeaders(f"{len(headers)} headers, at most {MOST_PAIRS} are possible")
+    pieces: list[bytes] = []
+    size = 0
+    for name, value in headers.items():
+        raw_name = name.encode("utf-8", "replace")
+        if _is_name(raw_name) is None:
+            raise BadHeaders(f"invalid name of a header {name[:100]!r}")
+        raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        size += 3 + len(raw_name) + len(raw)
+        if size > MOST_BYTES:
+            raise BadHeaders(f"headers of more than {MOST_BYTES} bytes")
+        pieces += (bytes((len(raw_name),)), raw_name, _pack_length(len(raw)), raw)
+    return _pack_length(size) + b"".join(pieces)
+
+
+def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
+    """Return the headers that are encoded at `at`. Raise BadHeaders."""
+    end = end_of_headers(data, at)
+    headers: dict[str, bytes] = {}
+    at += 2
+    while at < end:
+        start = at + 1
+        at = start + data[at]
+        raw_name = data[start:at]
+        if at + 2 > end or _is_name(raw_name) is None:
+            raise BadHeaders(f"invalid name of a header {raw_name[:100]!r}")
+        name = raw_name.decode()
+        if name in headers:
+            raise BadHeaders(f"header {name!r} comes twice")
+        start = at + 2
+        at = start + _unpack_length(data, at)[0]
+        if at > end:
+            raise BadHeaders(f"the value of header {name!r} ends too early")
+        headers[name] = data[start:at]
+    if len(headers) > MOST_PAIRS:
+        raise BadHeaders(f"{len(headers)} headers, at most {MOST_PAIRS} are possible")
+    return headers
+
+
+def end_of_headers(data: bytes, at: int = 0) -> int:
+    """Return where the headers that are encoded at `at` end, of which only the length is looked at. Raise BadHeaders."""
+    if len(data) < at + 2:
+        raise BadHeaders("no length of headers")
+    length: int = _unpack_length(data, at)[0]
+    if length > MOST_BYTES:
+        raise BadHeaders(f"headers of {length} bytes, at most {MOST_BYTES} are possible")
+    if at + 2 + length > len(data):
+        raise BadHeaders("headers end too early")
+    return at + 2 + length
+
+
+def header_offsets(area: bytes, count: int) -> Sequence[int] | None:
+    """Return where each message's headers begin in an area of encoded headers, and the end.
+
+    None unless the headers of exactly `count` messages fill the area.
+    """
+    length = len(area)
+    unpack = _unpack_length
+    offsets = array("Q", [0])
+    position = 0
+    for _ in range(count):
+        if position + 2 > length:
+            return None
+        position += 2 + unpack(area, position)[0]
+        offsets.append(position)
+    return offsets.tolist() if position == length else None
