@@ -14,7 +14,7 @@ from nsqclient._config import Config
 from nsqclient._errors import ConfigError, NSQError, Stopped
 from nsqclient._hostpool import Quorum, Strategy
 from nsqclient._log import LOGGER
-from nsqclient._publication import ProducerConnection, check_one_key, mpub_commands, pub_command
+from nsqclient._publication import Headers, ProducerConnection, check_one_key, mpub_commands, pub_command
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target
@@ -117,21 +117,28 @@ class Producer(BaseProducer["_Node", Receipt]):
         *,
         delay: float | None = None,
         key: str | None = None,
+        headers: Headers | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay`, `key` and the other errors are those of nsqclient's producer.
+        `delay`, `key`, `headers` and the other errors are those of nsqclient's producer.
         """
-        command = pub_command(topic, body, delay)
+        command = pub_command(topic, body, delay, headers)
         async with asyncio.timeout(timeout):
             await self._publish(topic, command, 1, key)
 
     async def publish_many(
-        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Iterable[Headers] | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
-        commands = list(mpub_commands(topic, bodies))
+        commands = list(mpub_commands(topic, bodies, headers))
         check_one_key(key, commands)
         async with asyncio.timeout(timeout):
             for command, count in commands:

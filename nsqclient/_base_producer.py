@@ -24,7 +24,16 @@ from nsqclient._errors import (
 from nsqclient._hostpool import Quorum, Strategy, pool_of
 from nsqclient._identity import our_identity
 from nsqclient._log import logging_events
-from nsqclient._publication import Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
+from nsqclient._publication import (
+    Headers,
+    Names,
+    Outcome,
+    ProducerConnection,
+    checked_key,
+    has_headers,
+    keyed,
+    pub_command,
+)
 from nsqclient._pump import tls_maker
 from nsqclient._reconnect import Reconnect
 from nsqclient._stats import NodeStats, ProducerStats
@@ -225,7 +234,15 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
     async def _within(self, seconds: float, work: Callable[[], Awaitable[T]], otherwise: T) -> T:
         """Return the result of `work`, or `otherwise` after so many seconds."""
 
-    async def submit(self, topic: str, body: bytes, *, delay: float | None = None, key: str | None = None) -> ReceiptT:
+    async def submit(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        headers: Headers | None = None,
+    ) -> ReceiptT:
         """Queue a message and return its receipt. Wait only for a connection and for room.
 
         The message goes to a single nsqd, whatever the strategy, and is not retried. If this call is cancelled, the
@@ -233,7 +250,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
 
         Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
         """
-        command = pub_command(topic, body, delay)
+        command = pub_command(topic, body, delay, headers)
         number, node = self._pick_node()
         receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
         if self._only is None:
@@ -341,6 +358,8 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
             await node.wait_for_room()
             self._check_running()
             connection = node.usable or await node.connected()
+        if has_headers(command) and not connection.takes_headers:
+            raise Unsupported(f"nsqd {node.address} knows no headers: it does not grant the extension `headers`")
         if key and connection.takes_keys:
             command = keyed(command, key)
         elif key and is_given:

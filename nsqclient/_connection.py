@@ -24,7 +24,7 @@ from common.streams.snappy import SnappyLayer
 from common.wire import commands
 from common.wire.extensions import EXTENSIONS
 from common.wire.frames import FrameType
-from common.wire.message import HEADER_SIZE
+from common.wire.message import HEADER_SIZE, decode_message
 from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
 from nsqclient.events import Limited
 
@@ -55,6 +55,7 @@ _unpack_message: Final = Struct(">qH16s").unpack_from
 _RESPONSE: Final = int(FrameType.RESPONSE)
 _ERROR: Final = int(FrameType.ERROR)
 _MESSAGE: Final = int(FrameType.MESSAGE)
+_HEADED_MESSAGE: Final = int(FrameType.HEADED_MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,10 @@ class Connection(ABC):
                 messages.append(self._delivery(timestamp, attempts, message_id, data[at + _BODY : stop], now))
                 at = stop
                 continue
+            if kind == _HEADED_MESSAGE:
+                messages.append(self._delivery_with_headers(data[at + _PREFIX_SIZE : stop], now))
+                at = stop
+                continue
             if messages:
                 self._messages(messages, now)
                 messages = []
@@ -367,8 +372,17 @@ class Connection(ABC):
     def _heartbeat(self, now: float) -> None:  # noqa: B027  # only producers need to know
         """Take note of a heartbeat."""
 
-    def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
+    def _delivery(
+        self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float, headers: bytes = b""
+    ) -> Delivery:
         raise Disconnected("unexpected message")
+
+    def _delivery_with_headers(self, data: bytes, now: float) -> Delivery:
+        try:
+            found = decode_message(data, is_headed=True)
+        except ValueError as error:
+            raise Disconnected(f"not enough data to decode valid message: {error}") from None
+        return self._delivery(found.timestamp, found.attempts, found.id, found.body, now, found.headers)
 
     def _messages(self, messages: Sequence[Delivery], now: float) -> None:  # noqa: B027  # only consumers get any
         """Process messages, each of which `_delivery` has accepted."""

@@ -433,10 +433,12 @@ class ConsumerConnection(Connection):
     def _error(self, error: ProtocolError, now: float) -> None:
         self._consumption.error_received(self, error)
 
-    def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
+    def _delivery(
+        self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float, headers: bytes = b""
+    ) -> Delivery:
         if id in self.in_flight:  # delivered again after its timeout, so the earlier delivery is void
             self.in_flight[id].answered = "lost"
-        delivery = self.in_flight[id] = self._delivery_class(self, timestamp, attempts, id, body, now)
+        delivery = self.in_flight[id] = self._delivery_class(self, timestamp, attempts, id, body, now, headers)
         return delivery
 
     def _messages(self, messages: Sequence[Delivery], now: float) -> None:

@@ -10,9 +10,12 @@ answered in a `finally`, in plain functions, and from any task of the consumer's
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
+from common.wire.headers import decode_headers
 from nsqclient._errors import Requeue
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 Answered = Literal["no", "finished", "requeued", "buried", "lost"]
 
 _NANOSECONDS: Final = 1_000_000_000
+_NO_HEADERS: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 class Source(Protocol):
@@ -56,6 +60,7 @@ class Delivery:
 
     __slots__ = (
         "_deadline",
+        "_headers",
         "_id",
         "_source",
         "answered",
@@ -67,9 +72,17 @@ class Delivery:
     )
 
     def __init__(
-        self, source: Source, timestamp_ns: int, attempts: int, id: bytes, body: bytes, received_at: float
+        self,
+        source: Source,
+        timestamp_ns: int,
+        attempts: int,
+        id: bytes,
+        body: bytes,
+        received_at: float,
+        headers: bytes = b"",
     ) -> None:
         self._source = source
+        self._headers = headers  # encoded; empty: there are none
         self._id = id
         self._deadline = 0.0  # 0: never touched
         self.timestamp_ns = timestamp_ns  # when it was published; nanoseconds since 1970
@@ -87,6 +100,11 @@ class Delivery:
     @property
     def id(self) -> str:
         return self._id.decode("ascii", "backslashreplace")
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """The headers of the message, by their names in lower case. Raise ValueError if nsqd has sent nonsense."""
+        return MappingProxyType(decode_headers(self._headers)) if self._headers else _NO_HEADERS
 
     @property
     def published_at(self) -> datetime:

@@ -17,7 +17,7 @@ from nsqclient._dial import Target, dial
 from nsqclient._errors import ConfigError, Disconnected, NSQError, PublishError, Stopped
 from nsqclient._groups import unwrapped
 from nsqclient._log import LOGGER
-from nsqclient._publication import Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
+from nsqclient._publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
 
@@ -146,18 +146,20 @@ class Producer(BaseProducer["_Node", Receipt]):
         *,
         delay: float | None = None,
         key: str | None = None,
+        headers: Headers | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
 
         With a `key` it is published once to this topic of the same nsqd, however often it is tried, within the time
-        for which that nsqd remembers keys.
+        for which that nsqd remembers keys. `headers` come with it to consumers that know them.
 
         Raises PublishRejected, PublishUnknown (it may have been published; OutcomeUnknown if it had a key),
         PublishUnsent, ConnectError or Stopped; trio.TooSlowError after `timeout` seconds; ValueError for an invalid
-        topic, an empty message, an invalid delay or key; Unsupported for a key at an nsqd that knows none.
+        topic, an empty message, an invalid delay, key or header; Unsupported for a key or headers at an nsqd that knows
+        none.
         """
-        command = pub_command(topic, body, delay)
+        command = pub_command(topic, body, delay, headers)
         if timeout is None:
             await self._send(topic, command, 1, key)
         else:
@@ -165,14 +167,20 @@ class Producer(BaseProducer["_Node", Receipt]):
                 await self._send(topic, command, 1, key)
 
     async def publish_many(
-        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Iterable[Headers] | None = None,
+        timeout: float | None = None,
     ) -> None:
-        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them.
+        """Publish messages together: nsqd accepts all or none. A `key` stands for all of them; each has its `headers`.
 
         More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not; a
         key is refused then. Raises as `publish`.
         """
-        commands = list(mpub_commands(topic, bodies))
+        commands = list(mpub_commands(topic, bodies, headers))
         check_one_key(key, commands)
         with trio.fail_after(timeout if timeout is not None else float("inf")):
             for command, count in commands:

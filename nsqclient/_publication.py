@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
+from operator import add
 from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.durations import whole_milliseconds
-from common.wire.extensions import KEYS, is_valid_key
+from common.wire.extensions import HEADERS, KEYS, is_valid_key
 from common.wire.frames import OK_FRAME
+from common.wire.headers import encode_headers
 from common.wire.names import is_valid_name
 from nsqclient._connection import Connection, Identity
 from nsqclient._errors import Disconnected, OutcomeUnknown, PublishError, PublishRejected, PublishUnknown, PublishUnsent
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
     from nsqclient._errors import ProtocolError
     from nsqclient.events import Event
 
+Headers = Mapping[str, bytes | str]  # names are lower case; a text is encoded as UTF-8
+
 MOST_PENDING_BYTES: Final = 8 << 20
 MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
 
+_HEADED: Final = b"H"  # begins the words of commands with headers
 _SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
@@ -105,6 +110,10 @@ class ProducerConnection(Connection):
     @property
     def takes_keys(self) -> bool:
         return KEYS in self.terms.extensions
+
+    @property
+    def takes_headers(self) -> bool:
+        return HEADERS in self.terms.extensions
 
     @property
     def has_room(self) -> bool:
@@ -212,15 +221,25 @@ def _named(word: bytes, topic: str) -> bytes:
     return b"%b %b" % (word, topic.encode())
 
 
-def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
-    """Return a PUB, or a DPUB with a `delay` in seconds."""
+def pub_command(topic: str, body: bytes, delay: float | None, headers: Headers | None = None) -> bytes:
+    """Return a PUB, or a DPUB with a `delay` in seconds; HPUB or HDPUB, if the message has headers."""
     if not body:
         raise ValueError("an empty message")
+    prefix = b""
+    if headers:
+        body = encode_headers(headers) + body
+        prefix = _HEADED
     if delay is None:
-        return b"%b\n%b%b" % (_named(b"PUB", topic), _pack_size(len(body)), body)
+        return b"%b\n%b%b" % (_named(prefix + b"PUB", topic), _pack_size(len(body)), body)
     if not 0 <= delay < float("inf"):
         raise ValueError(f"a delay of {delay} seconds")
-    return b"%b %d\n%b%b" % (_named(b"DPUB", topic), whole_milliseconds(delay), _pack_size(len(body)), body)
+    word = _named(prefix + b"DPUB", topic)
+    return b"%b %d\n%b%b" % (word, whole_milliseconds(delay), _pack_size(len(body)), body)
+
+
+def has_headers(command: bytes) -> bool:
+    """Return whether only an nsqd that takes headers knows this command."""
+    return command.startswith(_HEADED)
 
 
 def keyed(command: bytes, key: bytes) -> bytes:
@@ -260,13 +279,24 @@ class Names:
         return b"%b:%b" % (self._name, b2a_base64(number.to_bytes(size, "big"), newline=False))
 
 
-def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield as few MPUBs as can hold the messages, each with the number of its messages."""
-    name = _named(b"MPUB", topic)
+def mpub_commands(
+    topic: str, bodies: Iterable[bytes], headers: Iterable[Headers] | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """Yield as few MPUBs as can hold the messages, each with the number of its messages.
+
+    With `headers`, which are as many as the messages, they are HMPUBs.
+    """
+    name = _named(b"MPUB" if headers is None else b"HMPUB", topic)
     left = bodies if isinstance(bodies, list) else list(bodies)
     sizes = list(map(len, left))
     if 0 in sizes:
         raise ValueError("an empty message")
+    if headers is not None:
+        encoded = list(map(encode_headers, headers))
+        if len(encoded) != len(left):
+            raise ValueError(f"headers of {len(encoded)} messages for {len(left)} messages")
+        left = list(map(add, encoded, left))
+        sizes = list(map(len, left))
     at = 0
     while at < len(left):
         end = _end_of_mpub(sizes, at)

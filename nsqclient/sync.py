@@ -30,6 +30,7 @@ from nsqclient._threads import for_thread
 
 if TYPE_CHECKING:
     from nsqclient._message import Message
+    from nsqclient._publication import Headers
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 
@@ -66,19 +67,30 @@ class Producer:
         *,
         delay: float | None = None,
         key: str | None = None,
+        headers: Headers | None = None,
         timeout: float | None = None,
     ) -> None:
         """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
 
-        `delay`, `key` and the other errors are those of nsqclient's producer.
+        `delay`, `key`, `headers` and the other errors are those of nsqclient's producer.
         """
-        self._portal.call(partial(self._portal.client.publish, topic, body, delay=delay, key=key), timeout)
+        self._portal.call(
+            partial(self._portal.client.publish, topic, body, delay=delay, key=key, headers=headers), timeout
+        )
 
     def publish_many(
-        self, topic: str, bodies: Iterable[bytes], *, key: str | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Iterable[Headers] | None = None,
+        timeout: float | None = None,
     ) -> None:
         """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
-        self._portal.call(partial(self._portal.client.publish_many, topic, list(bodies), key=key), timeout)
+        self._portal.call(
+            partial(self._portal.client.publish_many, topic, list(bodies), key=key, headers=headers), timeout
+        )
 
 
 class Consumer:

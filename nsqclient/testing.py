@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from struct import Struct
 from time import time_ns
 from types import TracebackType
@@ -30,9 +30,11 @@ from trio.testing import memory_stream_pair
 from common.wakeup import Wakeup
 from common.wire import commands
 from common.wire.commands import CommandReader, Limits
-from common.wire.extensions import BURY, EXTENSIONS, KEYS, granted
+from common.wire.extensions import BURY, EXTENSIONS, HEADERS, KEYS, granted
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
+from common.wire.headers import NONE as NO_HEADERS
+from common.wire.headers import header_offsets
 from common.wire.message import Message, encode_message
 
 __all__ = ["MemoryNSQD", "Said"]
@@ -74,6 +76,7 @@ class _Stored:
     body: bytes
     timestamp: int
     attempts: int = 0
+    headers: bytes = b""  # encoded
 
 
 @dataclass
@@ -100,8 +103,8 @@ class MemoryNSQD:
     """Takes the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
 
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
-    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys, as
-    NSQ's own nsqd.
+    answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys and no
+    headers, as NSQ's own nsqd.
     `on_command` may handle a command itself: it returns the
     bytes to send, or None to have the command executed as usual, or raises common.wire.faults.ProtocolError.
     """
@@ -232,7 +235,7 @@ class MemoryNSQD:
         if not found.channels:
             found.waiting.append(stored)
         for channel in found.channels.values():
-            copy = _Stored(stored.id, stored.body, stored.timestamp, stored.attempts)
+            copy = _Stored(stored.id, stored.body, stored.timestamp, stored.attempts, stored.headers)
             if delay:
                 channel.deferred.append((trio.current_time() + delay, copy))
             else:
@@ -312,6 +315,7 @@ class _Client:
         self._msg_timeout = _MSG_TIMEOUT
         self._buries = False  # the extension was granted
         self._takes_keys = False  # likewise
+        self._takes_headers = False  # likewise
         self._magic = b""
         self._is_ending = False  # drop the connection once everything is written
 
@@ -342,8 +346,10 @@ class _Client:
         stored.attempts += 1
         now = trio.current_time()
         self.in_flight[stored.id] = _InFlight(stored, now, now + self._msg_timeout)
-        data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body))
-        self.send(_prefix.pack(4 + len(data), FrameType.MESSAGE) + data)
+        headers = stored.headers if self._takes_headers and stored.headers != NO_HEADERS else b""
+        kind = FrameType.HEADED_MESSAGE if headers else FrameType.MESSAGE
+        data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body, headers))
+        self.send(_prefix.pack(4 + len(data), kind) + data)
 
     async def _read(self) -> None:
         async for data in self._stream:
@@ -424,9 +430,9 @@ class _Client:
                 self.is_closing = True
                 self.send(CLOSE_WAIT_FRAME)
             case ["PUB", topic, *key]:
-                self._publish(topic, [body[4:]], 0.0, *key)
+                self._publish(topic, [(body[4:], _headers_of(command))], 0.0, *key)
             case ["DPUB", topic, delay, *key]:
-                self._publish(topic, [body[4:]], int(delay) / 1000, *key)
+                self._publish(topic, [(body[4:], _headers_of(command))], int(delay) / 1000, *key)
             case ["MPUB", topic, *key]:
                 assert isinstance(command, commands.Publications)
                 self._publish(topic, _messages_of(command), 0.0, *key)
@@ -442,6 +448,8 @@ class _Client:
         extensions = granted(tuple(names) if names is not None else None, self._server._extensions)
         self._buries = BURY in extensions
         self._takes_keys = KEYS in extensions
+        self._takes_headers = HEADERS in extensions
+        self._reader.take_headers(self._takes_headers)
         reply = self._server._reply
         if not isinstance(reply, bytes):
             told = {"extensions": extensions} if names is not None else {}
@@ -481,14 +489,22 @@ class _Client:
             raise ProtocolError(Fault.TOUCH_FAILED, f"TOUCH {id} failed ID not in flight", fatal=False)
         entry.deadline = min(trio.current_time() + self._msg_timeout, entry.since + _MAX_MSG_TIMEOUT)
 
-    def _publish(self, topic: str, bodies: list[bytes], delay: float, key: str = "", *_: str) -> None:
+    def _publish(self, topic: str, messages: list[tuple[bytes, bytes]], delay: float, key: str = "", *_: str) -> None:
         is_known = self._takes_keys and bool(key) and (topic, key) in self._server._keys
         self._server._keys.add((topic, key))
-        for body in bodies if not is_known else ():
-            self._server._publish(topic, _Stored(b"%016x" % next(self._server._ids), body, time_ns()), delay)
+        for body, headers in messages if not is_known else ():
+            stored = _Stored(b"%016x" % next(self._server._ids), body, time_ns(), headers=headers)
+            self._server._publish(topic, stored, delay)
         self.send(OK_FRAME)
 
 
-def _messages_of(command: commands.Publications) -> list[bytes]:
-    places = zip(command.offsets, command.offsets[1:], strict=False)
-    return [command.payload[start + 4 : end] for start, end in places]
+def _headers_of(command: commands.Command) -> bytes:
+    return command.headers if isinstance(command, commands.HeadedPublication) else b""
+
+
+def _messages_of(command: commands.Publications) -> list[tuple[bytes, bytes]]:
+    bodies = [command.payload[start + 4 : end] for start, end in pairwise(command.offsets)]
+    if not isinstance(command, commands.HeadedPublications):
+        return [(body, b"") for body in bodies]
+    places = header_offsets(command.headers, len(bodies)) or ()
+    return [(body, command.headers[start:end]) for body, (start, end) in zip(bodies, pairwise(places), strict=True)]
