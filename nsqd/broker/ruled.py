@@ -69,7 +69,8 @@ class Ruled(Operated):
             stop = min(stop, next_skip)
         self.cursor = stop
         if self.rules.ttl_buries and self.kept is None:
-            self._bury(places_in(batch, cursor, stop, 0), Note(f"waited for more than {_text_of(ttl)} (ttl)", ""))
+            note = Note(f"waited for more than {_text_of(ttl)} (ttl)", "")
+            self._bury(places_in(batch, cursor, stop, 0), note, has_failed=False)
             self._count("ttl, buried", stop - cursor)
         else:
             self._finish_unseen(cursor, stop)
@@ -145,7 +146,7 @@ class Ruled(Operated):
                 if (next_skip := self.skips.next_start()) is not None:
                     stop = min(stop, next_skip)
                 self.cursor = stop
-            self._bury(places_in(batch, first, stop, attempts), note)
+            self._bury(places_in(batch, first, stop, attempts), note, has_failed=False)
             buried += stop - first
         return buried
 
@@ -156,7 +157,8 @@ class Ruled(Operated):
             self._breaker.reset()
         super().unpause()
 
-    def _bury(self, places: Sequence[tuple[int, int, int]], note: Note) -> None:
+    def _bury(self, places: Sequence[tuple[int, int, int]], note: Note, *, has_failed: bool = True) -> None:
+        """Bury messages. Those that have only waited too long are no fault of a consumer: the breaker leaves them out."""
         super()._bury(places, note)
         if self.kept is not None:
             self._count("not on disk, dropped", len(places))
@@ -165,12 +167,13 @@ class Ruled(Operated):
         self._count("buried", len(places) if not note.who else 0)
         if (most := self.tried.max_buried) is not None and count > most:
             self._count("max_buried, dry run", 1)
-        if (tried := self._tried_breaker) is not None:
+        if has_failed and (tried := self._tried_breaker) is not None:
             tried.buried(len(places), now)
             if tried.has_tripped(now):
                 self._count("breaker, dry run", 1)
                 tried.reset()
-        if (breaker := self._breaker) is not None:
+        breaker = self._breaker if has_failed else None
+        if breaker is not None:
             breaker.buried(len(places), now)
         if self.paused:
             return

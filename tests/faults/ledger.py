@@ -274,14 +274,15 @@ class Ledger:
                     channel.recent.forget()
         self.rules, self.topic_rules = rules, topic_rules
 
-    def was_buried(self, channel: ChannelModel, burial: Burial, now: float) -> None:
+    def was_buried(self, channel: ChannelModel, burial: Burial, now: float, *, has_failed: bool = True) -> None:
         owed = channel.owed.pop(burial.sequence)
         if burial.attempts != owed.attempts:
             raise Violation(f"{channel.name}: {burial} has other attempts, {owed.attempts} is right")
         owed.held_until, owed.due = -inf, None
         channel.before_burial[burial.sequence] = owed
         channel.buried.add(burial, self.next_number())
-        channel.recent.note_burial(now)
+        if has_failed:
+            channel.recent.note_burial(now)
 
     def was_taken(self, channel: ChannelModel, verb: Verb, sequence: int) -> None:
         """Note that a buried message was kicked or discarded."""

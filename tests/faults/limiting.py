@@ -154,8 +154,9 @@ class _Look:
                 self.ledger.was_taken(channel, "kick", burial.sequence)
                 held = None
             if held is None:
-                causes[self._why_buried(channel, burial)] += 1
-                self.ledger.was_buried(channel, burial, self.now)
+                cause = self._why_buried(channel, burial)
+                causes[cause] += 1
+                self.ledger.was_buried(channel, burial, self.now, has_failed=cause == EXHAUSTED)
         return causes
 
     def _why_buried(self, channel: ChannelModel, burial: Burial) -> str:

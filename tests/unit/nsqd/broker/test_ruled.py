@@ -187,6 +187,16 @@ def test_a_channel_that_is_let_go_on_is_judged_anew() -> None:
     assert not channel_of(node).paused
 
 
+def test_messages_that_have_only_waited_too_long_are_no_reason_for_the_breaker() -> None:
+    node = node_with(*[b"x"] * 60, max_attempts=1, breaker=0.5, ttl=60 * 1_000_000_000, ttl_buries=True)
+    consumer = node.consumer(ready=20)
+    consumer.say(b"RDY 0\n" + b"".join(fin(message.id) for message in consumer.messages()))
+    node.turn()
+    node.pass_time(61.0)
+    assert node.channel().buried_count == 40
+    assert not channel_of(node).paused
+
+
 @pytest.mark.parametrize("rule", ["breaker", "max_buried"])
 def test_a_rule_that_is_only_tried_pauses_nothing(rule: str) -> None:
     given = {"breaker": 0.5, "max_buried": 1}
