@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from shutil import copytree, rmtree
 from typing import Any
+
+import pytest
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.recovery.keys import keys_in
 from nsqd.log.retention import Retention
-from tests.integration.log.harness import OpenStore, opened
+from tests.integration.log.harness import ForgetfulFiles, OpenStore, opened
 
 SECOND = 1_000_000_000
 WINDOW: dict[str, Any] = {"idempotence_window": 100 * SECOND}
 
 
-def publish(store: OpenStore, key: bytes, body: bytes = b"x" * 100) -> None:
-    log = store.log()
+def publish(store: OpenStore, key: bytes, body: bytes = b"x" * 100) -> Receipt:
+    log, receipt = store.log(), Receipt()
     payload = len(body).to_bytes(4, "big") + body
-    log.append(Batch(log.tail, 1, store.wall(), payload, (0, len(payload)), 0, key), Receipt())
+    log.append(Batch(log.tail, 1, store.wall(), payload, (0, len(payload)), 0, key), receipt)
     store.store.write_logs()
+    return receipt
 
 
 def keys(store: OpenStore) -> list[bytes]:
@@ -124,4 +128,23 @@ def test_what_the_journal_says_of_keys_is_not_about_a_stranger(tmp_path: Path) -
     rmtree(tmp_path / "two" / "topics" / "t.t")
     copytree(tmp_path / "one" / "topics" / "t.t", tmp_path / "two" / "topics" / "t.t")
     with opened(tmp_path / "two", **WINDOW) as store:
+        assert keys(store) == [b"key"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_key_that_was_answered_is_found_after_a_power_cut(tmp_path: Path, seed: int) -> None:
+    files = ForgetfulFiles()
+    with opened(tmp_path, files, ack="synced", **WINDOW) as store:
+        publish(store, b"")
+        tell(store, -1)
+        store.checkpoint()
+        store.store.record(("keys", "t", store.log().tail), urgent=True)  # as a topic does, before it has the batch
+        receipt = publish(store, b"key")
+        assert not receipt.settled
+        store.sync()
+        assert receipt.settled
+        assert receipt.error is None
+        store.kill()
+    files.cut_power(tmp_path, Random(seed))
+    with opened(tmp_path, **WINDOW) as store:
         assert keys(store) == [b"key"]
