@@ -12,6 +12,7 @@ import pytest
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.recovery.keys import keys_in
 from nsqd.log.retention import Retention
+from nsqd.log.writing.sync_job import CommonFolders
 from tests.integration.log.harness import ForgetfulFiles, OpenStore, opened
 
 SECOND = 1_000_000_000
@@ -147,4 +148,23 @@ def test_the_first_key_that_was_answered_is_found_after_a_power_cut(tmp_path: Pa
         store.kill()
     files.cut_power(tmp_path, Random(seed))
     with opened(tmp_path, **WINDOW) as store:
+        assert keys(store) == [b"key"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_key_that_was_not_answered_is_found_if_its_message_is(tmp_path: Path, seed: int) -> None:
+    files = ForgetfulFiles()
+    with opened(tmp_path, files, ack="synced", **WINDOW) as store:
+        publish(store, b"")
+        tell(store, -1)
+        store.checkpoint()
+        store.checkpoint()
+        store.store.record(("keys", "t", store.log().tail), urgent=True)
+        publish(store, b"key")
+        for job in store.store.begin_round().jobs:  # the power is cut before the journal is synced
+            job.perform(files, CommonFolders(files))
+        store.kill()
+    files.cut_power(tmp_path, Random(seed))
+    with opened(tmp_path, **WINDOW) as store:
+        assert len(store.read()) == 2
         assert keys(store) == [b"key"]
