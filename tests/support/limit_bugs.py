@@ -77,8 +77,11 @@ def _bury(patch: pytest.MonkeyPatch, planted: Callable[[Channel, _Places, Note],
     """Have messages beyond a bound buried in this way."""
     bury = Channel._bury
 
-    def choose(self: Channel, places: _Places, note: Note) -> None:
-        (planted if note.reason.endswith("(overflow)") else bury)(self, places, note)
+    def choose(self: Channel, places: _Places, note: Note, *, has_failed: bool = True) -> None:
+        if note.reason.endswith("(overflow)"):
+            planted(self, places, note)
+        else:
+            bury(self, places, note, has_failed=has_failed)
 
     patch.setattr(Channel, "_bury", choose)
 
