@@ -9,7 +9,7 @@ import base64
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -70,13 +70,14 @@ class StoredMessage:
     timestamp: int  # wall time in nanoseconds
     delay_ms: int
     body: bytes
+    headers: Mapping[str, bytes]
 
     def document(self) -> dict[str, Any]:
         """Return the message as `/topic/read` writes it."""
         document: dict[str, Any] = {"sequence": self.sequence, "id": f"{self.id:016x}", "timestamp": self.timestamp}
         if self.delay_ms:
             document["delay_ms"] = self.delay_ms
-        return document | body_document(self.body)
+        return document | headers_document(self.headers) | body_document(self.body)
 
 
 def body_document(body: bytes) -> dict[str, str]:
@@ -85,6 +86,19 @@ def body_document(body: bytes) -> dict[str, str]:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode()}
+
+
+def headers_document(headers: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the member of a message's object that has its headers, if it has any, as /topic/read shows them."""
+    return {"headers": {name: header_text(value) for name, value in headers.items()}} if headers else {}
+
+
+def header_text(value: bytes) -> Any:
+    """Return the value of a header for JSON."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +242,8 @@ class SpanReader:
                     log.warning("%s: messages %d to %d cannot be read", self.log, event.first, event.end - 1)
                 else:
                     self._waiting += (
-                        StoredMessage(sequence, id, event.timestamp, event.delay_ms, body)
-                        for sequence, id, body in event.messages()
+                        StoredMessage(sequence, id, event.timestamp, event.delay_ms, body, headers)
+                        for (sequence, id, body), headers in zip(event.messages(), event.headers_of(), strict=True)
                     )
         if self._waiting:
             return self._waiting[0]

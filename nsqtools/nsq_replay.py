@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -24,7 +24,7 @@ from common.durations import SECOND, Nanoseconds, seconds
 from common.net import join_host_port
 from common.options import DURATION, option
 from common.startup import StartupError
-from nsqclient import NSQError, Producer, open_producer
+from nsqclient import NSQError, Producer, Unsupported, open_producer
 from nsqtools import flags
 from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
@@ -32,6 +32,7 @@ from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, ru
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, Queries, servers_of, tcp_port_in
 from nsqtools.output import Output
+from nsqtools.passing_on import with_origin
 from nsqtools.progress import Progress, with_progress
 from nsqtools.throttle import Throttle
 
@@ -121,14 +122,18 @@ class Replay:
     def unreadable(self) -> int:
         return sum(reader.unreadable for reader in self.readers)
 
-    async def next_batch(self, size: int) -> list[bytes]:
-        """Return the next bodies to publish, `size` at most. Raise AskFailed."""
+    async def next_batch(self, size: int) -> list[tuple[bytes, Mapping[str, bytes]]]:
+        """Return the bodies and headers of the next messages to publish, `size` at most. Raise AskFailed."""
         if self.options.limit:
             size = min(size, self._limit - self.published)
-        bodies: list[bytes] = []
-        while len(bodies) < size and (found := await next_in_time(self.readers)) is not None:
-            bodies.append(found[1].body)
-        return bodies
+        batch: list[tuple[bytes, Mapping[str, bytes]]] = []
+        while len(batch) < size and (found := await next_in_time(self.readers)) is not None:
+            reader, message = found
+            headers = message.headers
+            if headers:
+                headers = with_origin(headers, f"{reader.log.server}/{self.options.topic}/{message.id:016x}")
+            batch.append((message.body, headers))
+        return batch
 
     def mark_published(self) -> None:
         """Note that everything read so far has been published, so a later run may continue from here."""
@@ -228,19 +233,31 @@ async def publish(replay: Replay, producer: Producer, progress: Progress, stop: 
         throttle = Throttle(options.rate, trio.current_time())
         size = min(size, max(1, int(options.rate / 10)))
     while not stop.is_set():
-        bodies = await replay.next_batch(size)
-        if not bodies:
+        batch = await replay.next_batch(size)
+        if not batch:
             replay.mark_published()
             return True
-        await producer.publish_many(options.destination_topic, bodies)
+        await _publish(options.destination_topic, batch, producer)
         replay.mark_published()
-        replay.published += len(bodies)
+        replay.published += len(batch)
         progress.done = replay.published
         replay.save(at_once=False)
-        if throttle is not None and (pause := throttle.take(len(bodies), trio.current_time())):
+        if throttle is not None and (pause := throttle.take(len(batch), trio.current_time())):
             with trio.move_on_after(pause):
                 await stop.wait()
     return False
+
+
+async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]], producer: Producer) -> None:
+    bodies, headers = [body for body, _ in batch], [headers for _, headers in batch]
+    if any(headers):
+        try:
+            await producer.publish_many(topic, bodies, headers=headers)
+        except Unsupported:
+            log.warning("the destination knows no headers: those of up to %d messages are left out", len(batch))
+        else:
+            return
+    await producer.publish_many(topic, bodies)
 
 
 async def destinations(options: Options, queries: Queries, replay: Replay) -> list[str]:

@@ -27,10 +27,10 @@ from nsqtools.command import (
     run_tool,
     run_until,
 )
-from nsqtools.history import body_document, parse_position
+from nsqtools.history import body_document, headers_document, parse_position
 from nsqtools.json_fields import list_in, number_in
 from nsqtools.nodes import AskFailed, Queries, servers_of
-from nsqtools.output import Output, message_line
+from nsqtools.output import Output, header_lines, message_line
 from nsqtools.peek import peek
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class Options(ToolOptions):
     max_in_flight: int = option(200, MAX_IN_FLIGHT)
     n: int = option(0, "number of messages to show, of all topics together; 0: no end")
     print_topic: bool = option(False, "print the topic's name before each message")
+    print_headers: bool = option(False, "print the headers of each message before it, a line each")
     json: bool = option(False, "print an object for each message, for programs")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     nsqd_http_address: tuple[str, ...] = option(
@@ -141,6 +142,8 @@ class Tail:
         options = self._options
         about = _about(message) if options.json else {}
         line = message_line(topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+        if options.print_headers and not options.json:
+            line = header_lines(message.headers) + line
         with trio.CancelScope() as self._writing:
             try:
                 await self._output.write(line)
@@ -175,6 +178,7 @@ def _about(message: Message) -> dict[str, Any]:
         "timestamp": message.timestamp_ns,
         "attempts": message.attempts,
         "nsqd": message.nsqd,
+        **headers_document(message.headers),
         **body_document(message.body),
     }
 

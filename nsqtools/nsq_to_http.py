@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from ssl import create_default_context
 from typing import TYPE_CHECKING, Final
@@ -31,11 +31,16 @@ ABOUT: Final = """\
 A POST has the message as its body and succeeds with any status 2xx. In the URL of a GET the message replaces %s, and
 only 200 is success (%% is a percent sign). Messages that fail are requeued with a delay, and the tool slows down.
 
+The headers of a message become headers of the request: traceparent, tracestate, content-type and ce-* by their own
+names, others as Nsq-Header-<name>. What --header and --content-type say goes first.
+
 A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
 ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
 
 _OCTETS: Final = "application/octet-stream"
 _IDLE: Final = 90.0  # seconds that a connection is kept without a request
+_BY_THEIR_OWN_NAMES: Final = frozenset(("traceparent", "tracestate", "content-type"))
+_is_field_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _OURS: Final = frozenset(("host", "content-length", "transfer-encoding", "connection"))
 
 
@@ -127,6 +132,7 @@ class Sender:
         self._urls = options.post or options.get
         self._patterns = [url_pattern(url) for url in options.get]
         self._headers = options.headers()
+        self._is_default = options.content_type == _OCTETS  # a message may say what it is
         self._tls = create_default_context()
         self._client = HttpClient(
             connect_timeout=seconds(options.http_client_connect_timeout),
@@ -135,17 +141,34 @@ class Sender:
             keeps_bodies=False,
         )
 
-    async def send(self, number: int, body: bytes) -> None:
-        """Send a body to one of the URLs. Raise HttpFailed."""
+    async def send(self, number: int, body: bytes, headers: Mapping[str, bytes]) -> None:
+        """Send a message to one of the URLs. Raise HttpFailed."""
         if self._is_post:
             method, url, content = "POST", self._urls[number], body
         else:
             escaped = quote_plus(body)
             method, content = "GET", b""
             url = "".join(escaped if piece is None else piece for piece in self._patterns[number])
-        answer = await self._client.fetch(method, url, tls=self._tls, headers=self._headers, body=content)
+        answer = await self._client.fetch(method, url, tls=self._tls, headers=self._all_headers(headers), body=content)
         if not (200 <= answer.status < 300 if self._is_post else answer.status == 200):
             raise HttpFailed(f"got status code {answer.status}")
+
+    def _all_headers(self, headers: Mapping[str, bytes]) -> list[tuple[str, str]]:
+        """Return the headers of a request: the tool's own, and those of the message as `POST /pub` takes them.
+
+        The tool's own go first; what cannot be said in a request is left out.
+        """
+        if not headers:
+            return self._headers
+        found = [*self._headers]
+        given = {name.lower() for name, _ in self._headers if name.lower() != "content-type" or not self._is_default}
+        for name, value in headers.items():
+            field = name if name in _BY_THEIR_OWN_NAMES or name.startswith("ce-") else f"Nsq-Header-{name}"
+            if field.lower() in given or not _is_field_value(value):
+                continue
+            found = [it for it in found if it[0].lower() != field.lower()]
+            found.append((field, value.decode("latin-1")))
+        return found
 
     async def close(self) -> None:
         await self._client.close_idle()
@@ -161,7 +184,7 @@ def handler(
         if options.sample < 1.0 and draw() > options.sample:
             return
         try:
-            await targets.send(lambda number: sender.send(number, message.body))
+            await targets.send(lambda number: sender.send(number, message.body, message.headers))
         except HttpFailed as error:
             log.error("ERROR: message %s - %s", message.id, error)
             raise Requeue from error

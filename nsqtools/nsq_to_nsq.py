@@ -20,12 +20,17 @@ from nsqtools.bridge import MODE, MODES, STATUS_EVERY, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
+from nsqtools.passing_on import Destination
 
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A message is finished when the destination has it. Messages that fail are requeued with a delay, and the tool slows
-down.
+A message is finished when the destination has it, with its headers and with where it came from (nsq-origin). Messages
+that fail are requeued with a delay, and the tool slows down.
+
+A message that comes a second time is not published twice, within the time for which the destination remembers keys
+(--idempotence-window, 10 minutes by default): so a crash doubles nothing. The same holds for messages that you have
+delivered again by a seek; to pass those on, use nsq_replay.
 
 A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
 ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
@@ -75,7 +80,7 @@ class Forwarder:
     """Forwards each message to one of the destinations."""
 
     def __init__(self, options: Options, producers: list[Producer]) -> None:
-        self._producers = producers
+        self._destinations = list(map(Destination, options.destination_nsqd_tcp_address, producers))
         self._destination = options.destination_topic
         self._filter = options.filter
         self._targets = Targets(options.destination_nsqd_tcp_address, options.mode, options.status_every)
@@ -91,7 +96,7 @@ class Forwarder:
                 self._drop(message, body)
                 return
             try:
-                await self._targets.send(lambda number: self._producers[number].publish(destination, body))
+                await self._targets.send(lambda number: self._destinations[number].pass_on(message, destination, body))
             except NSQError as error:
                 log.error("ERROR: message %s - %s", message.id, error)
                 raise Requeue from error

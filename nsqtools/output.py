@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 
 from nsqtools.command import OutputClosed
+from nsqtools.history import header_text
 
 _STANDARD: Final = 1
 # A pipe that is ready for writing takes this many bytes without blocking.
@@ -57,3 +58,10 @@ def message_line(topic: str, body: bytes, about: Mapping[str, Any], *, print_top
         return json.dumps({"topic": topic, **about}).encode() + b"\n"
     head = f"{topic} | ".encode() if print_topic else b""
     return b"%b%b\n" % (head, body)
+
+
+def header_lines(headers: Mapping[str, bytes]) -> bytes:
+    """Return a line for each header: its name, and its value as JSON, so that it stays on its line."""
+    return b"".join(
+        b"%b: %b\n" % (name.encode(), json.dumps(header_text(value)).encode()) for name, value in headers.items()
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from nsqtools.command import ToolFailed
 from nsqtools.history import Span, SpanReader, StoredMessage, TopicLog, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, servers_of
-from nsqtools.output import message_line
+from nsqtools.output import header_lines, message_line
 
 if TYPE_CHECKING:
     from nsqtools.nodes import Queries
@@ -28,6 +28,8 @@ class PeekOptions(Protocol):
     def from_(self) -> str: ...
     @property
     def print_topic(self) -> bool: ...
+    @property
+    def print_headers(self) -> bool: ...
     @property
     def json(self) -> bool: ...
     @property
@@ -88,4 +90,5 @@ async def _readers(options: PeekOptions, topic: str, queries: Queries) -> Sequen
 
 def _line(reader: SpanReader, message: StoredMessage, options: PeekOptions) -> bytes:
     about = {"nsqd": str(reader.log.server), **message.document()}
-    return message_line(reader.log.topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+    line = message_line(reader.log.topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+    return header_lines(message.headers) + line if options.print_headers and not options.json else line

@@ -1,0 +1,76 @@
+"""Passes messages on with all that belongs to them: headers, where they came from, and a key against doubles."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64encode
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from common.wire.headers import BadHeaders, encode_headers
+from nsqclient import Unsupported
+
+if TYPE_CHECKING:
+    from nsqclient import Message, Producer
+
+log = logging.getLogger(__name__)
+
+ORIGIN: Final = "nsq-origin"
+_DIGEST: Final = 12  # bytes
+
+
+def with_origin(headers: Mapping[str, bytes], origin: str) -> Mapping[str, bytes]:
+    """Return the headers of a message that is passed on; where it came from first stays, and is left out if full."""
+    if ORIGIN in headers:
+        return headers
+    more = {**headers, ORIGIN: origin.encode()}
+    try:
+        encode_headers(more)
+    except BadHeaders:
+        return headers
+    return more
+
+
+class Destination:
+    """One nsqd to which messages are passed on."""
+
+    def __init__(self, address: str, producer: Producer) -> None:
+        self._address = address
+        self._producer = producer
+        self._takes_keys = True
+        self._takes_headers = True
+
+    async def pass_on(self, message: Message, topic: str, body: bytes) -> None:
+        """Publish the message's body, perhaps a part of it. Raise NSQError.
+
+        If the same message is passed on again, because a crash came before its FIN, it is not published twice, within
+        the time for which this nsqd remembers keys. What the nsqd does not know is left out.
+        """
+        while True:
+            headers = None
+            if self._takes_headers:
+                headers = with_origin(message.headers, f"{message.nsqd}/{message.topic}/{message.id}")
+            key = _key(message) if self._takes_keys else None
+            try:
+                await self._producer.publish(topic, body, key=key, headers=headers)
+            except Unsupported as error:
+                self._do_without(error)
+            else:
+                return
+
+    def _do_without(self, error: Unsupported) -> None:
+        if self._takes_headers and "headers" in str(error):
+            self._takes_headers = False
+            log.warning("%s knows no headers: those of messages are left out", self._address)
+        elif self._takes_keys:
+            self._takes_keys = False
+            log.warning("%s knows no keys: after a crash of this tool, messages may come twice", self._address)
+        else:
+            raise error
+
+
+def _key(message: Message) -> str:
+    """Return a key that this delivery of the channel has in common with every other delivery of the same message."""
+    source = f"{message.nsqd}\n{message.topic}\n{message.channel}\n{message.id}"
+    return b64encode(blake2b(source.encode(), digest_size=_DIGEST).digest()).decode()
