@@ -170,6 +170,11 @@ class InFlight:
         self.next_deadline = min((delivery.deadline for delivery in set(self._entries.values())), default=inf)
         return expired
 
+    def holds(self, sequence: int) -> bool:
+        """Return whether this message is in flight. This looks at all deliveries."""
+        entries = self._entries
+        return any(entries.get(b"%016x" % (sequence - it.offset)) is it for it in set(entries.values()))
+
     def lowest(self) -> int | None:
         """Return a sequence that no message in flight is below; None: none is in flight."""
         return min((delivery.first for delivery in set(self._entries.values())), default=None)

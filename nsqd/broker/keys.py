@@ -14,6 +14,7 @@ at most an eighth of it longer. Times are of the wall clock, in nanoseconds.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final
@@ -23,6 +24,10 @@ from nsqd.broker.batch import Receipt
 _PARTS: Final = 8
 _LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
 _HASH_SIZE: Final = 14
+
+_COUNT_BITS: Final = 32
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
+_LOOKED_AT: Final = 2  # entries, for each that is added: so at most half of them are out of date
 
 _SETTLED: Final = Receipt()
 _SETTLED.settle()
@@ -196,6 +201,56 @@ class TopicKeys:
         answer = Receipt()
         answer.settle(self._refusal())
         return answer
+
+
+class DeferredKeys:
+    """Where the messages lie that were published with a key and a delay, so that somebody can take them back.
+
+    An entry goes when its messages no longer wait for their time. Nobody looks at all of them for that: whoever adds one
+    looks at two of the others, the oldest first.
+    """
+
+    __slots__ = ("_order", "_places", "_waits", "is_complete")
+
+    def __init__(self, waits: Callable[[int, int], bool], *, is_complete: bool) -> None:
+        """`waits` tells whether one of the messages [start, end) still waits for its time."""
+        self.is_complete = is_complete  # otherwise what was published before the start is missing
+        self._waits = waits
+        self._places: dict[bytes, int] = {}
+        self._order: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, key: bytes, start: int, count: int) -> None:
+        if len(key) > _LONGEST_AS_IT_IS:
+            key = _hash(key)
+        places, order = self._places, self._order
+        for _ in range(min(_LOOKED_AT, len(order))):
+            oldest = order.popleft()
+            if (place := places.get(oldest)) is None:
+                continue
+            if self._waits(*_range_of(place)):
+                order.append(oldest)
+            else:
+                del places[oldest]
+        if key not in places:
+            order.append(key)
+        places[key] = start << _COUNT_BITS | count
+
+    def find(self, key: bytes) -> tuple[int, int] | None:
+        """Return the place of the messages with this key, as [start, end); None: it is not known here."""
+        place = self._places.get(key if len(key) <= _LONGEST_AS_IT_IS else _hash(key))
+        return _range_of(place) if place is not None else None
+
+    def forget(self) -> None:
+        self._places.clear()
+        self._order.clear()
+
+
+def _range_of(place: int) -> tuple[int, int]:
+    start = place >> _COUNT_BITS
+    return start, start + (place & _COUNT_MASK)
 
 
 def _begin_of(piece: Slice) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING
@@ -15,6 +16,17 @@ from nsqd.broker.positions import SkipRanges
 if TYPE_CHECKING:
     from nsqd.broker.burials import Selection, Taken, Verb
     from nsqd.broker.buried import Note
+
+
+class Found(StrEnum):
+    """In which state a channel had messages that somebody wants to take back or to move."""
+
+    IN_FLIGHT = "in_flight"  # left as they are
+    BURIED = "buried"  # left as they are
+    CANCELLED = "cancelled"  # they waited, and are finished now
+    MOVED = "moved"  # they waited, and are due at another time now
+    DONE = "done"  # finished before, or never the channel's
+    UNKNOWN = "unknown"  # nobody can tell
 
 
 class Operated(Places):
@@ -139,6 +151,82 @@ class Operated(Places):
             self._work.changed[self] = None
             return
         self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
+
+    # Taking back what waits
+
+    def cancel(self, start: int, end: int) -> Found:
+        """Finish the messages of [start, end), which lie before the topic's H, where they wait.
+
+        Return how they were found; of several, what was least finished.
+        """
+        found = {self._cancel(sequence) for sequence in range(start, end)}
+        self.record_progress(urgent=True)
+        self._work.changed[self] = None  # the log may be able to remove something
+        return next(it for it in Found if it in found)
+
+    def _cancel(self, sequence: int) -> Found:
+        if self.deferred.take_out(sequence) or self.retries.take(sequence) is not None:
+            self._finished.append((sequence, sequence + 1))
+            return Found.CANCELLED
+        if self._is_ahead(sequence):
+            self._pass_over_one(sequence)
+            return Found.CANCELLED
+        return self._without_waiting(sequence)
+
+    def move(self, start: int, end: int, delay_ms: int) -> Found:
+        """Have messages of [start, end) that wait become due after this delay; 0: now. Return how they were found."""
+        due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
+        entries: list[int] = []
+        found: set[Found] = set()
+        for sequence in range(start, end):
+            attempts = self._taken_to_move(sequence, delay_ms)
+            if attempts is None:
+                found.add(self._without_waiting(sequence))
+                continue
+            found.add(Found.MOVED)
+            if attempts >= 0:
+                entries += (sequence, attempts, due_ms)
+        if entries:
+            self._record_urgent(("wait", self.topic.name, self.name, entries))
+        for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
+            if delay_ms:
+                self.deferred.add(self._work.due_from_wall(due_ms), sequence, attempts)
+            else:
+                self.retries.add(sequence, attempts)
+        self._set_alarm()
+        self.wants_attention()
+        return next(it for it in Found if it in found)
+
+    def _taken_to_move(self, sequence: int, delay_ms: int) -> int | None:
+        """Take a message out of where it waits, and return its attempts; -1: it stays; None: it does not wait."""
+        if sequence in self.deferred:
+            attempts = self.deferred.attempts_of(sequence)
+            self.deferred.take_out(sequence)
+            return attempts
+        if self._is_ahead(sequence):
+            if not delay_ms:
+                return -1
+            self._skip_one(sequence)
+            return 0
+        return self.retries.take(sequence)
+
+    def _is_ahead(self, sequence: int) -> bool:
+        """Return whether the cursor is going to meet this message, which lies before H."""
+        return sequence >= self._advance_over_gaps() and not self.skips.covers(sequence)
+
+    def _without_waiting(self, sequence: int) -> Found:
+        if self.in_flight.holds(sequence):
+            return Found.IN_FLIGHT
+        return Found.BURIED if sequence in self.burials.buried else Found.DONE
+
+    def _pass_over_one(self, sequence: int) -> None:
+        self._skip_one(sequence)
+        if self.kept is not None:
+            self.kept.let_go(sequence, sequence + 1)
+
+    def _skip_one(self, sequence: int) -> None:
+        self.skips.insert(sequence)
+        self._record_urgent(("skip", self.topic.name, self.name, sequence, sequence + 1))
 
     def drop_oldest(self, count: int) -> None:
         """Finish so many messages that wait now, because of a bound: retries first, then what is next."""

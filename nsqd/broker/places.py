@@ -120,8 +120,8 @@ class Places:
 
     def low_water(self) -> int:
         """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
-        places = (self.retries.pins, self.deferred.pins, self.burials.buried.pins)
-        lows = [self.cursor, self.in_flight.lowest(), *(pins.lowest() for pins in places)]
+        places = (self.in_flight, self.retries.pins, self.deferred, self.burials.buried.pins)
+        lows = [self.cursor, *(place.lowest() for place in places)]
         return min(low for low in lows if low is not None)
 
     def exceptions(self) -> Iterator[Iterable[int]]:
@@ -176,6 +176,12 @@ class Places:
         # Nobody has to consume for the cursor to pass them, and until it does, they count as held by the topic.
         self.cursor = self.skips.pass_over(self.cursor)
         self._work.changed[self] = None
+
+    def never_get(self, sequence: int) -> None:
+        """Skip one message that is about to be handed over, behind all others so far: somebody has taken it back."""
+        self._skip(sequence, sequence + 1)
+        if self.kept is not None:
+            self.kept.let_go(sequence, sequence + 1)
 
     def _skip(self, start: int, end: int) -> None:
         if start < end:

@@ -6,11 +6,14 @@ An integer of three packed fields costs 36 bytes, and the garbage collector neve
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import Final
+
+from pyroaring import BitMap64
 
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -56,6 +59,26 @@ class SkipRanges:
                 self._ranges[-1] = last_start << _LENGTH_BITS | (end - last_start)
                 return
         self._ranges.append(start << _LENGTH_BITS | (end - start))
+
+    def insert(self, sequence: int) -> None:
+        """Cover one more sequence, which no range covers yet; it may lie anywhere."""
+        ranges = self._ranges
+        place = bisect_left(ranges, sequence << _LENGTH_BITS)
+        start, end = sequence, sequence + 1
+        if place < len(ranges) and ranges[place] >> _LENGTH_BITS == end:
+            end += ranges[place] & _LENGTH_MASK
+            del ranges[place]
+        if place and (ranges[place - 1] >> _LENGTH_BITS) + (ranges[place - 1] & _LENGTH_MASK) == start:
+            place -= 1
+            start = ranges[place] >> _LENGTH_BITS
+            del ranges[place]
+        ranges.insert(place, start << _LENGTH_BITS | (end - start))
+        self.total += 1
+
+    def covers(self, sequence: int) -> bool:
+        ranges = self._ranges
+        place = bisect_left(ranges, (sequence + 1) << _LENGTH_BITS) - 1
+        return place >= 0 and sequence < (ranges[place] >> _LENGTH_BITS) + (ranges[place] & _LENGTH_MASK)
 
     def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
         """Cover the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges.
@@ -193,6 +216,16 @@ class Retries:
                 self.pins.remove(sequence)
         return taken
 
+    def take(self, sequence: int) -> int | None:
+        """Take out one position. Return its attempts; None: it does not wait here. This looks at all positions."""
+        queue = self._queue
+        for place, packed in enumerate(queue):
+            if packed >> _ATTEMPTS_BITS == sequence:
+                del queue[place]
+                self.pins.remove(sequence)
+                return packed & _ATTEMPTS_MASK
+        return None
+
     def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
         queue = [sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK for sequence, attempts in positions]
@@ -225,66 +258,114 @@ class Retries:
 
 
 class Deferred:
-    """Positions that become deliverable at a time, the earliest first. Times are in microseconds."""
+    """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
 
-    __slots__ = ("_heap", "pins")
+    What is taken out before its time stays in the heap until it is met there: looking for it among a million would take
+    longer than anybody may wait. So the heap tells when, and the set of sequences tells what.
+    """
+
+    __slots__ = ("_gone", "_heap", "_sequences")
 
     def __init__(self) -> None:
         self._heap: list[int] = []
-        self.pins = Pins()
+        self._sequences = BitMap64()
+        self._gone: set[int] = set()  # sequences that are in the heap, but were taken out
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) - len(self._gone)
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
-        return map(_unpack_deferred, self._heap)
+        return map(_unpack_deferred, self._packed())
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._sequences
 
     def copy(self) -> Iterator[tuple[int, int, int]]:
         """Return an iterator over a copy of the present positions."""
-        return map(_unpack_deferred, self._heap.copy())
+        return map(_unpack_deferred, self._packed().copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        heap = iter(self._heap.copy())
+        heap = iter(self._packed().copy())
         return iter(
             lambda: [packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in islice(heap, _PIECE)],
             [],
         )
 
+    def lowest(self) -> int | None:
+        """Return the lowest sequence; None: there is none."""
+        return self._sequences.min() if self._sequences else None
+
+    def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> list[tuple[int, int, int]]:
+        """Return the first positions behind a (due, sequence), in the order in which they become due."""
+        bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _ATTEMPTS_BITS if after[0] >= 0 else 0
+        return list(map(_unpack_deferred, nsmallest(count, [it for it in self._packed() if it >= bound])))
+
     def add(self, due: int, sequence: int, attempts: int) -> None:
+        if sequence in self._gone:
+            self._packed()
         heappush(self._heap, (due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
-        self.pins.add(sequence)
+        self._sequences.add(sequence)
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
         """Add many (due, sequence, attempts) at once, as recovery has them."""
+        heap = self._packed()
         for due, sequence, attempts in entries:
-            self._heap.append((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
-            self.pins.add(sequence)
-        heapify(self._heap)
+            heap.append((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
+            self._sequences.add(sequence)
+        heapify(heap)
+
+    def take_out(self, sequence: int) -> bool:
+        """Take out one position before its time. Return whether it was there."""
+        if sequence not in self._sequences:
+            return False
+        self._sequences.remove(sequence)
+        self._gone.add(sequence)
+        if len(self._gone) > len(self._heap) // 2:
+            self._packed()
+        return True
+
+    def attempts_of(self, sequence: int) -> int:
+        """Return the attempts so far of one of the positions. This looks at all of them."""
+        return next(attempts for _, found, attempts in self if found == sequence)
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
-        self._heap = [packed for packed in self._heap if packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK >= end]
-        self.pins.refill([packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in self._heap])
+        self._heap = [packed for packed in self._packed() if packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK >= end]
+        self._sequences = BitMap64([packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in self._heap])
         self.fill(iter(positions))
 
     def next_due(self) -> int | None:
+        """Return when to look next: when the first position is due, or one was that has been taken out."""
         return self._heap[0] >> (_SEQUENCE_BITS + _ATTEMPTS_BITS) if self._heap else None
 
     def pop_due(self, until: int) -> Iterator[tuple[int, int]]:
         """Take out everything due at `until` or before, and yield its (sequence, attempts), the earliest first."""
         bound = (until + 1) << (_SEQUENCE_BITS + _ATTEMPTS_BITS)
-        heap = self._heap
+        heap, gone = self._heap, self._gone
         while heap and heap[0] < bound:
             packed = heappop(heap)
             sequence = packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK
-            self.pins.remove(sequence)
+            if sequence in gone:
+                gone.remove(sequence)
+                continue
+            self._sequences.discard(sequence)
             yield sequence, packed & _ATTEMPTS_MASK
 
     def clear(self) -> None:
         self._heap.clear()
-        self.pins.clear()
+        self._sequences.clear()
+        self._gone.clear()
+
+    def _packed(self) -> list[int]:
+        """Return the heap, without what was taken out."""
+        if self._gone:
+            gone = self._gone
+            self._heap = [it for it in self._heap if it >> _ATTEMPTS_BITS & _SEQUENCE_MASK not in gone]
+            heapify(self._heap)
+            self._gone = set()
+        return self._heap
 
 
 def _unpack_retry(packed: int) -> tuple[int, int]:

@@ -56,6 +56,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from nsqd.broker.buried import Buried, buried_sequences
 from nsqd.broker.change import is_known
+from nsqd.broker.parked import Parked
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
@@ -218,7 +219,7 @@ class TopicState:
         self.paused = paused
         self.learned = False
         self.frozen_at: int | None = frozen_at
-        self.parked: list[tuple[int, int, int]] = []  # start, count, delay_ms
+        self.parked = Parked()
         self.channels: dict[str, ChannelState] = {}
 
     @property
@@ -230,9 +231,7 @@ class TopicState:
 
         Return whether anything has changed.
         """
-        parked = [p for p in self.parked if p[0] < tail]
-        changed = parked != self.parked or (self.frozen_at is not None and self.frozen_at > tail)
-        self.parked = parked
+        changed = self.parked.cut(tail) or (self.frozen_at is not None and self.frozen_at > tail)
         if self.frozen_at is not None:
             self.frozen_at = min(self.frozen_at, tail)
         for channel in self.channels.values():
@@ -335,12 +334,6 @@ def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) 
                 yield name, needed, first
 
 
-def parked_from(parked: Iterable[tuple[int, int, int]], sequence: int) -> list[tuple[int, int, int]]:
-    """Return what is parked from this sequence on. A bound may have dropped the beginning of a batch."""
-    ends = [(max(start, sequence), start + count, delay_ms) for start, count, delay_ms in parked]
-    return [(start, end - start, delay_ms) for start, end, delay_ms in ends if start < end]
-
-
 def _apply(topics: dict[str, TopicState], change: Change) -> None:
     match change:
         case ("snapshot", name) | ("drop", name):
@@ -361,11 +354,13 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
             topic.learned = True
         case ("freeze", _, sequence):
             topic.frozen_at = sequence
-            topic.parked = parked_from(topic.parked, sequence)
+            topic.parked.pass_over(sequence)
         case ("flow", _):
             topic.frozen_at = None
         case ("park", _, start, count, delay_ms):
-            topic.parked.append((start, count, delay_ms))
+            topic.parked.batches.append((start, count, delay_ms))
+        case ("cancel", _, sequence):
+            topic.parked.cancel(sequence)
         case ("unpark", _):
             topic.parked.clear()
         case ("cut", _, tail):

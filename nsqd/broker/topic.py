@@ -21,9 +21,10 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.bounded import Bounded, Refused
 from nsqd.broker.bounds import Held
 from nsqd.broker.channel import Channel, microseconds
-from nsqd.broker.keys import TopicKeys
+from nsqd.broker.keys import DeferredKeys, TopicKeys
 from nsqd.broker.latency import merged_snapshot
-from nsqd.broker.replay import parked_from
+from nsqd.broker.operated import Found
+from nsqd.broker.parked import Parked
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
@@ -65,7 +66,8 @@ class Topic(Bounded):
         self._keys.know(log.keys)
         self._keys_from = log.keys_from  # as the journal knows it
         self._sealed: list[tuple[Batch, Receipt]] = []
-        self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
+        self._deferred_keys = DeferredKeys(self._waits, is_complete=not log.tail)
+        self._parked = Parked()  # beyond H
 
     @property
     def flowing(self) -> bool:
@@ -74,7 +76,7 @@ class Topic(Bounded):
 
     @property
     def depth(self) -> int:
-        return self._written_tail - self.handed_over
+        return self._written_tail - self.handed_over - len(self._parked.cancelled)
 
     @property
     def backend_depth(self) -> int:
@@ -275,7 +277,9 @@ class Topic(Bounded):
             self.message_count += batch.count
             self.message_bytes += batch.body_bytes
             if batch.delay_ms:
-                self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
+                self._parked.batches.append((batch.base_sequence, batch.count, batch.delay_ms))
+                if batch.key:
+                    self._deferred_keys.add(batch.key, batch.base_sequence, batch.count)
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
@@ -290,10 +294,13 @@ class Topic(Bounded):
             if channel.kept is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
-        for start, count, delay_ms in self._parked:
+        for start, count, delay_ms in self._parked.in_order() if self._parked else ():
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
-                channel.defer(start, count, due)
+                if delay_ms < 0:
+                    channel.never_get(start)
+                else:
+                    channel.defer(start, count, due)
         self._parked.clear()
         for channel in tuple(self.channels.values()):
             channel.handed_over(before)
@@ -310,7 +317,7 @@ class Topic(Bounded):
     def _start_flowing(self) -> None:
         """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
         now_ms = self._work.timestamp // 1_000_000
-        for start, count, delay_ms in self._parked:
+        for start, count, delay_ms in self._parked.batches:
             self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
         if self._parked:
             self.record(("unpark", self.name))
@@ -352,7 +359,7 @@ class Topic(Bounded):
 
     def _pass_over(self, end: int) -> None:
         self.handed_over = end
-        self._parked = parked_from(self._parked, end)
+        self._parked.pass_over(end)
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 
@@ -455,6 +462,7 @@ class Topic(Bounded):
         if self._keys:
             self._keys.forget()
             self._note_keys_from(-1)
+        self._deferred_keys.forget()
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
@@ -472,6 +480,7 @@ class Topic(Bounded):
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
         self.closing = self._is_guarded = True
         self._keys.forget()
+        self._deferred_keys.forget()
         self._singles.clear()
         self._singles_bytes = 0
         self._single_keys.clear()
@@ -485,6 +494,54 @@ class Topic(Bounded):
         channels, self.channels = self.channels, {}
         for channel in channels.values():
             channel.close()
+
+    # Taking messages back
+
+    def deferred_place(self, key: bytes) -> tuple[int, int] | None:
+        """Return the place, as [start, end), of the messages that were published with this key and a delay."""
+        return self._deferred_keys.find(key)
+
+    @property
+    def knows_deferred_keys(self) -> bool:
+        """Whether `deferred_place` knows all of them; otherwise `learn_deferred` was not called since the start."""
+        return self._deferred_keys.is_complete
+
+    def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> None:
+        """Take keys, with the starts and counts of their messages, that the log has from before the start."""
+        known = self._deferred_keys
+        for key, start, count in places:
+            if known.find(key) is None and self._waits(start, start + count):
+                known.add(key, start, count)
+        known.is_complete = True
+
+    def _waits(self, start: int, end: int) -> bool:
+        if end > self.handed_over:
+            return True
+        deferred = [channel.deferred for channel in self.channels.values()]
+        return any(sequence in positions for positions in deferred for sequence in range(start, end))
+
+    def cancel(self, start: int, end: int, channels: Sequence[Channel]) -> list[Found]:
+        """Finish the messages of [start, end) where they wait in these channels. Return how each had them.
+
+        What no channel has got yet can be taken back from all channels only. A topic without channels counts as one.
+        """
+        if end <= self.handed_over:
+            return [channel.cancel(start, end) for channel in channels]
+        if len(channels) != len(self.channels):
+            return [Found.UNKNOWN] * len(channels)
+        fresh = [it for it in range(max(start, self.handed_over), end) if self._parked.cancel(it)]
+        for sequence in fresh:
+            self.record(("cancel", self.name, sequence))
+        return [Found.CANCELLED if fresh else Found.DONE] * max(len(channels), 1)
+
+    def move(self, start: int, end: int, delay_ms: int, channels: Sequence[Channel]) -> list[Found]:
+        """Have the messages of [start, end) become due after this delay where they wait in these channels.
+
+        What no channel has got yet cannot be moved: its delay begins when it is handed over.
+        """
+        if end > self.handed_over:
+            return [Found.UNKNOWN] * max(len(channels), 1)
+        return [channel.move(start, end, delay_ms) for channel in channels]
 
     # The journal
 
@@ -511,9 +568,11 @@ class Topic(Bounded):
         channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
         return chain(state, parked, *channels)
 
-    def _snapshot_parked(self, parked: list[tuple[int, int, int]]) -> Iterator[Change]:
-        for start, count, delay_ms in parked:
+    def _snapshot_parked(self, parked: Parked) -> Iterator[Change]:
+        for start, count, delay_ms in parked.batches:
             yield "park", self.name, start, count, delay_ms
+        for sequence in parked.cancelled:
+            yield "cancel", self.name, sequence
 
     def restore(self, state: TopicState) -> None:
         """Take over the state that recovery found."""
@@ -528,7 +587,7 @@ class Topic(Bounded):
                 self.record(("freeze", self.name, self.handed_over))
             else:
                 self.handed_over = state.frozen_at
-        self._parked = list(state.parked)
+        self._parked = state.parked
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
         self.bounds_changed()

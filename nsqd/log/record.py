@@ -15,6 +15,7 @@ from common.wire.headers import header_offsets
 from common.wire.log_record import (
     HEADER_SIZE,
     HEADERS,
+    KEYS,
     MAGIC,
     Header,
     UnknownFlags,
@@ -102,8 +103,11 @@ def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
     area = decode_header_area(header, buffer, position)
     if area and header_offsets(area, header.count) is None:
         return None
+    # Somebody may take back a deferred message by its key, so its key goes wherever the message is copied.
+    start = position + HEADER_SIZE
+    key = buffer[start : start + header.key_length] if header.delay_ms and not header.flags & KEYS else b""
     return Batch(
-        header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms, headers=area
+        header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms, key, headers=area
     )
 
 

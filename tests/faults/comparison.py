@@ -153,7 +153,8 @@ class _Comparison:
 
     def _find_unparked(self) -> None:
         topic = self.topic
-        parked = {s for start, count, _ in self.real._parked for s in range(start, start + count)}
+        parked = {s for start, count, _ in self.real._parked.batches for s in range(start, start + count)}
+        parked |= set(self.real._parked.cancelled)
         behind = range(topic.handed_over, topic.tail)
         delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
         before, topic.unparked = topic.unparked, delayed - parked

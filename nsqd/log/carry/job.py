@@ -304,5 +304,6 @@ def part_of(batch: Batch, first: int, end: int) -> Batch:
         batch.payload[start : offsets[-1]],
         [offset - start for offset in offsets],
         batch.delay_ms,
+        batch.key,
         headers=batch.headers_between(first, end),
     )

@@ -83,6 +83,65 @@ def test_filling_is_like_adding_one_by_one() -> None:
     assert list(deferred.pop_due(100)) == [(2, 1), (3, 7), (1, 0)]
 
 
+@given(st.lists(st.one_of(st.tuples(st.just("add"), st.integers(0, 50), st.integers(0, 9)),
+                          st.tuples(st.just("out"), st.just(0), st.integers(0, 9)),
+                          st.tuples(st.just("due"), st.integers(0, 50), st.just(0)),
+                          st.tuples(st.just("before"), st.integers(0, 50), st.integers(0, 9)))))  # fmt: skip
+def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: list[tuple[str, int, int]]) -> None:
+    deferred, model = Deferred(), dict[int, int]()
+    for word, number, sequence in steps:
+        if word == "add" and sequence not in model:
+            model[sequence] = number
+            deferred.add(number, sequence, 1)
+        elif word == "out":
+            assert deferred.take_out(sequence) == (model.pop(sequence, None) is not None)
+        elif word == "due":
+            expected = sorted((due, it) for it, due in model.items() if due <= number)
+            assert list(deferred.pop_due(number)) == [(it, 1) for _, it in expected]
+            model = {it: due for it, due in model.items() if due > number}
+        elif word == "before":
+            model = {it: due for it, due in model.items() if it >= sequence} | {0: number}
+            deferred.replace_before(sequence, [(number, 0, 1)] if sequence else [])
+            if not sequence:
+                model.pop(0)
+                deferred.take_out(0)
+        assert len(deferred) == len(model)
+        assert deferred.lowest() == min(model, default=None)
+        assert all((it in deferred) == (it in model) for it in range(10))
+    assert sorted(deferred) == sorted((due, it, 1) for it, due in model.items())
+    in_order = sorted((due, it, 1) for it, due in model.items())
+    assert deferred.earliest(3) == in_order[:3]
+    if in_order:
+        assert deferred.earliest(99, after=in_order[0][:2]) == in_order[1:]
+    assert sorted(it for piece in deferred.sequences() for it in piece) == sorted(model)
+    assert sorted(deferred.copy()) == in_order
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=6), st.sets(st.integers(0, 40)))
+def test_single_sequences_are_covered_anywhere(gaps: list[tuple[int, int]], singles: set[int]) -> None:
+    skips, end = SkipRanges(), 0
+    for gap, length in gaps:
+        skips.add(end + gap, end + gap + length)
+        end += gap + length
+    expected = covered(skips)
+    for sequence in sorted(singles, key=lambda it: it % 7):
+        assert skips.covers(sequence) == (sequence in expected)
+        if sequence not in expected:
+            skips.insert(sequence)
+            expected.add(sequence)
+        assert (covered(skips), skips.total) == (expected, len(expected))
+        assert list(skips) == sorted(skips)
+
+
+def test_a_retry_is_taken_out_of_the_middle() -> None:
+    retries = Retries()
+    for sequence in (4, 5, 6):
+        retries.add(sequence, sequence * 2)
+    assert (retries.take(5), retries.take(5), list(retries)) == (10, None, [(4, 8), (6, 12)])
+    assert retries.pins.lowest() == 0
+    assert (retries.take(4), retries.take(6), retries.pins.lowest()) == (8, 12, None)
+
+
 def test_pins_tell_the_block_of_the_lowest_position() -> None:
     pins = Pins()
     assert pins.lowest() is None

@@ -70,8 +70,8 @@ def test_deferred_batch_belongs_to_the_channels_that_were_there() -> None:
 
 
 def test_parked_batch_waits_for_its_hand_over() -> None:
-    assert replayed(("freeze", "t", 4), ("park", "t", 4, 1, 500)).parked == [(4, 1, 500)]
-    assert replayed(("park", "t", 4, 1, 500), ("unpark", "t")).parked == []
+    assert replayed(("freeze", "t", 4), ("park", "t", 4, 1, 500)).parked.batches == [(4, 1, 500)]
+    assert replayed(("park", "t", 4, 1, 500), ("unpark", "t")).parked.batches == []
 
 
 def test_emptied_channel_has_nothing_but_its_cursor() -> None:
@@ -125,7 +125,7 @@ def test_nothing_reaches_beyond_the_tail() -> None:
     assert state.cut(6)
     channel = state.channels["c"]
     assert (channel.cursor, sorted(channel.waiting), list(channel.skips)) == (6, [4, 5], [])
-    assert (state.frozen_at, state.parked) == (6, [])
+    assert (state.frozen_at, state.parked.batches) == (6, [])
     assert not state.cut(6)
 
 
