@@ -239,6 +239,7 @@ class Request:
         self.words: Mapping[str, str] = {}  # the pieces of the path that matched the route's `{name}`s
         self.is_limited = False  # the answer must be limited to the topic that the query names
         self.holder = ""  # the name of the holder of the token or certificate, if that was asked for
+        self.may_operate = True  # whether the request may be about messages of others
         self.may_lose = True  # whether the request may have an effect that loses messages
 
     def query(self) -> dict[str, str]:

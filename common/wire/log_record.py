@@ -37,6 +37,8 @@ HEADERS: Final = 1
 KEYS: Final = 2
 KNOWN_FLAGS: Final = HEADERS | KEYS
 
+KeyPlace = tuple[bytes, int, int]  # a key, the first sequence and the count of the messages that it names
+
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 _unpack_link: Final = Struct(">4s4xI4xQ24xI4x").unpack_from
 _AREA_SIZE: Final = 4
@@ -141,6 +143,22 @@ def decode_keys(header: Header, buffer: bytes, position: int) -> list[bytes]:
             keys.append(place[at + 1 : end])
         at = end
     return keys
+
+
+def decode_keyed(header: Header, buffer: bytes, position: int) -> list[KeyPlace]:
+    """Return the keys of the sound record at `position` with their places."""
+    start = position + HEADER_SIZE
+    place = buffer[start : start + header.key_length]
+    if not header.flags & KEYS:
+        return [(place, header.base_sequence, header.count)] if place else []
+    found = []
+    at, sequence = 0, header.base_sequence
+    while at < len(place):
+        end = at + 1 + place[at]
+        if end > at + 1:
+            found.append((place[at + 1 : end], sequence, 1))
+        at, sequence = end, sequence + 1
+    return found
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:

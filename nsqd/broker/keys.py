@@ -49,6 +49,7 @@ class KeyMemory:
 
     def __init__(self, window: int, most: int) -> None:
         self.window = window  # 0: no key is remembered
+        self.longest = window + window // _PARTS  # for which a key may be remembered
         self.count = 0
         self.dropped_early = 0  # keys that were forgotten before their time, because there were too many
         self._most = most
@@ -117,6 +118,11 @@ class TopicKeys:
             if key in waiting:
                 return self._answer(receipt)
         return _SETTLED
+
+    def knows(self, key: bytes, timestamp: int) -> bool:
+        """Return whether there was a publish with this key, without counting that as a repeat."""
+        self._memory.forget_old(timestamp)
+        return self._knows(key if len(key) <= _LONGEST_AS_IT_IS else _hash(key))
 
     def add(self, key: bytes, timestamp: int, receipt: Receipt) -> None:
         """Remember from now on that this receipt is of the publish with this key."""

@@ -514,6 +514,10 @@ class Topic(Bounded):
                 known.add(key, start, count)
         known.is_complete = True
 
+    def knows_key(self, key: bytes) -> bool:
+        """Return whether a publish with this key is remembered, with a delay or without."""
+        return self._keys.knows(key, self._work.timestamp)
+
     def _waits(self, start: int, end: int) -> bool:
         if end > self.handed_over:
             return True

@@ -24,10 +24,12 @@ class Scope(StrEnum):
 class Access:
     role: Role | None  # None: open to everyone
     scope: Scope
+    or_role: Role | None = None  # which is enough as well
 
 
 OPEN: Final = Access(None, Scope.NODE)
 PUBLISH: Final = Access(Role.PUBLISH, Scope.TOPIC)
+PUBLISH_OR_OPERATE: Final = Access(Role.PUBLISH, Scope.TOPIC, Role.OPERATE)
 READ_TOPIC: Final = Access(Role.READ, Scope.TOPIC)
 READ_NODE: Final = Access(Role.READ, Scope.NODE)
 OPERATE_TOPIC: Final = Access(Role.OPERATE, Scope.TOPIC)

@@ -13,6 +13,7 @@ from nsqd.http.access import (
     OPERATE_NODE,
     OPERATE_TOPIC,
     PUBLISH,
+    PUBLISH_OR_OPERATE,
     READ_NODE,
     READ_TOPIC,
     Endpoint,
@@ -25,6 +26,7 @@ from nsqd.http.channels import ChannelEndpoints
 from nsqd.http.config import ConfigEndpoints
 from nsqd.http.debug import debug_routes
 from nsqd.http.history import HistoryEndpoints
+from nsqd.http.messages import MessageEndpoints
 from nsqd.http.node import LogFigures, NodeEndpoints
 from nsqd.http.policy import PolicyEndpoints
 from nsqd.http.pub import PubEndpoints
@@ -87,6 +89,7 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         buried=BuriedEndpoints(calls, reading, monotonic),
+        messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=changes or Changes(time_ns),
@@ -115,6 +118,7 @@ class _Handlers(NamedTuple):
     channels: ChannelEndpoints
     backlogs: BacklogEndpoints
     buried: BuriedEndpoints
+    messages: MessageEndpoints
     config: ConfigEndpoints
     policy: PolicyEndpoints
     changes: Changes
@@ -151,6 +155,9 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
         Endpoint("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
         Endpoint("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
+        Endpoint("GET", "/channel/deferred", it.messages.deferred, access=READ_TOPIC),
+        Endpoint("POST", "/message/cancel", it.messages.cancel, access=PUBLISH_OR_OPERATE, change="cancel"),
+        Endpoint("POST", "/message/due", it.messages.due, access=PUBLISH_OR_OPERATE, change="due"),
         Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
         Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
         Endpoint("GET", "/config/policy", it.policy.show, access=READ_TOPIC),

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import V1, HttpError, Request, Response, Stream, json, query_values
-from common.wire.headers import decode_headers
 from common.wire.history import NDJSON
-from nsqd.broker.batch import Batch
 from nsqd.broker.burials import Selection
-from nsqd.http.history import body_member, headers_member
+from nsqd.http.bodies import Bodies, body_members
 from nsqd.http.names import channel_argument, check_lasting, find_channel
+from nsqd.http.numbers import number_argument, parse_number
 from nsqd.http.places import AtTime, parse_place
 
 if TYPE_CHECKING:
@@ -33,14 +32,11 @@ if TYPE_CHECKING:
 MOST_LINES: Final = 10_000
 MOST_NAMED: Final = 900  # messages that are kicked or discarded at once: a query has no more than 1,000 arguments
 MOST_REASONS: Final = 1_000  # in a summary
-LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
 _LINES: Final = 100  # unless the request says how many
 _PIECE: Final = 64 * 1024  # bytes of lines that are sent together
 _LOOKED_AT: Final = 5_000  # messages, before others have their turn
 _MILLISECOND: Final = 1_000_000  # nanoseconds
-_HIGHEST: Final = (1 << 63) - 1
 
-_is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 _is_rate: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII).fullmatch
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -58,11 +54,11 @@ class BuriedEndpoints:
         channel, arguments = _channel(self._broker, request), request.query()
         if arguments.get("summary") == "true":
             return json(_summary(channel))
-        after, limit = _number(arguments, "after", -1), _number(arguments, "limit", _LINES)
+        after, limit = number_argument(arguments, "after", -1), number_argument(arguments, "limit", _LINES)
         if limit > MOST_LINES:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
         found = _found(channel, after + 1, arguments.get("reason", ""))
-        bodies = _Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
+        bodies = Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
         lines = _Lines(channel, found, limit, bodies)
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
 
@@ -78,7 +74,7 @@ class BuriedEndpoints:
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             if named is not None:
-                answer = _take_named(channel, verb, named, _number(request.query(), "kick", -1))
+                answer = _take_named(channel, verb, named, number_argument(request.query(), "kick", -1))
             else:
                 answer = _begin(channel, verb, asked, request.holder or request.remote, self._broker.timestamp)
         await self._calls.durable()
@@ -90,7 +86,7 @@ class BuriedEndpoints:
 
     async def undo_kick(self, request: Request) -> Response:
         _channel(self._broker, request)
-        number = _number(request.query(), "kick", -1)
+        number = number_argument(request.query(), "kick", -1)
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             under_way = channel.burials.job
@@ -146,7 +142,7 @@ def _found(channel: Channel, first: int, reason: str) -> Iterator[Burial | None]
 class _Lines:
     """The lines of one answer."""
 
-    def __init__(self, channel: Channel, found: Iterator[Burial | None], limit: int, bodies: _Bodies | None) -> None:
+    def __init__(self, channel: Channel, found: Iterator[Burial | None], limit: int, bodies: Bodies | None) -> None:
         self._channel = channel
         self._found = found
         self._left = limit
@@ -171,9 +167,11 @@ class _Lines:
     async def _line(self, burial: Burial) -> bytes | None:
         members = _members(burial)
         if self._bodies is not None:
-            members |= await self._bodies.of(self._channel, burial.sequence)
-            if burial.sequence not in self._channel.burials.buried:  # it was kicked or discarded meanwhile
+            sequence, buried = burial.sequence, self._channel.burials.buried
+            found = await self._bodies.batch(self._channel, sequence, lambda: sequence in buried)
+            if sequence not in buried:  # it was kicked or discarded meanwhile
                 return None
+            members |= body_members(found, sequence)
         return _encode(members).encode("utf-8", "replace") + b"\n"
 
     async def close(self) -> None:
@@ -189,36 +187,6 @@ def _members(burial: Burial) -> dict[str, object]:
         "reason": burial.note.reason,
         "client": burial.note.who,
     }
-
-
-class _Bodies:
-    """Fetches bodies from memory or from disk."""
-
-    def __init__(self, reading: Reading, clock: Callable[[], float]) -> None:
-        self._reading = reading
-        self._clock = clock
-
-    async def of(self, channel: Channel, sequence: int) -> dict[str, object]:
-        """Return the members of a line that have the body, or `unread`, which says why there is none."""
-        found = await self._batch(channel, sequence)
-        if isinstance(found, Batch):
-            headers = found.headers_between(sequence, sequence + 1)
-            members = headers_member(decode_headers(headers)) if headers else {}
-            return {"timestamp": found.timestamp, **members, **body_member(found.body(sequence))}
-        return {"unread": found}
-
-    async def _batch(self, channel: Channel, sequence: int) -> Batch | str:
-        reading, log = self._reading, channel.topic.log
-        end = self._clock() + LONGEST_READ
-        while sequence in channel.burials.buried and log.next_readable(sequence) == sequence:
-            batch = log.batch_at(sequence)
-            if batch is not None:
-                return batch
-            left = end - self._clock()
-            if left <= 0 or reading.stopping or log.end_of_refused(sequence) != sequence:
-                return "the disk does not give it now"
-            await reading.loads.wait_for_change(channel.topic.name, seconds=left)
-        return "the log no longer has it"
 
 
 # Kick and discard
@@ -306,7 +274,9 @@ def _named(request: Request) -> _Named | None:
         raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST_NAMED} messages at once"})
     if not all(map(_is_id, ids)):
         raise HttpError(400, "INVALID_ARG_ID")
-    return _Named(frozenset(int(text, 16) for text in ids), frozenset(_parsed(text, "sequence") for text in sequences))
+    return _Named(
+        frozenset(int(text, 16) for text in ids), frozenset(parse_number(text, "sequence") for text in sequences)
+    )
 
 
 def _asked(request: Request) -> _Asked:
@@ -315,7 +285,7 @@ def _asked(request: Request) -> _Asked:
     if _is_rate(rate) is None:
         raise HttpError(400, "INVALID_ARG_RATE")
     before = _time(arguments["before"]) if "before" in arguments else None
-    return _Asked(before, arguments.get("reason", ""), _number(arguments, "limit", 0), float(rate))
+    return _Asked(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0), float(rate))
 
 
 def _time(text: str) -> int:
@@ -329,13 +299,3 @@ def _time(text: str) -> int:
     if not isinstance(place, int):
         raise HttpError(400, "INVALID_ARG_BEFORE")
     return place
-
-
-def _number(arguments: dict[str, str], name: str, default: int) -> int:
-    return _parsed(arguments[name], name) if name in arguments else default
-
-
-def _parsed(text: str, name: str) -> int:
-    if _is_number(text) is None or int(text) > _HIGHEST:
-        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
-    return int(text)

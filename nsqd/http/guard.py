@@ -31,6 +31,7 @@ class _Verdict:
     refusal: Response | None  # None: the request may be answered
     is_limited: bool = False  # the answer must be about the topic alone
     holder: str = ""  # the name of who asks
+    may_operate: bool = True  # has the role that operating needs
     may_lose: bool = True  # has the role that deleting needs
 
 
@@ -50,12 +51,12 @@ class Guard:
         """Return the answer to a request that is refused, or None if it may be answered.
 
         In the latter case, note in the request who its holder is, whether that one is limited to topics, and whether it
-        may lose messages.
+        may operate and lose messages.
         """
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
         request.is_limited, request.holder = verdict.is_limited, verdict.holder
-        request.may_lose = verdict.may_lose
+        request.may_operate, request.may_lose = verdict.may_operate, verdict.may_lose
         return verdict.refusal
 
     def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
@@ -84,10 +85,14 @@ class Guard:
         if holder is None:
             return _IS_UNKNOWN
         topic = _topic_in(query) if access.scope is Scope.TOPIC else None
-        if not holder.may(access.role, topic):
+        if not any(holder.may(role, topic) for role in (access.role, access.or_role) if role is not None):
             return _IS_FORBIDDEN
         return _Verdict(
-            None, is_limited=bool(holder.topics), holder=holder.name, may_lose=holder.may(Role.ADMIN, topic)
+            None,
+            is_limited=bool(holder.topics),
+            holder=holder.name,
+            may_operate=holder.may(Role.OPERATE, topic),
+            may_lose=holder.may(Role.ADMIN, topic),
         )
 
 

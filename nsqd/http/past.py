@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from common.wire.history import Gap, Records
+    from common.wire.log_record import KeyPlace
 
 
 class RangeReader(Protocol):
@@ -21,7 +22,7 @@ class RangeReader(Protocol):
 
 
 class Past(Protocol):
-    """A log as it is at one moment. `times`, `sequence_at`, `points` and `open` block, so they run in a thread."""
+    """A log as it is at one moment. All but `still_has` and the fields block, so that runs in a thread."""
 
     log_id: str
     first: int
@@ -40,6 +41,10 @@ class Past(Protocol):
     def times(self) -> tuple[int, int] | None: ...
 
     def sequence_at(self, timestamp: int) -> int: ...
+
+    def sequence_of(self, message_id: int) -> int | None: ...
+
+    def keys(self, *, since: int = 0, deferred: bool = False) -> Iterator[KeyPlace]: ...
 
     def points(self, start: int, end: int, most: int) -> Sequence[tuple[int, int, int]]: ...
 

@@ -180,7 +180,7 @@ class Publishing:
 
     def _checked(self, target: _Target, arguments: dict[str, str]) -> _Target:
         """Return the target with its delay and key."""
-        delay_ms = self._delay_ms(arguments)
+        delay_ms = self.delay_ms(arguments)
         if delay_ms is None:
             return _Target(target.topic, late=INVALID_DEFER)
         key = arguments.get("key")
@@ -188,7 +188,7 @@ class Publishing:
             return _Target(target.topic, late=INVALID_KEY)
         return replace(target, delay_ms=delay_ms, key=(key or "").encode())
 
-    def _delay_ms(self, arguments: dict[str, str]) -> int | None:
+    def delay_ms(self, arguments: dict[str, str]) -> int | None:
         """Return the delay, or None if the argument is invalid."""
         defer = arguments.get("defer")
         if defer is None:

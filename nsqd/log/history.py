@@ -8,14 +8,15 @@ sent, so a segment that is removed meanwhile is still read to its end.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
-from common.wire.log_record import Header, decode_header, follow
+from common.wire.log_record import HEADER_SIZE, Header, KeyPlace, decode_header, decode_keyed, follow
 from nsqd.log.files import close_quietly
 from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
@@ -73,6 +74,7 @@ class Past:
         self._files = files
         self._pause = pause
         self._views = topic_log.segment_views(synced=synced)
+        self._carried = tuple(topic_log.reader.carried.files)
         self._unwritten = [] if synced else topic_log.unwritten_times()
 
     @property
@@ -121,13 +123,60 @@ class Past:
         places = range(len(self._views))
         start = max(0, bisect_left(places, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
         for place in places[start:]:
-            for header in self._headers_of(place, _as_it_is, before=timestamp):
+            for header in self._headers_of(place, _as_it_is, is_before=lambda it: _time_of(it) < timestamp):
                 if header.timestamp >= timestamp:
                     return header.base_sequence
         for sequence, published in self._unwritten:
             if published >= timestamp:
                 return sequence
         return self.next
+
+    def sequence_of(self, message_id: int) -> int | None:
+        """Return the sequence of the message with this id; None: there is none. Raises ReadRefused."""
+        return patiently(lambda: self._sequence_of(message_id), self._pause)
+
+    def _sequence_of(self, message_id: int) -> int | None:
+        places = range(len(self._views))
+        # Ids ascend, unless the node has got another --node-id.
+        start = max(0, bisect_right(places, message_id, key=lambda it: _id_of(self._first_header(it))) - 1)
+        near = (
+            self._headers_of(it, _as_it_is, is_before=lambda header: _id_of(header) <= message_id)
+            for it in places[start : start + 1]
+        )
+        carried = (header for header, _ in self._carried_keys())
+        everything = (self._headers_of(it, _as_it_is) for it in places)
+        for header in chain(chain.from_iterable(near), carried, chain.from_iterable(everything)):
+            if header.base_id <= message_id < header.base_id + header.count:
+                return header.base_sequence + message_id - header.base_id
+        return None
+
+    def keys(self, *, since: int = 0, deferred: bool = False) -> Iterator[KeyPlace]:
+        """Yield keys with the first sequence and the count of their messages, the newest segment first.
+
+        Leave out what was written before `since` (nanoseconds), or what had no delay. Raises ReadRefused.
+        """
+        for view in reversed(self._views):
+            found: list[KeyPlace] = []
+            with self._opened(self._views.index(view), _as_it_is) as read:
+                if read is None:
+                    continue
+                walk = Walk(read, offset=0, sequence=view.base, end=view.size, verify=False, next_base=view.end)
+                for block in walk.blocks():
+                    for position, header in block.headers:
+                        if header.key_length and header.timestamp >= since and (header.delay_ms or not deferred):
+                            found += decode_keyed(header, block.data, position)
+            yield from reversed(found)
+        yield from (place for _, place in self._carried_keys() if place[0])
+
+    def _carried_keys(self) -> Iterator[tuple[Header, KeyPlace]]:
+        """Yield the headers and keys of what lies in side files, where only deferred messages have keys."""
+        for file in self._carried:
+            with suppress(FileNotFoundError), opened_to_read(self._files, file.path) as read:
+                for place in range(len(file)):
+                    data = read(*file.extent(place))
+                    if (header := decode_header(data, 0)) is not None:
+                        key = data[HEADER_SIZE : HEADER_SIZE + header.key_length]
+                        yield header, (key, header.base_sequence, header.count)
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
         """Return at most `most` points of [start, end), which must not be empty. Raises ReadRefused."""
@@ -160,23 +209,27 @@ class Past:
             yield read
 
     def _headers_of(
-        self, place: int, reader: _Reader, *, before: int | None = None, near_end: bool = False
+        self,
+        place: int,
+        reader: _Reader,
+        *,
+        is_before: Callable[[Header | None], bool] | None = None,
+        near_end: bool = False,
     ) -> Iterator[Header]:
         """Yield the headers of one segment.
 
-        With `before`, begin at the last index entry whose record was published before that time; with `near_end`, at
-        the last index entry.
+        With `is_before`, begin at the last index entry for whose record it is true, as it is for all before that one;
+        with `near_end`, at the last index entry.
         """
         view = self._views[place]
         with self._opened(place, reader) as read:
             if read is None:
                 return
-            index = index_of(self._files, view) if before is not None or near_end else Index()
+            index = index_of(self._files, view) if is_before is not None or near_end else Index()
             entries = len(index)
-            if before is not None:
-                entries = bisect_left(
-                    range(entries), before, key=lambda it: _time_of(header_at(read, index.offsets[it]))
-                )
+            if is_before is not None:
+                places = range(entries)
+                entries = bisect_left(places, True, key=lambda it: not is_before(header_at(read, index.offsets[it])))
             offset, sequence = proven_entry(read, index, entries - 1) or (0, view.base)
             walk = Walk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
             for block in walk.blocks():
@@ -313,6 +366,10 @@ def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
         return links.position, links.sequence, links.needed
     found = scan(data, 0, sequence, verify=False)
     return found.position, found.sequence, found.needed
+
+
+def _id_of(header: Header | None) -> int:
+    return header.base_id if header is not None else _LATE
 
 
 def _time_of(header: Header | None) -> int:

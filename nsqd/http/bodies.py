@@ -1,0 +1,46 @@
+"""Bodies for lists of messages: from memory, or one after the other from disk, so that nobody else has to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from common.wire.headers import decode_headers
+from nsqd.http.history import body_member, headers_member
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.broker.channel import Channel
+    from nsqd.http.history import Reading
+
+LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
+
+
+class Bodies:
+    def __init__(self, reading: Reading, clock: Callable[[], float]) -> None:
+        """`clock` returns monotonic seconds."""
+        self._reading = reading
+        self._clock = clock
+
+    async def batch(self, channel: Channel, sequence: int, is_wanted: Callable[[], bool]) -> Batch | str:
+        """Return the batch that has this message, or why there is none. Give up once it is no longer wanted."""
+        reading, log = self._reading, channel.topic.log
+        end = self._clock() + LONGEST_READ
+        while is_wanted() and log.next_readable(sequence) == sequence:
+            batch = log.batch_at(sequence)
+            if batch is not None:
+                return batch
+            left = end - self._clock()
+            if left <= 0 or reading.stopping or log.end_of_refused(sequence) != sequence:
+                return "the disk does not give it now"
+            await reading.loads.wait_for_change(channel.topic.name, seconds=left)
+        return "the log no longer has it"
+
+
+def body_members(found: Batch | str, sequence: int) -> dict[str, object]:
+    """Return the members of a line that have time, headers and body, or `unread`, which says why there is none."""
+    if isinstance(found, str):
+        return {"unread": found}
+    headers = found.headers_between(sequence, sequence + 1)
+    members = headers_member(decode_headers(headers)) if headers else {}
+    return {"timestamp": found.timestamp, **members, **body_member(found.body(sequence))}

@@ -1,0 +1,257 @@
+"""Messages that are taken back, or become due at another time: by key, by id, in all channels or in one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd, eventually
+
+pytestmark = pytest.mark.e2e
+
+MINUTES = 600_000
+NOTHING = {"in_flight": 0, "buried": 0, "done": 0, "unknown": 0}
+
+
+@pytest.fixture
+def nsqd(start_nsqd: StartNsqd) -> Nsqd:
+    started = start_nsqd()
+    started.post("/topic/create?topic=t")
+    for channel in ("a", "b"):
+        started.post(f"/channel/create?topic=t&channel={channel}")
+    return started
+
+
+def publish(nsqd: Nsqd, body: str, *, key: str = "", defer: int = 0, topic: str = "t") -> None:
+    path = f"/pub?topic={topic}" + (f"&key={key}" if key else "") + (f"&defer={defer}" if defer else "")
+    nsqd.post(path, body.encode())
+
+
+def ask(nsqd: Nsqd, what: str, **arguments: object) -> Any:
+    query = "&".join(f"{name}={value}" for name, value in {"topic": "t", **arguments}.items())
+    answer = nsqd.http("POST", f"/message/{what}?{query}")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def cancel(nsqd: Nsqd, **arguments: object) -> Any:
+    return ask(nsqd, "cancel", **arguments)
+
+
+def deferred(nsqd: Nsqd, channel: str = "a", query: str = "") -> list[Any]:
+    body = nsqd.http("GET", f"/channel/deferred?topic=t&channel={channel}{query}").body
+    return [json.loads(line) for line in body.splitlines()]
+
+
+def counts(nsqd: Nsqd, channel: str) -> tuple[int, int]:
+    found = nsqd.channel("t", channel)
+    return found["depth"], found["deferred_count"]
+
+
+def left(nsqd: Nsqd, channel: str = "a") -> list[bytes]:
+    """Take everything that the channel delivers now."""
+    depth = nsqd.channel("t", channel)["depth"]
+    with nsqd.connect() as client:
+        client.subscribe("t", channel, ready=100)
+        messages = client.messages(depth)
+        client.finish(*messages)
+        client.in_step()
+    return sorted(message.body for message in messages)
+
+
+def test_a_deferred_message_is_taken_back_from_all_channels_or_from_one(nsqd: Nsqd) -> None:
+    publish(nsqd, "both", key="k-1", defer=MINUTES)
+    publish(nsqd, "one", key="k-2", defer=MINUTES)
+    publish(nsqd, "stays", key="k-3", defer=MINUTES)
+    assert counts(nsqd, "a") == counts(nsqd, "b") == (0, 3)
+    assert cancel(nsqd, key="k-1") == {"cancelled": 2, **NOTHING}
+    assert cancel(nsqd, key="k-2", channel="b") == {"cancelled": 1, **NOTHING}
+    assert (counts(nsqd, "a"), counts(nsqd, "b")) == ((0, 2), (0, 1))
+    assert cancel(nsqd, key="k-1") == {"cancelled": 0, **NOTHING, "done": 2}
+    assert cancel(nsqd, key="k-2") == {"cancelled": 1, **NOTHING, "done": 1}
+    assert [it["body"] for it in deferred(nsqd)] == ["stays"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_answer_and_the_other_keys_hold_after_kill_9(nsqd: Nsqd, restart: bool) -> None:
+    long = "x" * 60
+    for number in range(20):
+        publish(nsqd, f"{number}", key=f"{long}{number}", defer=MINUTES)
+    assert cancel(nsqd, key=f"{long}3") == {"cancelled": 2, **NOTHING}
+    nsqd.restart() if restart else nsqd.kill() or nsqd.start()
+    assert counts(nsqd, "a") == counts(nsqd, "b") == (0, 19)
+    assert cancel(nsqd, key=f"{long}3") == {"cancelled": 0, **NOTHING, "done": 2}
+    assert cancel(nsqd, key=f"{long}7", channel="a") == {"cancelled": 1, **NOTHING}
+    nsqd.kill()
+    nsqd.start()
+    assert ask(nsqd, "due", key=f"{long}7", defer=0) == {"moved": 1, **NOTHING, "done": 1}
+    assert (counts(nsqd, "a"), counts(nsqd, "b")) == ((0, 18), (1, 18))
+
+
+def test_what_waits_for_a_consumer_is_taken_back_by_key_and_by_id(nsqd: Nsqd) -> None:
+    for number in range(6):
+        publish(nsqd, f"{number}", key=f"k-{number}" if number != 4 else "")
+    assert cancel(nsqd, key="k-2") == {"cancelled": 2, **NOTHING}
+    read = nsqd.http("GET", "/topic/read?topic=t&from=0").body.splitlines()
+    ids = {it["body"]: it["id"] for it in map(json.loads, read) if "body" in it}
+    assert cancel(nsqd, id=ids["4"], channel="a") == {"cancelled": 1, **NOTHING}
+    assert cancel(nsqd, id=ids["4"]) == {"cancelled": 1, **NOTHING, "done": 1}
+    assert (counts(nsqd, "a"), counts(nsqd, "b")) == ((4, 0), (4, 0))
+    nsqd.kill()
+    nsqd.start()
+    assert left(nsqd) == left(nsqd, "b") == [b"0", b"1", b"3", b"5"]
+    assert cancel(nsqd, key="k-0") == {"cancelled": 0, **NOTHING, "done": 2}
+
+
+def test_what_is_in_flight_requeued_or_buried(nsqd: Nsqd) -> None:
+    client = nsqd.connect()
+    client.identify(feature_negotiation=True, extensions=["bury"])
+    client.subscribe("t", "a", ready=1)
+    publish(nsqd, "one", key="k-1")
+    message = client.message()
+    assert cancel(nsqd, key="k-1") == {"cancelled": 1, **NOTHING, "in_flight": 1}
+    client.requeue(message, MINUTES)
+    eventually(lambda: counts(nsqd, "a") == (0, 1))
+    assert cancel(nsqd, key="k-1") == {"cancelled": 1, **NOTHING, "done": 1}
+    publish(nsqd, "two", key="k-2")
+    message = client.message()
+    client.send(b"BURY %b\n" % message.id + (4).to_bytes(4, "big") + b"why?")
+    eventually(lambda: nsqd.channel("t", "a").get("buried_count") == 1)
+    assert cancel(nsqd, key="k-2", channel="a") == {"cancelled": 0, **NOTHING, "buried": 1}
+
+
+def test_a_batch_has_one_key(nsqd: Nsqd) -> None:
+    nsqd.post(f"/mpub?topic=t&key=k&defer={MINUTES}", b"one\ntwo\nthree")
+    assert counts(nsqd, "a") == (0, 3)
+    ids = {it["body"]: it["id"] for it in deferred(nsqd)}
+    assert cancel(nsqd, id=ids["two"]) == {"cancelled": 2, **NOTHING}
+    assert [it["body"] for it in deferred(nsqd)] == ["one", "three"]
+    assert cancel(nsqd, key="k") == {"cancelled": 2, **NOTHING}
+    assert counts(nsqd, "a") == counts(nsqd, "b") == (0, 0)
+
+
+@pytest.mark.parametrize("defer", [0, 1])
+def test_what_a_paused_topic_holds_is_never_handed_over(nsqd: Nsqd, defer: int) -> None:
+    nsqd.post("/topic/pause?topic=t")
+    for number in range(5):
+        publish(nsqd, f"{number}", key=f"k-{number}", defer=defer)
+    assert cancel(nsqd, key="k-2") == {"cancelled": 2, **NOTHING}
+    assert cancel(nsqd, key="k-3", channel="a") == {"cancelled": 0, **NOTHING, "unknown": 1}
+    assert cancel(nsqd, key="k-2") == {"cancelled": 0, **NOTHING, "done": 2}
+    nsqd.kill()
+    nsqd.start()
+    assert nsqd.topic("t")["depth"] == 4
+    assert cancel(nsqd, key="k-4") == {"cancelled": 2, **NOTHING}
+    nsqd.post("/topic/unpause?topic=t")
+    eventually(lambda: counts(nsqd, "a") == counts(nsqd, "b") == (3, 0))
+    nsqd.kill()
+    nsqd.start()
+    eventually(lambda: counts(nsqd, "a") == counts(nsqd, "b") == (3, 0))
+    assert left(nsqd) == left(nsqd, "b") == [b"0", b"1", b"3"]
+
+
+def test_a_topic_without_channels_counts_as_one(nsqd: Nsqd) -> None:
+    publish(nsqd, "one", key="k", defer=1, topic="lonely")
+    publish(nsqd, "two", topic="lonely")
+    assert cancel(nsqd, topic="lonely", key="k") == {"cancelled": 1, **NOTHING}
+    nsqd.post("/channel/create?topic=lonely&channel=c")
+    with nsqd.connect() as client:
+        client.subscribe("lonely", "c", ready=10)
+        assert client.message().body == b"two"
+        assert client.stays_silent(0.2)
+
+
+def test_a_message_becomes_due_at_another_time(nsqd: Nsqd) -> None:
+    publish(nsqd, "late", key="k-1", defer=MINUTES)
+    publish(nsqd, "later", key="k-2", defer=2 * MINUTES)
+    publish(nsqd, "now", key="k-3")
+    assert [it["body"] for it in deferred(nsqd)] == ["late", "later"]
+    assert ask(nsqd, "due", key="k-1", defer=3 * MINUTES, channel="a") == {"moved": 1, **NOTHING}
+    assert [it["body"] for it in deferred(nsqd)] == ["later", "late"]
+    assert [it["body"] for it in deferred(nsqd, "b")] == ["late", "later"]
+    assert ask(nsqd, "due", key="k-3", defer=MINUTES // 2) == {"moved": 2, **NOTHING}
+    nsqd.kill()
+    nsqd.start()
+    assert [it["body"] for it in deferred(nsqd)] == ["now", "later", "late"]
+    assert ask(nsqd, "due", key="k-2", defer=0) == {"moved": 2, **NOTHING}
+    assert left(nsqd) == left(nsqd, "b") == [b"later"]
+    assert ask(nsqd, "due", key="k-2", defer=0) == {"moved": 0, **NOTHING, "done": 2}
+
+
+def test_deferred_messages_are_listed_by_the_time_when_they_are_due(nsqd: Nsqd) -> None:
+    for number in (3, 1, 2):
+        headers = {"Nsq-Header-number": str(number)}
+        nsqd.http("POST", f"/pub?topic=t&key=k-{number}&defer={number * MINUTES}", b"%d" % number, headers=headers)
+    first, second, third = deferred(nsqd)
+    assert [it["body"] for it in (first, second, third)] == ["1", "2", "3"]
+    assert (first["key"], first["headers"], first["attempts"]) == ("k-1", {"number": "1"}, 0)
+    assert abs(first["due"] - first["timestamp"] - MINUTES * 1_000_000) < 1_000_000_000
+    assert deferred(nsqd, query="&limit=1") == [first]
+    assert [it["body"] for it in deferred(nsqd, query=f"&limit=1&after={first['after']}")] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("topic=t&key=k-9", 404, "MESSAGE_NOT_FOUND"),
+        ("topic=t&id=0123456789abcdef", 404, "MESSAGE_NOT_FOUND"),
+        ("topic=t", 400, "INVALID_REQUEST"),
+        ("topic=t&key=k&id=0123456789abcdef", 400, "INVALID_REQUEST"),
+        ("topic=t&key=a%20b", 400, "INVALID_ARG_KEY"),
+        ("topic=t&id=12", 400, "INVALID_ARG_ID"),
+        ("topic=none&key=k", 404, "TOPIC_NOT_FOUND"),
+        ("topic=t&channel=none&key=k", 404, "CHANNEL_NOT_FOUND"),
+        ("topic=t%23ephemeral&key=k", 400, "EPHEMERAL_TOPIC"),
+        ("key=k", 400, "MISSING_ARG_TOPIC"),
+    ],
+)
+def test_what_is_refused(nsqd: Nsqd, query: str, status: int, code: str) -> None:
+    publish(nsqd, "one", key="k", defer=MINUTES)
+    answer = nsqd.http("POST", f"/message/cancel?{query}")
+    assert (answer.status, answer.json["message"]) == (status, code)
+    answer = nsqd.http("POST", f"/message/due?{query}&defer=5")
+    assert (answer.status, answer.json["message"]) == (status, code)
+    assert counts(nsqd, "a") == (0, 1)
+
+
+@pytest.mark.parametrize(("query", "code"), [("", "MISSING_ARG_DEFER"), ("&defer=x", "INVALID_DEFER")])
+def test_a_delay_that_is_none(nsqd: Nsqd, query: str, code: str) -> None:
+    answer = nsqd.http("POST", f"/message/due?topic=t&key=k{query}")
+    assert (answer.status, answer.json["message"]) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("&limit=1001", "INVALID_ARG_LIMIT"), ("&limit=x", "INVALID_ARG_LIMIT"), ("&after=5", "INVALID_ARG_AFTER")],
+)
+def test_a_list_that_cannot_be_made(nsqd: Nsqd, query: str, code: str) -> None:
+    answer = nsqd.http("GET", f"/channel/deferred?topic=t&channel=a{query}")
+    assert (answer.status, answer.json["message"]) == (400, code)
+
+
+def test_a_key_is_found_when_only_a_side_file_has_the_message(start_nsqd: StartNsqd) -> None:
+    """After retention has removed everything else, also across a restart."""
+    nsqd = start_nsqd("max-bytes-per-file=65536", "idempotence-window=1s")
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=a")
+    publish(nsqd, "kept", key="k-1", defer=MINUTES)
+    publish(nsqd, "kept too", key="k-2", defer=MINUTES)
+    publish(nsqd, "and this", key="k-3", defer=MINUTES)
+    with nsqd.connect() as client:
+        client.subscribe("t", "a", ready=100)
+
+        def is_carried() -> bool:
+            nsqd.connect().publish("t", *[b"x" * 1000] * 60)
+            client.finish(*client.messages(60))
+            return nsqd.http("GET", "/topic/log?topic=t").json["first"] > 3
+
+        assert eventually(is_carried, timeout=30)
+    assert cancel(nsqd, key="k-1") == {"cancelled": 1, **NOTHING}
+    nsqd.restart()
+    assert [it["key"] for it in deferred(nsqd)] == ["k-2", "k-3"]
+    assert cancel(nsqd, id=deferred(nsqd)[1]["id"]) == {"cancelled": 1, **NOTHING}
+    assert cancel(nsqd, key="k-2") == {"cancelled": 1, **NOTHING}
+    assert counts(nsqd, "a") == (0, 0)
