@@ -51,6 +51,8 @@ def main() -> int:
         plan = replace(plan, buries=False)
     if arguments.without_limits:
         plan = replace(plan, limits=False)
+    if arguments.without_cancels:
+        plan = replace(plan, cancels=False)
     return simulate(
         arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
     )
@@ -82,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--without-buries", action="store_true", help=text)
         text = "nothing expires and nothing is bounded: the lives that seeds had before nsqd could do that"
         command.add_argument("--without-limits", action="store_true", help=text)
+        text = "nothing is taken back or moved: the lives that seeds had before nsqd could do that"
+        command.add_argument("--without-cancels", action="store_true", help=text)
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)

@@ -148,6 +148,7 @@ class _Comparison:
         topic.tail, topic.handed_over = tail, real.handed_over
         topic.counted = dict(real.policy_counts)
         self._find_unparked()
+        self._compare_cancelled()
         topic.acknowledged &= found.keys()
         topic.written_tail, topic.synced_tail = tail, real.log.synced_tail
 
@@ -162,6 +163,15 @@ class _Comparison:
         new = (topic.unparked - before) & topic.acknowledged
         if new and not (self.crash.is_power_cut or self.ledger.journal_has_lost):
             raise Violation(f"{topic.name}: {sorted(new)} are deferred, and nobody knows")
+
+    def _compare_cancelled(self) -> None:
+        """Compare what was taken back before it was handed over. With channels, these have told already."""
+        topic, real = self.topic, self.real
+        for sequence, number in topic.cancelled.items():
+            is_back = sequence >= real.handed_over and not real._parked.holds(sequence) and self._survived(sequence)
+            if is_back and max(number, topic.created) <= self.marks.urgent:
+                raise Violation(f"{topic.name}: message {sequence} was taken back, and waits for a channel")
+        topic.cancelled = dict.fromkeys(real._parked.cancelled, self.ledger.number)
 
     def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
         topic, ledger = self.topic, self.ledger
@@ -200,7 +210,8 @@ class _Comparison:
         topic, real = self.topic, self.real
         place = f"{topic.name}/{channel.name}"
         places = dict(places_in(topic.name, found))
-        places.update((sequence, 0) for sequence in range(real.handed_over, real.log.tail))
+        beyond = [it for it in range(real.handed_over, real.log.tail) if not real._parked.holds(it)]
+        places.update((sequence, 0) for sequence in beyond)
         buried = {burial.sequence: burial for burial in found.burials.buried.from_place(0)}
         number = self.ledger.number
         missing = self._missing(channel, places.keys() | buried.keys(), first)
@@ -216,7 +227,7 @@ class _Comparison:
             if max(channel.paused_since, channel.created) <= self.marks.urgent and not is_by_policy:
                 raise Violation(f"{place}: the pause is {found.paused}")
             channel.paused = found.paused
-        is_later = {*ahead_in(found), *range(real.handed_over, real.log.tail)}
+        is_later = {*ahead_in(found), *beyond}
         channel.owed = {
             sequence: self._owed(channel, sequence, attempts, place, is_new=sequence in is_later)
             for sequence, attempts in places.items()

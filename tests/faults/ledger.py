@@ -74,7 +74,8 @@ class Ledger:
         was_flowing = topic.flowing
         channel = topic.channels[name] = ChannelModel(name, number)
         for sequence in range(topic.handed_over, topic.tail):
-            channel.owed[sequence] = Owed()
+            if sequence not in topic.cancelled:
+                channel.owed[sequence] = Owed()
         for sequence in range(topic.handed_over if cursor is None else cursor, topic.handed_over):
             channel.owed[sequence] = Owed(since=number, due=self.due_by_publication(topic, sequence))
         if topic.flowing and not was_flowing:
@@ -264,6 +265,27 @@ class Ledger:
         owed.due = Due(now + delay, forward, number, is_publication=False) if delay else None
         if not counts:
             owed.note_attempts(owed.attempts - 1, number, lazily=False)
+
+    # Messages that are taken back
+
+    def cancelled(self, channel: ChannelModel, sequences: Iterable[int]) -> None:
+        number = self.next_number()
+        for sequence in sequences:
+            channel.gone[sequence] = Gone(number, channel.owed.pop(sequence), False)
+
+    def cancelled_beyond(self, topic: TopicModel, sequences: Iterable[int]) -> None:
+        """Note that messages which were not handed over yet never will be, to no channel."""
+        number = self.next_number()
+        for sequence in sequences:
+            topic.cancelled[sequence] = number
+            for channel in topic.channels.values():
+                if (owed := channel.owed.pop(sequence, None)) is not None:
+                    channel.gone[sequence] = Gone(number, owed, False)
+
+    def moved(self, channel: ChannelModel, sequence: int, delay: float, now: float, forward: float) -> None:
+        owed, number = channel.owed[sequence], self.next_number()
+        owed.due = Due(now + delay, forward, number, is_publication=False) if delay else None
+        owed.is_new = False
 
     # Messages that fail
 

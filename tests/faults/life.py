@@ -20,6 +20,7 @@ from nsqd.broker.bounded import Refused
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.operated import Found
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.log.data_path import DataPathError, is_journal
@@ -29,6 +30,7 @@ from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults import limiting
 from tests.faults.comparison import reconcile
+from tests.faults.contents import ahead_in
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import Ledger
 from tests.faults.machine import Clock, Machine
@@ -630,6 +632,59 @@ class Life:
             raise Violation(f"{topic.name}/{name}: {verb} of {taken} messages, {expected} were buried")
         for sequence in expected:
             self.ledger.was_taken(channel, verb, sequence)
+
+    def cancel(self, topic: TopicModel, start: int, end: int, names: list[str]) -> int:
+        """Take messages back. Return from how many channels."""
+        real = self.running.broker.topics[topic.name]
+        if end > real.log.tail:
+            return 0
+        before = [self._expected(topic, name, range(start, end), Found.CANCELLED) for name in names]
+        is_beyond = end > real.handed_over
+        fresh = [s for s in range(max(start, real.handed_over), end) if s not in topic.cancelled]
+        found = real.cancel(start, end, [real.channels[name] for name in names])
+        self.note(f"cancel {topic.name}/{names} [{start}, {end}): {found}")
+        if is_beyond:
+            if len(names) != len(topic.channels):
+                return 0
+            if found != [Found.CANCELLED if fresh else Found.DONE] * max(len(names), 1):
+                raise Violation(f"{topic.name}: cancel of [{start}, {end}) finds {found}, {fresh} were not handed over")
+            self.ledger.cancelled_beyond(topic, fresh)
+            return len(names)
+        for name, (waiting, expected), it in zip(names, before, found, strict=True):
+            self._check_found(topic, name, range(start, end), it, expected)
+            self.ledger.cancelled(topic.channels[name], waiting)
+        return found.count(Found.CANCELLED)
+
+    def move(self, topic: TopicModel, sequence: int, delay: float, names: list[str]) -> int:
+        """Have a message become due after this delay. Return in how many channels."""
+        real = self.running.broker.topics[topic.name]
+        if sequence >= real.handed_over:
+            return 0
+        one = range(sequence, sequence + 1)
+        before = [self._expected(topic, name, one, Found.MOVED) for name in names]
+        ahead = [sequence in ahead_in(real.channels[name]) for name in names]
+        found = real.move(sequence, sequence + 1, int(delay * 1000), [real.channels[name] for name in names])
+        self.note(f"move {topic.name}/{names} {sequence} by {delay}: {found}")
+        for name, (waiting, expected), it, stays in zip(names, before, found, ahead, strict=True):
+            self._check_found(topic, name, one, it, expected)
+            if waiting and (delay or not stays):
+                self.ledger.moved(topic.channels[name], sequence, delay, self.clock.true, self.clock.forward)
+        return found.count(Found.MOVED)
+
+    def _expected(self, topic: TopicModel, name: str, sequences: range, done: Found) -> tuple[list[int], Found]:
+        """Return which of these messages wait in a channel, and what it should say of all of them together."""
+        channel, real = topic.channels[name], self.running.broker.topics[topic.name].channels[name]
+        held = {sequence for sequence, _ in real.in_flight.positions()}
+        waiting = [sequence for sequence in sequences if sequence in channel.owed and sequence not in held]
+        if not held.isdisjoint(sequences):
+            return waiting, Found.IN_FLIGHT
+        if not channel.buried.held.keys().isdisjoint(sequences):
+            return waiting, Found.BURIED
+        return waiting, done if waiting else Found.DONE
+
+    def _check_found(self, topic: TopicModel, name: str, sequences: range, found: Found, expected: Found) -> None:
+        if found is not expected and not is_ephemeral(name) and not topic.vague.intersection(sequences):
+            raise Violation(f"{topic.name}/{name}: {sequences} are {found}, {expected} is right")
 
     def begin_job(self, topic: TopicModel, name: str, verb: Verb, *, rate: float, reason: str, limit: int) -> None:
         real = self.running.broker.topics[topic.name].channels[name]

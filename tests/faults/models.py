@@ -135,6 +135,7 @@ class TopicModel:
     vague: set[int] = field(default_factory=set)  # unreadable, or lost by a disk that failed
     channels: dict[str, ChannelModel] = field(default_factory=dict)
     unparked: set[int] = field(default_factory=set)  # waiting behind H; their delay began with their publication
+    cancelled: dict[int, int] = field(default_factory=dict)  # taken back before they were handed over; in which action
     deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # by cause, what the broker has counted at the last look
 

@@ -24,6 +24,7 @@ class Plan:
     syncs_files: bool = True
     buries: bool = True  # messages that fail are buried, kicked and discarded
     limits: bool = True  # some policies have times to live, bounds and breakers; only with `buries`
+    cancels: bool = True  # messages that wait are taken back and moved
     history: bool = False  # with seeks, restored backlogs, redeliveries, retention, and a disk reserve
 
 
@@ -36,6 +37,7 @@ HISTORY: Final = Plan(history=True)
 def command_for(name: str, seed: int, plan: Plan) -> str:
     """Return the command that repeats the life, with a trace."""
     without = " --without-buries" if not plan.buries else "" if plan.limits else " --without-limits"
+    without += "" if plan.cancels else " --without-cancels"
     return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose{without}"
 
 

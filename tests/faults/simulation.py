@@ -184,6 +184,8 @@ class Simulation:
         if self.plan.buries:
             choices += [(5, self._bury), (2, self._requeue_free), (3, self._take_buried), (2, self._begin_job)]
             choices += [(1, self._stop_job), (2, self._undo_kick)]
+        if self.plan.cancels:
+            choices += [(3, self._cancel), (2, self._move)]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
@@ -299,6 +301,32 @@ class Simulation:
     def _stop_job(self) -> None:
         if (found := self._some_lasting()) is not None:
             self.life.stop_job(*found)
+
+    def _some_waiting(self) -> tuple[TopicModel, int] | None:
+        """Return a message, often one that somebody still owes."""
+        topics = [topic for topic in self.life.ledger.topics.values() if topic.tail]
+        if not topics:
+            return None
+        topic = self.random.choice(topics)
+        owed = [sequence for channel in topic.channels.values() for sequence in channel.owed]
+        if owed and self.random.random() < 0.8:
+            return topic, self.random.choice(owed)
+        return topic, self.random.randrange(topic.tail)
+
+    def _some_channels(self, topic: TopicModel) -> list[str]:
+        names = list(topic.channels)
+        return [self.random.choice(names)] if names and self.random.random() < 0.4 else names
+
+    def _cancel(self) -> None:
+        if (found := self._some_waiting()) is not None:
+            topic, start = found
+            end = min(start + self.random.choice((1, 1, 3)), topic.tail)
+            self.counts["cancelled"] += self.life.cancel(topic, start, end, self._some_channels(topic))
+
+    def _move(self) -> None:
+        if (found := self._some_waiting()) is not None:
+            delay = self.random.choice((0.0, *DELAYS))
+            self.counts["moved"] += self.life.move(*found, delay, self._some_channels(found[0]))
 
     def _change_rules(self) -> None:
         rules, topic_rules = rules_of_failures(self.random), NO_TOPIC_RULES

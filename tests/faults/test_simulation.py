@@ -53,17 +53,17 @@ def test_random_lives(part: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_life_that_found_something(seed: int) -> None:
-    check(replace(ANYTHING, buries=False, limits=False), range(seed, seed + 1), "simulate")
+    check(replace(ANYTHING, buries=False, limits=False, cancels=False), range(seed, seed + 1), "simulate")
 
 
 @pytest.mark.parametrize("seed", FOUND_BURYING)
 def test_life_with_buried_messages_that_found_something(seed: int) -> None:
-    check(replace(ANYTHING, limits=False), range(seed, seed + 1), "simulate")
+    check(replace(ANYTHING, limits=False, cancels=False), range(seed, seed + 1), "simulate")
 
 
 @pytest.mark.parametrize("seed", FOUND_BURYING_IN_HISTORY)
 def test_life_with_buried_messages_and_a_past_that_found_something(seed: int) -> None:
-    check(replace(HISTORY, limits=False), range(seed, seed + 1), "history")
+    check(replace(HISTORY, limits=False, cancels=False), range(seed, seed + 1), "history")
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -78,7 +78,7 @@ def test_nothing_that_was_synced_is_lost_with_the_power() -> None:
 
 @pytest.mark.parametrize("seed", FOUND_POWER_LOSS)
 def test_power_loss_that_found_something(seed: int) -> None:
-    check(replace(POWER_LOSS, buries=False, limits=False), range(seed, seed + 1), "power-loss")
+    check(replace(POWER_LOSS, buries=False, limits=False, cancels=False), range(seed, seed + 1), "power-loss")
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
@@ -107,7 +107,7 @@ def test_seed_replays_the_same_life() -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_ledger_notices_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
-    assert any(run(seed, replace(HISTORY, limits=False)).error for seed in range(SEEDS_FOR_A_BUG))
+    assert any(run(seed, replace(HISTORY, limits=False, cancels=False)).error for seed in range(SEEDS_FOR_A_BUG))
 
 
 @pytest.mark.parametrize("bug", LIMIT_BUGS)
