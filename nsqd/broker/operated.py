@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
 from nsqd.broker.burials import UNDONE_IN_STEP, Job
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Found(StrEnum):
-    """In which state a channel had messages that somebody wants to take back or to move."""
+    """In which state a channel had messages that somebody wants to take back or to move, the least finished first."""
 
     IN_FLIGHT = "in_flight"  # left as they are
     BURIED = "buried"  # left as they are
@@ -27,6 +27,9 @@ class Found(StrEnum):
     MOVED = "moved"  # they waited, and are due at another time now
     DONE = "done"  # finished before, or never the channel's
     UNKNOWN = "unknown"  # nobody can tell
+
+
+_LEAST_FINISHED: Final = list(Found)
 
 
 class Operated(Places):
@@ -162,7 +165,7 @@ class Operated(Places):
         found = {self._cancel(sequence) for sequence in range(start, end)}
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
-        return next(it for it in Found if it in found)
+        return min(found, key=_LEAST_FINISHED.index)
 
     def _cancel(self, sequence: int) -> Found:
         if self.deferred.take_out(sequence) or self.retries.take(sequence) is not None:
@@ -195,7 +198,7 @@ class Operated(Places):
                 self.retries.add(sequence, attempts)
         self._set_alarm()
         self.wants_attention()
-        return next(it for it in Found if it in found)
+        return min(found, key=_LEAST_FINISHED.index)
 
     def _taken_to_move(self, sequence: int, delay_ms: int) -> int | None:
         """Take a message out of where it waits, and return its attempts; -1: it stays; None: it does not wait."""

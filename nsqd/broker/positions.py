@@ -328,7 +328,10 @@ class Deferred:
 
     def attempts_of(self, sequence: int) -> int:
         """Return the attempts so far of one of the positions. This looks at all of them."""
-        return next(attempts for _, found, attempts in self if found == sequence)
+        for _, found, attempts in self:
+            if found == sequence:
+                return attempts
+        raise LookupError(sequence)
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +217,24 @@ def test_what_is_refused(nsqd: Nsqd, query: str, status: int, code: str) -> None
     answer = nsqd.http("POST", f"/message/due?{query}&defer=5")
     assert (answer.status, answer.json["message"]) == (status, code)
     assert counts(nsqd, "a") == (0, 1)
+
+
+def test_publishers_name_keys_and_operators_ids_as_well(start_nsqd: StartNsqd, tmp_path: Path) -> None:
+    file = tmp_path / "rights.toml"
+    file.write_text("".join(
+        f'[[allow]]\nname = "{role}"\ntoken_sha256 = "{sha256(role.encode()).hexdigest()}"\nroles = ["{role}"]\n'
+        for role in ("publish", "read", "operate", "admin")
+    ))  # fmt: skip
+    nsqd = start_nsqd(f"rights-file={file}")
+
+    def status(role: str, path: str) -> int:
+        return nsqd.http("POST", path, b"x", headers={"Authorization": f"Bearer {role}"}).status
+
+    assert status("publish", f"/pub?topic=t&key=k&defer={MINUTES}") == 200
+    by_id = "/message/cancel?topic=t&id=0123456789abcdef"
+    assert [status(role, by_id) for role in ("publish", "read", "operate", "admin")] == [403, 403, 404, 404]
+    by_key = "/message/cancel?topic=t&key=k"
+    assert [status(role, by_key) for role in ("read", "operate", "publish", "admin")] == [403, 200, 200, 200]
 
 
 @pytest.mark.parametrize(("query", "code"), [("", "MISSING_ARG_DEFER"), ("&defer=x", "INVALID_DEFER")])

@@ -10,6 +10,7 @@ from tests.faults.__main__ import simulate
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.simulation import Simulation, run
 from tests.support.buried_bugs import BUGS
+from tests.support.cancel_bugs import CANCEL_BUGS
 from tests.support.limit_bugs import LIMIT_BUGS
 
 SEEDS = 300
@@ -113,4 +114,10 @@ def test_the_ledger_notices_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("bug", LIMIT_BUGS)
 def test_the_ledger_notices_planted_bugs_of_limits(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     LIMIT_BUGS[bug](monkeypatch)
+    assert any(run(seed).error for seed in range(SEEDS_FOR_A_BUG))
+
+
+@pytest.mark.parametrize("bug", CANCEL_BUGS)
+def test_the_ledger_notices_planted_bugs_of_cancelling(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    CANCEL_BUGS[bug](monkeypatch)
     assert any(run(seed).error for seed in range(SEEDS_FOR_A_BUG))

@@ -63,7 +63,7 @@ def expected_status(access: Access, token: str, topic: str | None) -> int:
     if token in ("stranger", ""):
         return 401
     roles = token.removesuffix("-limited").split("+")
-    if access.role not in roles and "admin" not in roles:
+    if {access.role, access.or_role, "admin"}.isdisjoint(roles):
         return 403
     if token.endswith("-limited") and (access.scope is Scope.NODE or topic != OWN):
         return 403
@@ -190,7 +190,7 @@ def test_the_page_shows_the_table(nsqd: Nsqd) -> None:
     table = [
         (
             f"{route.method} {route.path}",
-            f"`{route.access.role}`" if route.access.role is not None else "none",
+            " or ".join(f"`{it}`" for it in (route.access.role, route.access.or_role) if it is not None) or "none",
             route.access.scope.value,
         )
         for route in nsqd.app.routes
