@@ -20,6 +20,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "fanout": ("--runs=1", "--messages=100000"),
     "memory": ("--messages=200000", "--deferred=20000", "--connections=500", "--topics=100", "--idle=2"),
     "deferred": ("--messages=20000",),
+    "cancel": ("--messages=20000", "--cancels=200"),
     "expiry": ("--millions=0.1",),
     "buried": ("--messages=5000", "--runs=1"),
     "kick": ("--messages=10000", "--seconds=0.5"),

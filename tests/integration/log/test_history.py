@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from common.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
-from common.wire.log_record import MAGIC
-from nsqd.broker.batch import Receipt
+from common.wire.log_record import KEYS, MAGIC
+from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.nsqd.log.batches import make_batch
@@ -161,6 +161,58 @@ def test_a_time_is_found_past_damage(tmp_path: Path) -> None:
         for first in damaged:
             assert past(store).sequence_at(first * 1000) == first + 3
             assert past(store).sequence_at((first - 3) * 1000) == first - 3
+
+
+# Ids and keys
+
+
+def test_an_id_leads_to_its_message(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=100_000) as store:
+        fill(store, 3000)
+        store.checkpoint()
+        found = past(store)
+        for sequence in [*range(0, 3000, 41), 2999]:
+            assert found.sequence_of(1000 + sequence) == sequence
+        assert found.sequence_of(999) is found.sequence_of(4000) is None
+
+
+def test_an_id_is_found_also_if_the_node_had_another_number_before(tmp_path: Path) -> None:
+    """Then the ids of a log do not ascend."""
+    with opened(tmp_path, max_bytes_per_file=1000) as store:
+        for sequence, base_id in enumerate((500, 501, 10, 11, 502, 12)):
+            log = store.log()
+            log.append(make_batch(sequence, [b"x" * 600], base_id=base_id), Receipt())
+            store.store.write_logs()
+        store.sync()
+        found = [past(store).sequence_of(message_id) for message_id in (500, 501, 10, 11, 502, 12, 13)]
+        assert found == [0, 1, 2, 3, 4, 5, None]
+
+
+def test_keys_lead_to_their_messages_the_newest_segment_first(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=1000) as store:
+        log = store.log()
+        payload, offsets = b"\0\0\0\1a\0\0\0\1b", (0, 5, 10)
+        places: list[tuple[bytes, int, int]] = []
+        for number in range(30):
+            sequence = log.tail
+            delay = 1000 if number % 2 else 0
+            if number % 3:
+                key, flags, has = b"k-%d" % number, 0, [(b"k-%d" % number, sequence, 2)]
+            else:
+                key, flags, has = b"\0\2m%d" % (number % 10), KEYS, [(b"m%d" % (number % 10), sequence + 1, 1)]
+            batch = Batch(
+                sequence, 1000 + sequence, number + 1, payload, offsets, delay if not flags else 0, key, flags
+            )
+            log.append(batch, Receipt())
+            store.store.write_logs()
+            places += has
+        store.sync()
+        assert len(store.segments()) == 3
+        assert sorted(past(store).keys()) == sorted(places)
+        assert next(iter(past(store).keys())) == places[-1]
+        assert {key for key, _, _ in past(store).keys(since=21)} == {key for key, _, _ in places[20:]}
+        deferred = {b"k-%d" % number for number in range(30) if number % 2 and number % 3}
+        assert {key for key, _, _ in past(store).keys(deferred=True)} == deferred
 
 
 # Removal

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.keys import KeyMemory, TopicKeys
+from nsqd.broker.keys import DeferredKeys, KeyMemory, TopicKeys
 from nsqd.broker.topic import Topic
 from tests.support.node import Node
 
@@ -139,6 +139,31 @@ def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: 
                 topic.forget()
                 expected = {it: since for it, since in expected.items() if it[0] != place}
         assert memory.count == sum(map(len, topics)) <= max(most, 1)
+
+
+# Of deferred messages
+
+
+def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
+    waiting = set[int]()
+    keys = DeferredKeys(lambda start, end: not waiting.isdisjoint(range(start, end)), is_complete=True)
+    for number in range(2_000):
+        waiting |= {2 * number, 2 * number + 1}
+        keys.add(b"key-%d" % number * (number % 3 + 1), 2 * number, 2)
+        waiting.discard(2 * number - 20)
+        waiting.discard(2 * number - 19)
+        assert len(keys) <= 2 * 11
+    for number in range(1_990, 2_000):
+        assert keys.find(b"key-%d" % number * (number % 3 + 1)) == (2 * number, 2 * number + 2)
+    keys.forget()
+    assert (len(keys), keys.find(b"key-1999" * 2)) == (0, None)
+
+
+def test_a_key_that_is_used_again_names_the_later_message() -> None:
+    keys = DeferredKeys(lambda start, end: True, is_complete=True)
+    for start in (5, 9, 7_000_000_000):
+        keys.add(b"k", start, 1)
+    assert (len(keys), keys.find(b"k")) == (1, (7_000_000_000, 7_000_000_001))
 
 
 # In a topic

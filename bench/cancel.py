@@ -1,0 +1,121 @@
+"""A million deferred messages with keys: how long until any of them is taken back, by key and by id?"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import socket
+import time
+from collections.abc import Iterable
+from statistics import quantiles
+from typing import Any, Final
+
+from bench.brokers import Broker, running_nsqd
+from bench.report import Benchmark, Row, at_most
+from bench.work import HOST, Failed, Work, say
+
+SIZE: Final = 200
+DELAY: Final = 24 * 3_600_000  # ms
+TOPIC: Final = "bench_cancel"
+CHANNEL: Final = "ch"
+TOGETHER: Final = 1_000  # publishes that are sent before their answers are read
+OK: Final = b"\0\0\0\6\0\0\0\0OK"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
+    parser.add_argument("--cancels", type=int, default=2_000, help="of each kind (default: %(default)s)")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    flags = [*settings.flag, "--max-defer-timeout=200h"]
+    numbers = random.Random(1).sample(range(settings.messages), 2 * settings.cancels)
+    by_key, after = numbers[::2], numbers[1::2]
+    rows = []
+    with work.new_folder("cancel") as folder:
+        with running_nsqd(folder, settings.build, flags) as (broker, process):
+            broker.make_channel(TOPIC, CHANNEL)
+            _publish(broker, settings.messages)
+            say(f"{settings.messages:,} messages are deferred")
+            rows += _rows("by key", _cancel(broker, (f"key=k-{number}" for number in by_key)), demand=1.0)
+            ids = _ids(broker, settings.cancels)
+            rows += _rows("by id", _cancel(broker, (f"id={found}" for found in ids)))
+            left = broker.deferred(TOPIC, CHANNEL)
+            process.kill()
+            process.wait()
+        with running_nsqd(folder, settings.build, flags) as (broker, process):
+            if broker.deferred(TOPIC, CHANNEL) != left:
+                raise Failed(
+                    f"{left} messages were deferred before the kill, {broker.deferred(TOPIC, CHANNEL)} are now"
+                )
+            first, *others = _cancel(broker, (f"key=k-{number}" for number in after), unless_done=True)
+            rows.append(Row("by key, the first one after a kill -9", "ms", (first,)))
+            rows += _rows("by key, after it", others)
+            process.kill()
+            process.wait()
+    return rows
+
+
+def _publish(broker: Broker, count: int) -> None:
+    """Publish so many messages, each with a key of its own."""
+    body = SIZE.to_bytes(4, "big") + b"x" * SIZE
+    settings = json.dumps({"feature_negotiation": True, "extensions": ["keys"], "heartbeat_interval": -1}).encode()
+    with socket.create_connection((HOST, broker.tcp_port)) as connection:
+        connection.sendall(b"  V2IDENTIFY\n" + len(settings).to_bytes(4, "big") + settings)
+        connection.recv(65536)
+        for start in range(0, count, TOGETHER):
+            some = range(start, min(start + TOGETHER, count))
+            connection.sendall(b"".join(b"DPUB %b %d k-%d\n%b" % (TOPIC.encode(), DELAY, n, body) for n in some))
+            answers = b""
+            while len(answers) < len(OK) * len(some):
+                answers += connection.recv(65536)
+            if answers != OK * len(some):
+                raise Failed(f"a publish failed: {answers[:100]!r}")
+
+
+def _ids(broker: Broker, count: int) -> list[str]:
+    """Return ids of deferred messages, from all over the topic."""
+    found: list[str] = []
+    step = 1_000
+    after = ""
+    while len(found) < count:
+        listed = broker.get(f"/channel/deferred?topic={TOPIC}&channel={CHANNEL}&limit={step}{after}").splitlines()
+        if not listed:
+            break
+        lines: list[Any] = [json.loads(line) for line in listed]
+        found += [line["id"] for line in lines[::10]]
+        after = f"&after={lines[-1]['after']}"
+    return found[:count]
+
+
+def _cancel(broker: Broker, names: Iterable[str], *, unless_done: bool = False) -> list[float]:
+    """Take messages back one after the other, over one connection. Return how long each took, in milliseconds."""
+    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=60)
+    took = []
+    for name in names:
+        began = time.perf_counter()
+        connection.request("POST", f"/message/cancel?topic={TOPIC}&{name}")
+        response = connection.getresponse()
+        answer = response.read()
+        took.append((time.perf_counter() - began) * 1000)
+        found = json.loads(answer)
+        if response.status != 200 or (found["cancelled"] != 1 and not (unless_done and found["done"] == 1)):
+            raise Failed(f"{name}: {response.status} {answer!r}")
+    connection.close()
+    return took
+
+
+def _rows(how: str, took: list[float], *, demand: float | None = None) -> list[Row]:
+    percentiles = quantiles(took, n=100)
+    limit = at_most(demand) if demand is not None else None
+    return [
+        Row(f"{how}, median", "ms", (percentiles[49],), limit),
+        Row(f"{how}, p99", "ms", (percentiles[98],)),
+    ]
+
+
+BENCHMARK: Final = Benchmark(
+    "cancel", "A million deferred messages: how long does it take to take one back?", add_arguments, run, at_most=10
+)
