@@ -534,43 +534,41 @@ class _HalfMpub:
 class _HalfHeadedMpub(_HalfMpub):
     """An HMPUB: as an MPUB, each of whose messages is headers and body. They are parted as they arrive."""
 
-    __slots__ = ("_bodies", "_ends", "_headers", "_max_message")
+    __slots__ = ("_area", "_ends", "_max_message", "_payload")
 
     def __init__(self, params: list[bytes], limits: Limits) -> None:
         super().__init__(params, replace(limits, max_message=MOST_ENCODED + limits.max_message))
         self._max_message = limits.max_message
-        self._headers: list[bytes] = []
-        self._bodies: list[bytes] = []  # each with its size
+        self._area = bytearray()  # the headers of all messages so far
+        self._payload = bytearray()  # and the bodies, each with its size
         self._ends: Offsets = [0]
 
     def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
         whole = super().cut(data, start)
         self._part(data, start + 2 * _SIZE)
         if whole is None:
+            self._ends = packed(self._ends)
             return None
-        area, payload = b"".join(self._headers), b"".join(self._bodies)
-        if len(area) == len(NO_HEADERS) * len(self._headers):  # none of them has any
+        payload = bytes(self._payload)
+        if len(self._area) == len(NO_HEADERS) * (len(self._ends) - 1):  # none of them has any
             return Publications(self._params, payload, self._ends)
-        return HeadedPublications(self._params, payload, self._ends, area)
+        return HeadedPublications(self._params, payload, self._ends, bytes(self._area))
 
     def _part(self, data: bytes | bytearray, first: int) -> None:
         offsets, ends = self._offsets, self._ends
-        at = ends[-1]
-        for place in range(len(self._bodies), len(offsets) - 1):
+        for place in range(len(ends) - 1, len(offsets) - 1):
             end = first + offsets[place + 1]
             if end > len(data):
                 break
             content = _copy(data, first + offsets[place] + _SIZE, end)
             headers, body = _headers_and_body(b"MPUB", content, self._max_message)
-            self._headers.append(headers)
-            self._bodies.append(_sized(body))
-            at += _SIZE + len(body)
-            ends.append(at)
+            self._area += headers
+            self._payload += _sized(body)
+            ends.append(len(self._payload))
 
     @property
     def size(self) -> int:
-        parted = self._ends[-1] + sum(map(len, self._headers[-1:])) * len(self._headers)
-        return super().size + parted + memory_of(self._ends)
+        return super().size + len(self._area) + len(self._payload) + memory_of(self._ends)
 
 
 def _headers_and_body(word: bytes, content: bytes, most: int) -> tuple[bytes, bytes]:
