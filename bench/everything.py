@@ -27,6 +27,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "drain": ("--runs=1", "--millions=0.2"),
     "recovery": ("--runs=1", "--gigabytes=0.1", "--topics=5", "--singles=1", "--single-records=10000"),
     "keys": ("--runs=1", "--seconds=0.3", "--messages=20000"),
+    "headers": ("--runs=1", "--seconds=0.3"),
     "redelivery": ("--runs=1", "--messages=20000"),
     "history": ("--runs=1", "--gigabytes=0.1"),
     "streams": ("--runs=1", "--seconds=0.3"),

@@ -20,9 +20,11 @@
  *   noise=1     random bytes, which nobody can compress; otherwise all are the same letter
  *   rate=R      at most R messages a second in all
  *   defer=MS    DPUB (pub with batch 1) or &defer= (http with batch 1)
+ *   headers=1   HPUB or HMPUB: the first 202 bytes of what would be the body are five headers (pub without defer)
  *   keys=PREFIX a key of its own for each command: PREFIX and a running number of 8 digits (pub without defer)
  * keys of sub
  *   count=N     stop when N messages are finished; `seconds` is then the limit
+ *   headers=1   asks for messages with their headers
  *   quiet=S     stop when nothing has come for S seconds (after the first message)
  *   topics=K    connection i subscribes to TOPIC_(i mod K)
  *   channels=K  connection i subscribes to CHAN_(i mod K)
@@ -52,7 +54,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENTS = 256, MESSAGE_HEAD = 34, RESPONSE = 0, ERROR = 1, MESSAGE = 2, FIRST_BUFFER = 1 << 20, READ_ROOM = 65536 };
+enum { EVENTS = 256, MESSAGE_HEAD = 34, RESPONSE = 0, ERROR = 1, MESSAGE = 2, HEADED_MESSAGE = 3, FIRST_BUFFER = 1 << 20, READ_ROOM = 65536 };
 
 typedef struct { uint8_t *data; size_t len, off, cap; } buffer;
 typedef struct { int fd, index; bool writable_wanted, started; buffer in, out; uint64_t turns; unsigned owed; } conn;
@@ -61,6 +63,7 @@ typedef struct {
     uint64_t count, rate, verify, noise;
     int topics, channels, defer, timeout, window;
     const char *keys;
+    bool headers;
     double quiet;
     enum { FIN_FIRST, HOLD_FIRST, REQ_FIRST } first;
 } settings;
@@ -129,13 +132,13 @@ static void dial(conn *c, int index, const target *to) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event)) die("epoll_ctl");
 }
-static void identify(conn *c, int heartbeat_ms, int timeout_ms, bool keys) {
-    char body[256];
+static void identify(conn *c, int heartbeat_ms, int timeout_ms, const char *extension) {
+    char body[320];
     int n = snprintf(body, sizeof body,
                      "{\"client_id\":\"loadgen\",\"hostname\":\"loadgen\",\"user_agent\":\"loadgen/2\","
                      "\"heartbeat_interval\":%d,\"output_buffer_timeout\":25", heartbeat_ms);
     if (timeout_ms) n += snprintf(body + n, sizeof body - n, ",\"msg_timeout\":%d", timeout_ms);
-    if (keys) n += snprintf(body + n, sizeof body - n, ",\"feature_negotiation\":true,\"extensions\":[\"keys\"]");
+    if (extension) n += snprintf(body + n, sizeof body - n, ",\"feature_negotiation\":true,\"extensions\":[\"%s\"]", extension);
     body[n++] = '}';
     add(&c->out, "  V2IDENTIFY\n", 13);
     add32(&c->out, n);
@@ -218,6 +221,14 @@ static void add_body(buffer *b, const publishing *p) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
         body[i] = state;
     }
+    if (p->set.headers) {
+        static const uint8_t pair[10] = "\7header0\0\36"; /* and a value of 30 bytes */
+        body[0] = 0, body[1] = 200;
+        for (int i = 0; i < 5; i++) {
+            memcpy(body + 2 + 40 * i, pair, sizeof pair);
+            body[2 + 40 * i + 7] = '0' + i;
+        }
+    }
     b->len += p->size;
 }
 static void add_bodies(command *c, const publishing *p) { /* as MPUB has them: count, then size and body of each */
@@ -243,7 +254,8 @@ static void make_command(command *c, const publishing *p, const target *to, int 
     } else if (p->set.keys) {
         n = snprintf(line, sizeof line, "%sPUB %s %s00000000\n", p->batch > 1 ? "M" : "", topic, p->set.keys);
         c->key = n - 9;
-    } else if (p->batch > 1) n = snprintf(line, sizeof line, "MPUB %s\n", topic);
+    } else if (p->set.headers) n = snprintf(line, sizeof line, "H%sPUB %s\n", p->batch > 1 ? "M" : "", topic);
+    else if (p->batch > 1) n = snprintf(line, sizeof line, "MPUB %s\n", topic);
     else if (p->set.defer) n = snprintf(line, sizeof line, "DPUB %s %d\n", topic, p->set.defer);
     else n = snprintf(line, sizeof line, "PUB %s\n", topic);
     add(&c->bytes, line, n);
@@ -304,6 +316,7 @@ static unsigned read_answers(publishing *p, conn *c) { /* the same for HTTP */
 static int publish(const target *to, settings set, int nconns, int batch, int size, double seconds, bool http) {
     publishing p = {.set = set, .batch = batch, .size = size, .conns = nconns};
     if (set.verify && size < 8) usage("verify needs bodies of 8 bytes");
+    if (set.headers && (size <= 202 || set.verify || set.keys)) usage("headers need more than 202 bytes, and neither verify nor keys");
     if (set.count) p.set.count = (set.count + batch - 1) / batch * batch;
     p.commands = need(calloc(set.topics, sizeof *p.commands));
     for (int i = 0; i < set.topics; i++) make_command(&p.commands[i], &p, to, i, http);
@@ -312,7 +325,7 @@ static int publish(const target *to, settings set, int nconns, int batch, int si
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
         if (http) conns[i].started = true, conns[i].owed = set.window;
-        else identify(&conns[i], -1, 0, set.keys);
+        else identify(&conns[i], -1, 0, set.keys ? "keys" : set.headers ? "headers" : NULL);
     }
     double t = p.start = now(), end = t + seconds;
     for (int i = 0; i < nconns; i++) { pay(&p, &conns[i]); flush(&conns[i]); }
@@ -402,7 +415,7 @@ static int consume(const target *to, settings set, int nconns, int rdy, double s
     s.late = need(calloc(set.first == HOLD_FIRST ? set.verify + 1 : 1, sizeof *s.late));
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
-        identify(&conns[i], 30000, set.timeout, false);
+        identify(&conns[i], 30000, set.timeout, set.headers ? "headers" : NULL);
         snprintf(topic, sizeof topic, set.topics > 1 ? "%s_%d" : "%s", to->topic, i % set.topics);
         snprintf(channel, sizeof channel, set.channels > 1 ? "%s_%d" : "%s", to->channel, i % set.channels);
         add(&conns[i].out, line, snprintf(line, sizeof line, "SUB %s %s\nRDY %d\n", topic, channel, rdy));
@@ -422,7 +435,7 @@ static int consume(const target *to, settings set, int nconns, int rdy, double s
             if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) fill(c);
             if (!s.got) s.first = now();
             for (const uint8_t *frame; (frame = next_frame(c, &size, &type));) {
-                if (type == MESSAGE) finish_or_not(&s, c, frame, size);
+                if (type == MESSAGE || type == HEADED_MESSAGE) finish_or_not(&s, c, frame, size);
                 else if (type == ERROR) show_error(&s.errors, frame + 8, size - 4);
                 else if (is_response(frame, size, type, "_heartbeat_")) add(&c->out, "NOP\n", 4);
             }
@@ -460,8 +473,8 @@ static int latency(const target *to, double rate, int size, double seconds) {
     memset(body, 'x', size);
     dial(&publisher, 0, to);
     dial(&consumer, 1, to);
-    identify(&publisher, -1, 0, false);
-    identify(&consumer, 60000, 0, false);
+    identify(&publisher, -1, 0, NULL);
+    identify(&consumer, 60000, 0, NULL);
     add(&consumer.out, line, snprintf(line, sizeof line, "SUB %s %s\nRDY 2500\n", to->topic, to->channel));
     flush(&consumer);
     flush(&publisher);
@@ -516,7 +529,7 @@ static int idle(const target *to, int nconns, double seconds) {
     for (int i = 0; i < nconns; i++) {
         dial(&conns[i], i, to);
         conns[i].in.data = need(malloc(conns[i].in.cap = 4096));
-        identify(&conns[i], 30000, 0, false);
+        identify(&conns[i], 30000, 0, NULL);
         flush(&conns[i]);
     }
     struct epoll_event events[EVENTS];
@@ -558,6 +571,7 @@ static void read_setting(settings *set, const char *argument) {
     else if (IS("channels")) set->channels = atoi(value);
     else if (IS("defer")) set->defer = atoi(value);
     else if (IS("keys")) set->keys = value;
+    else if (IS("headers")) set->headers = atoi(value);
     else if (IS("timeout")) set->timeout = atoi(value);
     else if (IS("quiet")) set->quiet = atof(value);
     else if (IS("first")) set->first = !strcmp(value, "hold") ? HOLD_FIRST : !strcmp(value, "req") ? REQ_FIRST : FIN_FIRST;

@@ -28,7 +28,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
-from common.wire.headers import MOST_ENCODED, BadHeaders, decode_headers, end_of_headers
+from common.wire.headers import MOST_ENCODED, BadHeaders, check_headers
 from common.wire.headers import NONE as NO_HEADERS
 from common.wire.hot_record import HotRecord
 from common.wire.limits import Limits
@@ -476,9 +476,8 @@ class _HalfBody:
         return Body(self._params, _copy(data, start + _SIZE, end))
 
     def _headed(self, content: bytes) -> HeadedPublication:
-        word = self._params[0]
-        headers, body = _headers_and_body(word, content, self._max_message)
-        return HeadedPublication(self._params, _sized(body), headers)
+        body = _start_of_body(self._params[0], content, 0, len(content), self._max_message)
+        return HeadedPublication(self._params, _sized(content[body:]), content[:body])
 
     @property
     def size(self) -> int:
@@ -555,36 +554,39 @@ class _HalfHeadedMpub(_HalfMpub):
         return HeadedPublications(self._params, payload, self._ends, bytes(self._area))
 
     def _part(self, data: bytes | bytearray, first: int) -> None:
-        offsets, ends = self._offsets, self._ends
+        offsets, ends, area, payload, most = self._offsets, self._ends, self._area, self._payload, self._max_message
+        at, known, prefix = ends[-1], -1, b""
         for place in range(len(ends) - 1, len(offsets) - 1):
             end = first + offsets[place + 1]
             if end > len(data):
                 break
-            content = _copy(data, first + offsets[place] + _SIZE, end)
-            headers, body = _headers_and_body(b"MPUB", content, self._max_message)
-            self._area += headers
-            self._payload += _sized(body)
-            ends.append(len(self._payload))
+            begin = first + offsets[place] + _SIZE
+            body = _start_of_body(b"MPUB", data, begin, end, most)
+            size = end - body
+            if size != known:  # most messages are as long as the one before
+                known, prefix = size, _pack_size(size)
+            area += data[begin:body]
+            payload += prefix
+            payload += data[body:end]
+            at += _SIZE + size
+            ends.append(at)
 
     @property
     def size(self) -> int:
         return super().size + len(self._area) + len(self._payload) + memory_of(self._ends)
 
 
-def _headers_and_body(word: bytes, content: bytes, most: int) -> tuple[bytes, bytes]:
-    """Return the encoded headers and the body of a message, after looking through the headers."""
+def _start_of_body(word: bytes, data: bytes | bytearray, start: int, end: int, most: int) -> int:
+    """Return where the body of the message in data[start:end] begins, after looking through its headers."""
     try:
-        headers = content[: end_of_headers(content)]
-        if headers != NO_HEADERS:
-            decode_headers(headers)
+        body = check_headers(data, start, end)
     except BadHeaders as error:
         raise ProtocolError(Fault.BAD_MESSAGE, word + b" " + str(error).encode("utf-8", "replace")) from None
-    body = content[len(headers) :]
-    if len(body) > most:
-        raise ProtocolError(Fault.BAD_MESSAGE, b"%b message too big %d > %d" % (word, len(body), most))
-    if not body:
+    if end - body > most:
+        raise ProtocolError(Fault.BAD_MESSAGE, b"%b message too big %d > %d" % (word, end - body, most))
+    if body == end:
         raise ProtocolError(Fault.BAD_MESSAGE, b"%b invalid message body size 0" % word)
-    return headers, body
+    return body
 
 
 def _read_size(data: bytes | bytearray, at: int, word: bytes, form: _Form, limit: int) -> int:

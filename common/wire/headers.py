@@ -24,6 +24,8 @@ _is_name: Final = re.compile(rb"[a-z0-9][a-z0-9_.-]{0,63}").fullmatch
 _pack_length: Final = Struct(">H").pack
 _unpack_length: Final = Struct(">H").unpack_from
 _SMALLEST_PAIR: Final = 4
+_MOST_SHAPES: Final = 256
+_shapes: Final[dict[int, list[tuple[int, int, bytes]]]] = {}  # of headers that were right, by their length
 
 
 class BadHeaders(ValueError):
@@ -72,14 +74,55 @@ def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
     return headers
 
 
-def end_of_headers(data: bytes, at: int = 0) -> int:
-    """Return where the headers that are encoded at `at` end, of which only the length is looked at. Raise BadHeaders."""
-    if len(data) < at + 2:
+def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
+    """Return where the headers that are encoded in data[at:stop] end, after looking through them. Raise BadHeaders.
+
+    Most messages of a publisher have the same names with values as long as those before: where one was right, another
+    with the same bytes around its values is right as well. That takes a fifth of the time of looking at each pair.
+    """
+    end = end_of_headers(data, at, stop)
+    length = end - at
+    shape = _shapes.get(length)
+    if shape is not None:
+        for start, value, expected in shape:
+            if data[at + start : at + value] != expected:
+                break
+        else:
+            return end
+    encoded = bytes(data[at:end])
+    decode_headers(encoded)
+    if len(_shapes) >= _MOST_SHAPES:
+        _shapes.clear()
+    _shapes[length] = _shape_of(encoded)
+    return end
+
+
+def _shape_of(encoded: bytes) -> list[tuple[int, int, bytes]]:
+    """Return what lies before each value of sound headers, as start, end and bytes."""
+    shape = []
+    start = at = 0
+    at = 2
+    while at < len(encoded):
+        at += 1 + encoded[at]
+        value = at + 2
+        shape.append((start, value, encoded[start:value]))
+        start = at = value + _unpack_length(encoded, at)[0]
+    return shape
+
+
+def end_of_headers(data: bytes | bytearray, at: int = 0, stop: int = -1) -> int:
+    """Return where the headers that are encoded in data[at:stop] end, of which only the length is looked at.
+
+    Raise BadHeaders.
+    """
+    if stop < 0:
+        stop = len(data)
+    if stop < at + 2:
         raise BadHeaders("no length of headers")
     length: int = _unpack_length(data, at)[0]
     if length > MOST_BYTES:
         raise BadHeaders(f"headers of {length} bytes, at most {MOST_BYTES} are possible")
-    if at + 2 + length > len(data):
+    if at + 2 + length > stop:
         raise BadHeaders("headers end too early")
     return at + 2 + length
 

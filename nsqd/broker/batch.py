@@ -176,24 +176,23 @@ class Batch:
         offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
         pieces: list[bytes] = []
         position = first - self.base_sequence
+        prefix, length, headers_length = b"", -1, -1
+        start, begin = offsets[position], places[position]
         for message_id in ids:
-            start, end = offsets[position] + 4, offsets[position + 1]
-            begin, stop = places[position], places[position + 1]
             position += 1
-            size = end - start + _MESSAGE_OVERHEAD
-            if stop - begin == _EMPTY:
-                pieces += (
-                    _pack_prefix(size, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF),
-                    message_id,
-                    payload[start:end],
-                )
-                continue
-            pieces += (
-                _pack_prefix(size + stop - begin, _FRAME_TYPE_HEADED, timestamp, attempts & 0xFFFF),
-                message_id,
-                headers[begin:stop],
-                payload[start:end],
-            )
+            end, stop = offsets[position], places[position]
+            if end - start != length or stop - begin != headers_length:  # most messages are as long as the one before
+                length, headers_length = end - start, stop - begin
+                size = length - 4 + _MESSAGE_OVERHEAD
+                if headers_length == _EMPTY:
+                    prefix = _pack_prefix(size, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF)
+                else:
+                    prefix = _pack_prefix(size + headers_length, _FRAME_TYPE_HEADED, timestamp, attempts & 0xFFFF)
+            if headers_length == _EMPTY:
+                pieces += (prefix, message_id, payload[start + 4 : end])
+            else:
+                pieces += (prefix, message_id, headers[begin:stop], payload[start + 4 : end])
+            start, begin = end, stop
         return pieces
 
 
