@@ -1,0 +1,3 @@
+# A node to publish to.
+cd "$(mktemp -d)"
+nsqd --retention-time=24h
