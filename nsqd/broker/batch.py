@@ -9,6 +9,7 @@ from disk has to transform a byte.
 
 from __future__ import annotations
 
+import re
 from binascii import hexlify
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -16,10 +17,14 @@ from itertools import pairwise
 from struct import Struct
 from typing import Final
 
-from common.wire.headers import header_offsets
+from common.wire.headers import decode_headers, header_offsets
 
 _FRAME_TYPE_MESSAGE: Final = 2
 _FRAME_TYPE_HEADED: Final = 3  # the same with the headers between id and body
+TTL: Final = "nsq-ttl"  # a header: the milliseconds that a message may wait
+_TTL_NAME: Final = b"\x07nsq-ttl"  # as it is encoded
+_is_ttl: Final = re.compile(rb"[0-9]{1,15}").fullmatch
+_MILLISECOND: Final = 1_000_000  # nanoseconds
 _EMPTY: Final = 2  # bytes of the encoded headers of a message without any
 _pack_prefix: Final = Struct(">IIqH").pack  # size, frame type, timestamp, attempts; id and body follow
 _MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides the body
@@ -69,6 +74,7 @@ class Batch:
 
     __slots__ = (
         "_places",
+        "_until",
         "base_id",
         "base_sequence",
         "count",
@@ -105,6 +111,7 @@ class Batch:
         self.flags = flags
         self.headers = headers  # of all messages, one behind the other as they are encoded; empty: none has any
         self._places: Sequence[int] | None = None  # where in `headers` those of each message begin, and the end
+        self._until: Sequence[int] | None = None  # when each message expires; 0: never; empty: none ever does
         self.count = len(offsets) - 1
 
     @property
@@ -137,6 +144,30 @@ class Batch:
             assert places is not None, "they were looked through when they were published, and are proven when read"
             self._places = places
         return self._places
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether some of its messages have a time to live of their own."""
+        if self._until is None:
+            self._until = self._times_of_expiry() if _TTL_NAME in self.headers else ()
+        return bool(self._until)
+
+    def expired_run(self, first: int, stop: int, timestamp: int) -> tuple[int, bool]:
+        """Return up to where the messages from `first` on have all expired by then or all not, and whether they have."""
+        until = self._until or ()
+        position, end = first - self.base_sequence, stop - self.base_sequence
+        is_over = 0 < until[position] < timestamp
+        while position < end and (0 < until[position] < timestamp) == is_over:
+            position += 1
+        return self.base_sequence + position, is_over
+
+    def _times_of_expiry(self) -> list[int]:
+        places, waits_since = self._header_places(), self.timestamp + self.delay_ms * _MILLISECOND
+        found = []
+        for begin in places[:-1]:
+            ttl = decode_headers(self.headers, begin).get(TTL, b"")
+            found.append(waits_since + int(ttl) * _MILLISECOND if _is_ttl(ttl) else 0)
+        return found
 
     def ids(self, first: int, last: int) -> tuple[bytes, ...]:
         """Return the wire ids of the sequences [first, last)."""

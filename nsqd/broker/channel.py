@@ -173,6 +173,16 @@ class Channel(Ruled):
                     continue
                 self._come_back(now)
                 break
+            if batch.headers and batch.may_expire:
+                stop, is_over = batch.expired_run(cursor, stop, self._work.timestamp)
+                if is_over:
+                    self.cursor = stop
+                    self._expire(batch, cursor, stop, "its nsq-ttl")
+                    expired += 1
+                    if expired < EXPIRED_AT_ONCE:
+                        continue
+                    self._come_back(now)
+                    break
             stop = min(stop, cursor + limit - taken)
             self.cursor = stop
             if stop == batch.end_sequence:

@@ -2,7 +2,8 @@
 
 Messages expire lazily. A message that waits ahead of the cursor for longer than its time to live is passed over where
 the cursor meets it: whole segments at once where nothing in them is young enough, otherwise batch by batch. A channel
-without consumers looks for such messages now and then. What was delivered once, deferred, or given back by an operator
+without consumers looks for such messages now and then. A message whose own header `nsq-ttl` says less is passed over
+when a consumer would get it. What was delivered once, deferred, or given back by an operator
 does not expire any more: somebody wants it.
 """
 
@@ -68,14 +69,18 @@ class Ruled(Operated):
         if (next_skip := self.skips.next_start()) is not None:
             stop = min(stop, next_skip)
         self.cursor = stop
-        if self.rules.ttl_buries and self.kept is None:
-            note = Note(f"waited for more than {_text_of(ttl)} (ttl)", "")
-            self._bury(places_in(batch, cursor, stop, 0), note, has_failed=False)
-            self._count("ttl, buried", stop - cursor)
-        else:
-            self._finish_unseen(cursor, stop)
-            self._count("ttl, dropped", stop - cursor)
+        self._expire(batch, cursor, stop, _text_of(ttl))
         return True
+
+    def _expire(self, batch: Batch, start: int, stop: int, ttl: str) -> None:
+        """Bury or drop messages that the cursor has just passed, because they waited for longer than this."""
+        if self.rules.ttl_buries and self.kept is None:
+            note = Note(f"waited for more than {ttl} (ttl)", "")
+            self._bury(places_in(batch, start, stop, 0), note, has_failed=False)
+            self._count("ttl, buried", stop - start)
+        else:
+            self._finish_unseen(start, stop)
+            self._count("ttl, dropped", stop - start)
 
     def _pass_old_segments(self, older: int) -> bool:
         # A cursor that went back meets deferred messages, and a delay does not count as waiting.

@@ -127,6 +127,15 @@ def lines(body: bytes) -> list[Any]:
     return [json.loads(line) for line in body.splitlines()]
 
 
+def test_a_message_may_say_how_long_it_may_wait(nsqd: Nsqd) -> None:
+    nsqd.http("POST", "/pub?topic=t", b"short", headers={"Nsq-Header-nsq-ttl": "1"})
+    nsqd.http("POST", "/pub?topic=t", b"long", headers={"Nsq-Header-nsq-ttl": "600000"})
+    nsqd.kill()
+    nsqd.start()  # which takes more than a millisecond
+    assert [it.body for it in consumed(nsqd, 1, "old", headers=False)] == [b"long"]
+    assert eventually(lambda: nsqd.channel("t", "old").get("policy_counts") == {"ttl, dropped": 1})
+
+
 def test_http_requests_bring_them_and_history_shows_them(nsqd: Nsqd) -> None:
     headers = {
         "Traceparent": TRACE, "Nsq-Header-Who": "ana", "ce-type": "order", "Content-Type": "application/json", "X-Other": "x",

@@ -7,7 +7,8 @@ from itertools import count
 
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, req
+from common.wire.commands import dpub, fin, hdpub, hmpub, identify, mpub, req
+from common.wire.headers import NONE, encode_headers
 from nsqd.broker.backlog import Backlog
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules
@@ -204,3 +205,75 @@ def test_a_rule_that_is_only_tried_pauses_nothing(rule: str) -> None:
     fail_all(node, 30)
     assert not channel_of(node).paused
     assert channel_of(node).policy_counts[f"{rule}, dry run"]
+
+
+# A time to live of a message's own
+
+
+def publish_with(node: Node, *messages: tuple[bytes, bytes | None]) -> None:
+    """Publish bodies, each with its own time to live."""
+    publisher = node.client()
+    publisher.say(identify(b'{"feature_negotiation":true,"extensions":["headers"]}'))
+    headed = [
+        (encode_headers({"nsq-ttl": ttl, "other": b"nsq-ttl"}) if ttl is not None else NONE, body)
+        for body, ttl in messages
+    ]
+    publisher.say(hmpub("t", headed))
+
+
+def test_each_message_may_say_how_long_it_may_wait() -> None:
+    node = node_with()
+    publish_with(
+        node, (b"0", None), (b"1", b"1000"), (b"2", b"1000"), (b"3", b"60000"), (b"4", b"soon"), (b"5", b"1000")
+    )
+    node.pass_time(1.5)
+    publish_with(node, (b"6", b"1000"))
+    assert comes(node) == [b"0", b"3", b"4", b"6"]
+    assert channel_of(node).policy_counts == {"ttl, dropped": 3}
+    node.broker.record_progress()
+    node.store.write_journal(force=True)
+    node.crash()
+    assert comes(node) == []
+
+
+def test_just_in_time_it_is_delivered_and_then_does_not_expire() -> None:
+    node = node_with()
+    publish_with(node, (b"a", b"1000"))
+    node.pass_time(1)
+    consumer = node.consumer(ready=1)
+    (message,) = consumer.messages()
+    node.pass_time(5)
+    consumer.say(req(message.id, 0))
+    assert [it.body for it in consumer.messages()] == [b"a"]
+
+
+def test_its_delay_does_not_count_as_waiting() -> None:
+    node = node_with()
+    publisher = node.client()
+    publisher.say(identify(b'{"feature_negotiation":true,"extensions":["headers"]}'))
+    publisher.say(hdpub("t", 5000, encode_headers({"nsq-ttl": b"1000"}), b"later"))
+    node.pass_time(5.5)
+    assert comes(node) == [b"later"]
+
+
+def test_the_policy_says_what_happens_to_it_and_may_be_shorter() -> None:
+    node = node_with(ttl=2_000_000_000, ttl_buries=True)
+    publish_with(node, (b"a", b"1000"), (b"b", b"60000"), (b"c", None))
+    node.pass_time(1.5)
+    assert comes(node, ready=1) == [b"b"]
+    buried = list(channel_of(node).burials.buried.from_place(0))
+    assert [it.note.reason for it in buried] == ["waited for more than its nsq-ttl (ttl)"]
+    node.pass_time(1)
+    assert comes(node) == []
+    assert channel_of(node).policy_counts["ttl, buried"] == 2
+
+
+def test_a_backlog_of_expired_messages_gives_others_their_turn() -> None:
+    node = node_with()
+    for _ in range(300):
+        publish_with(node, (b"old", b"1"))
+    node.pass_time(1)
+    publish_with(node, (b"new", b"60000"))
+    consumer = node.consumer(ready=1)
+    node.pass_time(0.1)
+    assert [it.body for it in consumer.messages()] == [b"new"]
