@@ -99,7 +99,7 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
     shape = job.shape
     if shape.needs_sql:
         read = source_options(options)
-        marked = f"{default_schema(gap_rows=read.gap_rows)}, {marks.SCHEMA}"
+        marked = f"{default_schema(gap_rows=read.gap_rows, headers=read.include_headers)}, {marks.SCHEMA}"
         rows = shape.judged(ranges.mapInArrow(marks.Marking(read), marked))
         schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
         writer = rows.writeStream.format("nsqtable").option("judge", shape.judge)

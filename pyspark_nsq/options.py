@@ -48,6 +48,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "failOnDataLoss": (_SOURCE, "true"),
     "skipCorrupt": (_SOURCE, "false"),
     "gapRows": (_SOURCE, "false"),
+    "includeHeaders": (_SOURCE, "false"),
     "ranges": (_SOURCE, "false"),
     "requireRetention": (_SOURCE, "true"),
     "discoverySeconds": (_SOURCE, "10"),
@@ -137,6 +138,7 @@ class SourceOptions:
     lossless: bool
     skip_corrupt: bool
     gap_rows: bool
+    include_headers: bool
     as_ranges: bool
     require_retention: bool
     discovery_seconds: float
@@ -177,6 +179,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         lossless=words.truth("failOnDataLoss"),
         skip_corrupt=words.truth("skipCorrupt"),
         gap_rows=words.truth("gapRows"),
+        include_headers=words.truth("includeHeaders"),
         as_ranges=words.truth("ranges"),
         require_retention=words.truth("requireRetention"),
         discovery_seconds=words.number("discoverySeconds", at_least=1),

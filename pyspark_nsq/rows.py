@@ -36,8 +36,13 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "body": pa.binary(),
 }
+HEADERS_COLUMN: Final = "headers"
 GAP_COLUMN: Final = "gap"
-ALL_COLUMNS: Final[Mapping[str, pa.DataType]] = {**COLUMNS, GAP_COLUMN: GAP}
+ALL_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    **COLUMNS,
+    HEADERS_COLUMN: pa.map_(pa.string(), pa.binary()),
+    GAP_COLUMN: GAP,
+}
 
 
 class RowBuilder:
@@ -50,6 +55,7 @@ class RowBuilder:
         self._columns = [self._maker(name) for name in schema.names]
         self._wants_bodies = "body" in schema.names
         self._wants_ids = "id" in schema.names
+        self._wants_headers = HEADERS_COLUMN in schema.names
         self._clear()
 
     def _clear(self) -> None:
@@ -61,6 +67,7 @@ class RowBuilder:
         self._ends = _Numbers("i")
         self._ids = _Numbers("Q")
         self._timestamps = array("q")
+        self._headers: list[list[tuple[str, bytes]] | None] = []  # of each message; None: it has none
 
     @property
     def is_full(self) -> bool:
@@ -74,6 +81,8 @@ class RowBuilder:
             self._add_bodies(batch, count)
         if self._wants_ids:
             self._ids.add_evenly(batch.base_id + batch.first - batch.base_sequence, count)
+        if self._wants_headers:
+            self._headers += [[*it.items()] or None for it in batch.headers_of()] if batch.headers else [None] * count
         self._timestamps += array("q", (batch.timestamp // 1000,)) * count
         self.rows += count
 
@@ -123,6 +132,7 @@ class RowBuilder:
             "id": self._id,
             "timestamp": self._timestamp,
             "body": self._body,
+            HEADERS_COLUMN: lambda: pa.array(self._headers, ALL_COLUMNS[HEADERS_COLUMN]),
             GAP_COLUMN: lambda: pa.nulls(self.rows, GAP),
         }[name]
 

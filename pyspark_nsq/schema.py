@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.errors import BadOption
-from pyspark_nsq.rows import ALL_COLUMNS, GAP_COLUMN
+from pyspark_nsq.rows import ALL_COLUMNS, GAP_COLUMN, HEADERS_COLUMN
 
 _TYPES = {
     "topic": "string",
@@ -16,13 +16,15 @@ _TYPES = {
     "id": "string",
     "timestamp": "timestamp",
     "body": "binary",
+    HEADERS_COLUMN: "map<string, binary>",
     GAP_COLUMN: "struct<end: bigint, reason: string>",
 }
 
 
-def default_schema(*, gap_rows: bool) -> str:
-    """Return all columns, as DDL; the column for gaps only with the option `gapRows`."""
-    return ", ".join(f"{name} {kind}" for name, kind in _TYPES.items() if gap_rows or name != GAP_COLUMN)
+def default_schema(*, gap_rows: bool, headers: bool) -> str:
+    """Return all columns, as DDL; those for gaps and headers only with the options `gapRows` and `includeHeaders`."""
+    left_out = {GAP_COLUMN: not gap_rows, HEADERS_COLUMN: not headers}
+    return ", ".join(f"{name} {kind}" for name, kind in _TYPES.items() if not left_out.get(name))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

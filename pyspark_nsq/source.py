@@ -36,7 +36,9 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         options = source_options(self.options)
-        return SCHEMA if options.as_ranges else default_schema(gap_rows=options.gap_rows)
+        return (
+            SCHEMA if options.as_ranges else default_schema(gap_rows=options.gap_rows, headers=options.include_headers)
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsq.rows import COLUMNS, GAP, GAP_COLUMN
+from pyspark_nsq.rows import ALL_COLUMNS, GAP_COLUMN, HEADERS_COLUMN
 from pyspark_nsqtable.ends import Span
 
 MARK: Final = "_range"  # the column of marks; null in rows of messages
@@ -44,7 +44,8 @@ def spans_of(part: Part) -> list[Span]:
 
 def columns_of(source: SourceOptions) -> pa.Schema:
     """Return the columns that the source makes of a message."""
-    return pa.schema([*COLUMNS.items(), *([(GAP_COLUMN, GAP)] if source.gap_rows else [])])
+    asked = {HEADERS_COLUMN: source.include_headers, GAP_COLUMN: source.gap_rows}
+    return pa.schema([(name, kind) for name, kind in ALL_COLUMNS.items() if asked.get(name, True)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,22 @@ def test_every_message_is_a_row(spark: SparkSession, nsqd: Nsqd) -> None:
     assert f'"id":"{rows[0].id}"'.encode() in found
 
 
+def test_headers_are_a_column_for_who_asks(spark: SparkSession, nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", [b"none"])
+    headers = {"Nsq-Header-who": "ana", "traceparent": "00-0af7-b7ad-01"}
+    assert nsqd.http("POST", "/pub?topic=orders", b"two", headers=headers).status == 200
+    assert nsqd.http("POST", "/mpub?topic=orders", b"a\nb", headers={"ce-type": "x"}).status == 200
+    asked = read(spark, nsqd, includeHeaders="true").orderBy("sequence")
+    expected = [None, {"who": b"ana", "traceparent": b"00-0af7-b7ad-01"}, {"ce-type": b"x"}, {"ce-type": b"x"}]
+    assert [row.headers and {k: bytes(v) for k, v in row.headers.items()} for row in asked.collect()] == expected
+    assert asked.where("cast(headers['who'] as string) = 'ana'").count() == 1
+    frame = spark.read.format("nsq").options(nsqd=address(nsqd), topic="orders").schema("headers map<string, binary>")
+    assert sorted(len(row.headers or {}) for row in frame.load().collect()) == [0, 1, 1, 2]
+    assert "headers" not in read(spark, nsqd).columns
+    gaps = read(spark, nsqd, includeHeaders="true", gapRows="true")
+    assert gaps.columns == ["topic", "node", "sequence", "id", "timestamp", "body", "headers", "gap"]
+
+
 def test_a_long_log_is_cut_into_tasks(spark: SparkSession, nsqd: Nsqd) -> None:
     publish(nsqd, "orders", numbered(30_000))
     frame = read(spark, nsqd, rowsPerTask=4_000)

@@ -151,6 +151,16 @@ def test_gaps_land_too_and_are_no_messages(spark: SparkSession, nsqd: Nsqd, tmp_
     assert sum(part.rows for part in replay.plan(chosen, 0, replay.Reached(None, "", ""))) == 80
 
 
+def test_headers_land_too(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", [b"none"])
+    assert nsqd.http("POST", "/pub?topic=orders", b"one", headers={"Nsq-Header-who": "ana"}).status == 200
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", includeHeaders="true"), tmp_path)
+    pipeline.land()
+    found = {bytes(row.body): row.headers for row in pipeline.rows.collect()}
+    assert found[b"none"] is None
+    assert {name: bytes(value) for name, value in found[b"one"].items()} == {"who": b"ana"}
+
+
 def test_a_topic_that_is_not_there_is_one_clear_error_at_the_start(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
