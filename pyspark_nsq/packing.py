@@ -3,6 +3,7 @@
     count   4
     (size 4, body) * count          all numbers big-endian
 
+With a column of headers these are bodies of `POST /hmpub`, and encoded headers precede each body within its size.
 Arrow joins the big-endian sizes with the bodies; a request's body is then its count and a slice of the joined buffer.
 """
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.wire.extensions import is_valid_key
+from common.wire.headers import NONE, BadHeaders, encode_headers
 from common.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption, NsqError
 
@@ -28,6 +30,7 @@ BODY: Final = "body"
 TOPIC: Final = "topic"
 DEFER: Final = "defer_ms"
 KEY: Final = "key"
+HEADERS: Final = "headers"
 
 
 _pack_count: Final = Struct(">I").pack
@@ -50,6 +53,7 @@ class Part:
     count: int  # of messages
     body: bytes
     key: str = ""  # that its one row brings along
+    has_headers: bool = False  # whether headers precede each message
 
 
 def key_of(task: str, number: int, body: bytes) -> str:
@@ -74,11 +78,17 @@ def check_columns(schema: pa.Schema, *, topic: str, has_keys: bool = False) -> N
         (BODY, (pa.types.is_binary, pa.types.is_string), "binary or string"),
         (TOPIC, (pa.types.is_string,), "string"),
         (DEFER, (pa.types.is_integer,), "an integer"),
+        (HEADERS, (_is_headers,), "map<string, binary> or map<string, string>"),
     ):
         if name in schema.names and not any(kind(schema.field(name).type) for kind in kinds):
             raise BadOption(f"column {name} has to be {what}, not {schema.field(name).type}")
     if has_keys and KEY in schema.names and not pa.types.is_string(schema.field(KEY).type):
         raise BadOption(f"column {KEY} has to be string, not {schema.field(KEY).type}")
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    values = (pa.binary(), pa.string())
+    return pa.types.is_map(kind) and kind.key_type == pa.string() and kind.item_type in values
 
 
 def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits, has_keys: bool = False) -> Iterator[Part]:
@@ -100,7 +110,7 @@ def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits, has_keys: bool = 
         _check_keys(checked[KEY])
     for name, of_topic in _by(checked, TOPIC) if not topic else ((topic, checked),):
         for defer_ms, bodies in _by(of_topic, DEFER) if DEFER in rows.schema.names else ((0, of_topic),):
-            made = _parts(str(name), int(defer_ms), bodies[BODY], limits)
+            made = _parts(str(name), int(defer_ms), bodies[BODY], limits, has_headers=HEADERS in rows.schema.names)
             if not is_keyed:
                 yield from made
                 continue
@@ -124,7 +134,18 @@ def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
             raise NsqError(f"a row has a negative {DEFER}")
         rows = rows.set_column(rows.schema.get_field_index(DEFER), DEFER, delays)
     body = rows[BODY].cast(pa.binary())
+    if HEADERS in rows.schema.names:
+        body = _headed(rows[HEADERS], body)
     return rows.set_column(rows.schema.get_field_index(BODY), BODY, body)
+
+
+def _headed(headers: pa.Array, bodies: pa.Array) -> pa.Array:
+    """Return the bodies, each behind the encoded headers of its row."""
+    try:
+        encoded = [encode_headers(dict(pairs)) if pairs else NONE for pairs in headers.to_pylist()]
+    except (BadHeaders, AttributeError, TypeError) as error:  # a value may be null
+        raise NsqError(f"a row's {HEADERS}: {error}") from error
+    return pc.binary_join_element_wise(pa.array(encoded, pa.binary()), bodies, b"")
 
 
 def _check_keys(keys: pa.Array) -> None:
@@ -140,15 +161,14 @@ def _by(rows: pa.RecordBatch, column: str) -> Iterator[tuple[str | int, pa.Recor
         yield value, rows if len(values) == 1 else rows.filter(pc.equal(rows[column], value))
 
 
-def _parts(topic: str, defer_ms: int, bodies: pa.Array, limits: Limits) -> Iterator[Part]:
+def _parts(topic: str, defer_ms: int, bodies: pa.Array, limits: Limits, *, has_headers: bool) -> Iterator[Part]:
     packed, offsets = _packed(bodies)
     first = 0
     while first < len(bodies):
         fitting = bisect_right(offsets, offsets[first] + limits.most_bytes - _SIZE, first) - 1
         end = max(first + 1, min(fitting, first + limits.most_messages))
-        yield Part(
-            topic, defer_ms, end - first, _pack_count(end - first) + packed[offsets[first] : offsets[end]].tobytes()
-        )
+        body = _pack_count(end - first) + packed[offsets[first] : offsets[end]].tobytes()
+        yield Part(topic, defer_ms, end - first, body, has_headers=has_headers)
         first = end
 
 

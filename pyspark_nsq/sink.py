@@ -24,7 +24,7 @@ from pyspark_nsq.cluster import nodes
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http, refusal
 from pyspark_nsq.options import SinkOptions
-from pyspark_nsq.packing import DEFER, Limits, Part, key_of, parts
+from pyspark_nsq.packing import DEFER, HEADERS, Limits, Part, key_of, parts
 from pyspark_nsq.worker import freeze_imports
 
 _PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
@@ -163,7 +163,9 @@ class _Publisher:
         return self._addresses[self._turn % len(self._addresses)]
 
     def _send(self, part: Part) -> None:
-        target = f"/mpub?topic={quote(part.topic)}&binary=true"
+        # An nsqd that knows no headers knows no /hmpub either, so it does not take them for parts of bodies.
+        path = "/hmpub?" if part.has_headers else "/mpub?binary=true&"
+        target = f"{path}topic={quote(part.topic)}"
         if part.defer_ms:
             target += f"&defer={part.defer_ms}"
         if self._is_bound:
@@ -178,6 +180,10 @@ class _Publisher:
                 self._post(target, part.body)
                 return
             except Refused as refused:
+                if part.has_headers and refused.status == 404:
+                    raise NsqError(
+                        f"{self._address} knows no headers: the column {HEADERS} needs our nsqd"
+                    ) from refused
                 if refused.status != 503:
                     raise NsqError(f"topic {part.topic}: {refused}") from refused
                 failures = self._wait(refused, failures, began)

@@ -310,7 +310,7 @@ class CommandReader:
         if form is _MESSAGES:
             half = _HalfMpub(params, self._limits)
         elif form is _HEADED_MESSAGES:
-            half = _HalfHeadedMpub(params, self._limits)
+            half = HalfHeadedMpub(params, self._limits)
         else:
             half = _HalfBody(params, form, self._limits)
         command = half.cut(self._data, self._at)
@@ -530,7 +530,7 @@ class _HalfMpub:
         return message_missing(length - 2 * _SIZE, self._offsets)
 
 
-class _HalfHeadedMpub(_HalfMpub):
+class HalfHeadedMpub(_HalfMpub):
     """An HMPUB: as an MPUB, each of whose messages is headers and body. They are parted as they arrive."""
 
     __slots__ = ("_area", "_ends", "_max_message", "_payload")

@@ -131,6 +131,7 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("GET", "/stats", it.node.stats, access=READ_TOPIC),
         Endpoint("POST", "/pub", it.pub.pub, access=PUBLISH, logged=False),
         Endpoint("POST", "/mpub", it.pub.mpub, access=PUBLISH, logged=False),
+        Endpoint("POST", "/hmpub", it.pub.hmpub, access=PUBLISH, logged=False),
         Endpoint("GET", "/topic/log", it.history.log, access=READ_TOPIC),
         Endpoint("GET", "/topic/read", it.history.read, access=READ_TOPIC),
         # A reader may report how far it has read. It does so again and again, so this is not logged.

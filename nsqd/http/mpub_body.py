@@ -12,6 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from common.http_api import HttpError
+from common.wire.commands import HalfHeadedMpub, Publications
 from common.wire.faults import ProtocolError
 from common.wire.mpub import (
     Offsets,
@@ -99,6 +100,39 @@ class LinesBody:
         ends = accumulate(map(_SIZE.__add__, sizes), initial=self._offsets.pop())
         self._offsets.extend(ends)
         self._offsets = packed(self._offsets)
+
+
+class HeadedBody:
+    """The body of an HMPUB: a count, then size, headers and body of each message. More bytes behind them are dropped."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._half = HalfHeadedMpub([b"HMPUB"], limits)
+        # The command says how long it is; a request may end anywhere.
+        self._half.held += _pack_size(limits.max_body)
+        self._most = _SIZE + limits.max_body
+        self._whole: Publications | None = None
+        self._error: ProtocolError | None = None
+
+    def receive(self, piece: bytes) -> None:
+        if self._error is not None or self._whole is not None:
+            return
+        held = self._half.held
+        held += piece[: self._most - len(held)]
+        try:
+            self._whole = self._half.cut(held, 0)
+        except ProtocolError as error:
+            self._error = error
+
+    def cut(self) -> Publications | HttpError:
+        """Return all messages of the body, which ends here."""
+        if self._whole is not None:
+            return self._whole
+        error = self._error or self._half.missing()
+        return HttpError(413, error.fault.value.removeprefix("E_"), details={"reason": str(error)})
+
+    @property
+    def held(self) -> int:
+        return self._half.size
 
 
 class BinaryBody:

@@ -1,4 +1,4 @@
-"""`/pub` and `/mpub` for requests that do not take the short path of `quick.py`."""
+"""`/hmpub`, and `/pub` and `/mpub` for requests that do not take the short path of `quick.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.http_api import HttpError, Request, Response
 from nsqd.http.message_headers import BadHeaders, headers_of
+from nsqd.http.mpub_body import HeadedBody
 from nsqd.http.publishing import INVALID_HEADERS
 from nsqd.http.quick import OK
 
@@ -46,6 +47,19 @@ class PubEndpoints:
             request.hold_body(body.held)
         with self._calls.turn():
             answer = publishing.mpub(request.query_string, body, headers)
+        return await self._published(answer)
+
+    async def hmpub(self, request: Request) -> Response:
+        publishing = self._publishing
+        refusal = publishing.mpub_length(request.content_length or 0)
+        if refusal is not None:
+            return refusal.response
+        body = HeadedBody(publishing.limits)
+        async for piece in request.pieces(publishing.limits.max_body):
+            body.receive(piece)
+            request.hold_body(body.held)
+        with self._calls.turn():
+            answer = publishing.hmpub(request.query_string, body)
         return await self._published(answer)
 
     async def _published(self, answer: Receipt | HttpError) -> Response:

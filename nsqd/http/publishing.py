@@ -16,11 +16,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError, Response, parse_query
+from common.wire.commands import HeadedPublications
 from common.wire.extensions import is_valid_key
 from common.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
 from nsqd.broker.bounded import Refused
-from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, LinesBody, MpubBody
+from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, HeadedBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
     from common.wire.limits import Limits
@@ -142,6 +143,21 @@ class Publishing:
                 return _nothing_to_do()
             area = headers * (len(offsets) - 1)
             return topic.publish(payload, offsets, target.delay_ms, target.key, area)
+        except Refused as refused:
+            return _full(refused.cause) if refused.is_full else EXITING
+
+    def hmpub(self, query: bytes, body: HeadedBody) -> Receipt | HttpError:
+        """Publish all messages of the body with the headers that each of them has there."""
+        target = self._mpub_targets.get(query) or self._learn_mpub(query)
+        if (refusal := target.early or target.late) is not None:
+            return refusal
+        cut = body.cut()
+        if isinstance(cut, HttpError):
+            return cut
+        headers = cut.headers if isinstance(cut, HeadedPublications) else b""
+        try:
+            topic = self._broker.topic(target.topic)
+            return topic.publish(cut.payload, cut.offsets, target.delay_ms, target.key, headers)
         except Refused as refused:
             return _full(refused.cause) if refused.is_full else EXITING
 

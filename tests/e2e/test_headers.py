@@ -127,6 +127,37 @@ def lines(body: bytes) -> list[Any]:
     return [json.loads(line) for line in body.splitlines()]
 
 
+def hmpub_body(*messages: tuple[dict[str, bytes], bytes]) -> bytes:
+    return hmpub("t", [(encode_headers(headers), body) for headers, body in messages]).partition(b"\n")[2][4:]
+
+
+def test_a_batch_over_http_may_have_different_headers(nsqd: Nsqd) -> None:
+    body = hmpub_body(({"n": b"1"}, b"one"), ({}, b"two"), (ONE, b"three"))
+    for _ in range(2):
+        assert nsqd.http("POST", "/hmpub?topic=t&key=k-1", body).status == 200
+    assert nsqd.http("POST", "/hmpub?topic=t", hmpub_body(({}, b"plain"))).status == 200
+    expected = [(b"one", {"n": b"1"}), (b"two", {}), (b"three", ONE), (b"plain", {})]
+    assert pairs(consumed(nsqd, 4)) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"", 413, "BAD_BODY"),
+        (b"\0\0\0\1", 413, "BAD_MESSAGE"),
+        (hmpub_body(({"a": b"1"}, b"body"))[:-1], 413, "BAD_MESSAGE"),
+        (hmpub_body(({}, b"x" * 1001)), 413, "BAD_MESSAGE"),
+        (b"\0\0\0\1\0\0\0\6\0\4\1A\0\0", 413, "BAD_MESSAGE"),
+        (b"x" * 5001, 413, "BODY_TOO_BIG"),
+    ],
+)
+def test_a_batch_over_http_that_is_wrong(start_nsqd: StartNsqd, body: bytes, status: int, message: str) -> None:
+    nsqd = start_nsqd("max-msg-size=1000", "max-body-size=5000")
+    answer = nsqd.http("POST", "/hmpub?topic=t", body)
+    assert (answer.status, answer.json["message"]) == (status, message)
+    assert not (nsqd.topic("t") or {}).get("message_count")
+
+
 def test_a_message_may_say_how_long_it_may_wait(nsqd: Nsqd) -> None:
     nsqd.http("POST", "/pub?topic=t", b"short", headers={"Nsq-Header-nsq-ttl": "1"})
     nsqd.http("POST", "/pub?topic=t", b"long", headers={"Nsq-Header-nsq-ttl": "600000"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.http_sink import HttpSink
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, patiently, publish
 
@@ -55,6 +56,44 @@ def test_rows_say_where_and_when(spark: SparkSession, nsqd: Nsqd) -> None:
     assert bodies(nsqd, "odd") == Counter(range(1, 100, 2))
     channel = nsqd.channel("even")
     assert (channel["depth"], channel["deferred_count"]) == (45, 5)
+
+
+@pytest.mark.parametrize("options", [{}, {"keys": "true"}])
+def test_rows_may_have_headers(spark: SparkSession, tmp_path: Path, options: dict[str, str]) -> None:
+    with Nsqd(tmp_path / "n", KEPT, WINDOW) as nsqd:
+        frame = numbers(spark, 20).selectExpr(
+            "body",
+            "if(cast(cast(body as string) as int) % 2 = 0, map('n', body, 'kind', cast('even' as binary)), null) as headers",
+        )
+        save(frame, nsqd, topic="out", **options)
+        patiently(lambda: next_of(nsqd, "out") == 20)
+        back = spark.read.format("nsq").options(nsqd=address(nsqd), topic="out", includeHeaders="true").load()
+        for row in back.collect():
+            number = int(row.body)
+            expected = {"n": bytes(row.body), "kind": b"even"} if number % 2 == 0 else None
+            assert (row.headers and {k: bytes(v) for k, v in row.headers.items()}) == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ("map('No', body)", "invalid name of a header"),
+        ("map('n', cast(null as binary))", "a row's headers"),
+        ("array(body)", "column headers has to be map<string, binary>"),
+    ],
+)
+def test_headers_that_are_none(spark: SparkSession, nsqd: Nsqd, headers: str, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        save(numbers(spark, 2).selectExpr("body", f"{headers} as headers"), nsqd, topic="out")
+    assert not (nsqd.topic("out") or {}).get("message_count")
+
+
+def test_an_nsqd_that_knows_no_headers_gets_nothing(spark: SparkSession) -> None:
+    with HttpSink(lambda request: 404) as old:
+        place = old.url.removeprefix("http://")
+        with pytest.raises(Exception, match="knows no headers: the column headers needs our nsqd"):
+            save(numbers(spark, 2).selectExpr("body", "map('n', body) as headers"), place, topic="out")
+        assert not [request for request in old.requests if request.target.startswith("/mpub")]
 
 
 def test_a_node_that_is_down_is_passed_over(spark: SparkSession, nsqd: Nsqd) -> None:
