@@ -115,6 +115,6 @@ def test_memory_is_bounded(nsqd: Nsqd) -> None:
 
 
 def test_every_route_that_changes_something_is_noted(nsqd: Nsqd) -> None:
-    no_change = {"/pub", "/mpub", "/topic/reader", "/debug/pprof/symbol"}
+    no_change = {"/pub", "/hmpub", "/mpub", "/topic/reader", "/debug/pprof/symbol"}
     for endpoint in nsqd.app.routes:
         assert bool(endpoint.change) == (endpoint.method != "GET" and endpoint.path not in no_change), endpoint.path
