@@ -4,6 +4,7 @@ timeout                            the body contains the text, in any case
 "order id"                         quotes, for a text with a blank
 customer.country = DE              a field of a JSON body; items of lists by number: items.0.price
 amount >= 100 and status != paid   several conditions, all of which must hold
+header.traceparent ~ 0af7          a header of the message
 @size > 4096                       @size, @sequence, @delay: properties of the message itself
 """
 
@@ -25,6 +26,7 @@ _CONDITION: Final = re.compile(
 )
 _AND: Final = re.compile(r"and\s+", re.IGNORECASE)
 _OF_MESSAGE: Final = ("size", "sequence", "delay")
+_HEADER: Final = "header."
 MISSING: Final = object()
 
 _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -51,6 +53,9 @@ class Matched(Protocol):
     @property
     def delay(self) -> float: ...
 
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -60,9 +65,13 @@ class Condition:
     operator: str
     value: str
     of_message: bool = False  # the field is a property of the message and not part of its body
+    of_header: bool = False  # the path is the name of a header
 
     def holds(self, document: Any, message: Matched) -> bool:
-        found = getattr(message, self.path[0]) if self.of_message else field_at(document, self.path)
+        if self.of_header:
+            found = message.headers.get(self.path[0], MISSING)
+        else:
+            found = getattr(message, self.path[0]) if self.of_message else field_at(document, self.path)
         if found is MISSING:
             return self.operator == "!="
         if self.operator == "~":
@@ -70,6 +79,10 @@ class Condition:
         if self.operator in ("=", "!="):
             return _equals(found, self.value) is (self.operator == "=")
         return _compares(_ORDERS[self.operator], found, self.value)
+
+    @property
+    def is_of_body(self) -> bool:
+        return not self.of_message and not self.of_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ class Filter:
         """The texts that a matching body contains, to be marked there."""
         if self.text:
             return (self.text.decode(),)
-        return tuple(it.value for it in self.conditions if it.operator in ("=", "~") and it.value and not it.of_message)
+        return tuple(it.value for it in self.conditions if it.operator in ("=", "~") and it.value and it.is_of_body)
 
     def matches(self, body: bytes, message: Matched) -> bool:
         """Return whether a message matches. `body` must be masked for the user who searches.
@@ -96,7 +109,7 @@ class Filter:
         if not self.conditions:
             return True
         document = None
-        if any(not condition.of_message for condition in self.conditions):
+        if any(condition.is_of_body for condition in self.conditions):
             try:
                 document = json.loads(body)
             except (ValueError, RecursionError):
@@ -137,6 +150,8 @@ def _condition(found: re.Match[str]) -> Condition:
         if path[1:] not in _OF_MESSAGE:
             raise BadFilter(f"unknown {path}; expected one of {', '.join('@' + name for name in _OF_MESSAGE)}")
         return Condition((path[1:],), found["operator"], value, of_message=True)
+    if path.startswith(_HEADER):
+        return Condition((path.removeprefix(_HEADER).lower(),), found["operator"], value, of_header=True)
     return Condition(tuple(path.split(".")), found["operator"], value)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from common.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 from nsqadmin.cluster.recording import to_json
+
+BINARY: Final = "base64:"  # before the value of a header that is not UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,7 @@ class Message:
     attempts: int | None = None  # so far; None: not known
     delay: float = 0.0  # seconds of delay with which it was published
     is_masked: bool = False  # something in the body was replaced
+    headers: Mapping[str, str] = field(default_factory=dict)  # by name; what is not UTF-8 is Base64 behind "base64:"
 
 
 _WHY: Final = {
@@ -148,6 +152,8 @@ def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
     The body is cut after `most` bytes; None: it is whole. A masked body may be longer than `size`.
     """
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
+    if message.headers:
+        document["headers"] = dict(message.headers)
     if message.body is None:
         return document | {"body_withheld": True}
     body, is_cut = message.body[:most], most is not None and len(message.body) > most

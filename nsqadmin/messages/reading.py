@@ -13,9 +13,10 @@ from urllib.parse import quote_plus
 
 import trio
 
+from common.wire.headers import MOST_BYTES, MOST_PAIRS
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.filters import Filter
-from nsqadmin.messages.model import Gap, Message, NodeLog, Page
+from nsqadmin.messages.model import BINARY, Gap, Message, NodeLog, Page
 from nsqadmin.messages.selection import runs_of
 from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.client import UpstreamError
@@ -265,7 +266,8 @@ class Reader:
         if identity.may(Right.PAYLOAD, topic) or message.body is None:
             return message
         masked = self._masking.masked(message.body)
-        return replace(message, body=masked, is_masked=masked != message.body)
+        # Rules are about bodies. What headers give away nobody has thought of, so they are for those with the right.
+        return replace(message, body=masked, is_masked=masked != message.body, headers={})
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
@@ -332,9 +334,21 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
             size=len(body),
             body=body,
             delay=_whole(line.get("delay_ms", 0)) / 1000,
+            headers=_headers_in(line.get("headers", {})),
         )
     except _NONSENSE as error:
         raise _unreadable(error) from error
+
+
+def _headers_in(told: Any) -> dict[str, str]:
+    """Read headers as /topic/read shows them: a text, or {"base64": ...}. Raises one of _NONSENSE."""
+    found = {}
+    for name, value in told.items():
+        text = value if isinstance(value, str) else BINARY + str(value["base64"])
+        found[str(name)] = text[:MOST_BYTES]
+    if len(found) > MOST_PAIRS:
+        raise ValueError(f"{len(found)} headers")
+    return found
 
 
 def gap_in(node: str, line: dict[str, Any]) -> Gap:

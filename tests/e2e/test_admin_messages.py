@@ -263,3 +263,31 @@ def test_a_range_that_was_planned_is_not_published_from_another_log(
     answer = admin.http("POST", "/actions/replay", urlencode({**asked, "log": log}).encode())
     assert (answer.status, "deleted and created again there" in answer.body.decode()) == (409, True)
     assert cluster.nodes[0].topic(f"{a_topic[:50]}.again") is None
+
+
+def test_headers_are_shown_and_found(admin: Nsqadmin, cluster: Cluster, a_topic: str, tmp_path: Path) -> None:
+    """Names are harmless by their grammar; values may be anything."""
+    node = cluster.nodes[0]
+    long = "v" * 1000
+    headers = {"Nsq-Header-who": "<b>ana</b>", "Nsq-Header-long": long, "traceparent": "00-0af7-01"}
+    assert node.http("POST", f"/pub?topic={a_topic}", b'{"n": 6}', headers=headers).status == 200
+    eventually(lambda: len(read(admin, a_topic, "from=earliest")) == 7)
+    query = urlencode({"from": "earliest", "filter": "header.traceparent ~ 0AF7 and n = 6"})
+    (found,) = admin.json("GET", f"/api/v2/messages/{a_topic}?{query}").json["messages"]
+    assert found["headers"] == {"who": "<b>ana</b>", "long": long, "traceparent": "00-0af7-01"}
+    assert read(admin, a_topic, "from=earliest&" + urlencode({"filter": "header.who = nobody"})) == []
+    place = {"topic": a_topic, "node": found["node"], "sequence": found["sequence"]}
+    page = admin.http("GET", f"/message?{urlencode(place)}").body.decode()
+    assert "<b>ana</b>" not in page
+    assert all(text in unescape(page) for text in ("traceparent", "00-0af7-01", "<b>ana</b>", long))
+    plain = admin.http("GET", f"/message?{urlencode(place | {'sequence': 0})}").body.decode()
+    assert "Headers of message" not in plain
+    roles = tmp_path / "roles.toml"
+    roles.write_text('[[role]]\nname="v"\nusers=["viewer"]\ncan=["viewer"]\n')
+    who = {"X-Forwarded-User": "viewer"}
+    with Nsqadmin(*cluster.lookupd_options, *QUICK, f"roles-file={roles}", "mask=$.secret") as limited:
+        page = limited.http("GET", f"/message?{urlencode(place)}", headers=who).body.decode()
+        assert "Published" in page
+        assert "0af7" not in page
+        found = limited.http("GET", f"/api/v2/messages/{a_topic}?{query}", headers=who)
+        assert (found.status, found.json["messages"]) == (200, [])

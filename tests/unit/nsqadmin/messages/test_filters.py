@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -14,6 +15,7 @@ class AMessage:
     size: int = 100
     sequence: int | None = 7
     delay: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=lambda: {"traceparent": "00-0af7-01", "ce.type": "Order"})
 
 
 BODY = b'{"id": 12, "state": "Paid", "ok": true, "none": null, "customer": {"country": "DE"}, "items": [{"price": 9.5}], "at": "2026-03-01"}'
@@ -36,6 +38,10 @@ BODY = b'{"id": 12, "state": "Paid", "ok": true, "none": null, "customer": {"cou
         "none = null",
         "missing != 1",
         'at >= "2026-02-28" AND at < 2026-04-01',
+        "header.traceparent = 00-0af7-01",
+        "header.Traceparent ~ 0AF7 and id = 12",
+        "header.ce.type = Order",
+        "header.missing != 1",
         "@size > 50",
         "@sequence = 7",
     ],
@@ -80,3 +86,10 @@ def test_what_looks_like_code_is_text() -> None:
 def test_what_cannot_be_understood_is_refused(text: str) -> None:
     with pytest.raises(BadFilter):
         parse_filter(text)
+
+
+def test_headers_are_searched_whatever_the_body_is() -> None:
+    assert parse_filter("header.traceparent ~ 0af7").matches(b"no JSON", AMessage())
+    assert not parse_filter("header.traceparent = x").matches(b'{"header": {"traceparent": "x"}}', AMessage())
+    assert not parse_filter("header.missing = x").matches(BODY, AMessage())
+    assert parse_filter("header.traceparent ~ 0af7").terms == ()
