@@ -216,19 +216,18 @@ class DeferredKeys:
     looks at two of the others, the oldest first.
     """
 
-    __slots__ = ("_order", "_places", "_waits", "is_complete")
+    __slots__ = ("_order", "_places", "is_complete")
 
-    def __init__(self, waits: Callable[[int, int], bool], *, is_complete: bool) -> None:
-        """`waits` tells whether one of the messages [start, end) still waits for its time."""
+    def __init__(self, *, is_complete: bool) -> None:
         self.is_complete = is_complete  # otherwise what was published before the start is missing
-        self._waits = waits
         self._places: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, key: bytes, start: int, count: int) -> None:
+    def add(self, key: bytes, start: int, count: int, waits: Callable[[int, int], bool]) -> None:
+        """Remember the place of a key. `waits` tells whether one of the messages [start, end) waits for its time."""
         if len(key) > _LONGEST_AS_IT_IS:
             key = _hash(key)
         places, order = self._places, self._order
@@ -236,7 +235,7 @@ class DeferredKeys:
             oldest = order.popleft()
             if (place := places.get(oldest)) is None:
                 continue
-            if self._waits(*_range_of(place)):
+            if waits(*_range_of(place)):
                 order.append(oldest)
             else:
                 del places[oldest]

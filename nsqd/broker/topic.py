@@ -66,7 +66,7 @@ class Topic(Bounded):
         self._keys.know(log.keys)
         self._keys_from = log.keys_from  # as the journal knows it
         self._sealed: list[tuple[Batch, Receipt]] = []
-        self._deferred_keys = DeferredKeys(self._waits, is_complete=not log.tail)
+        self._deferred_keys = DeferredKeys(is_complete=not log.tail)
         self._parked = Parked()  # beyond H
 
     @property
@@ -159,6 +159,9 @@ class Topic(Bounded):
     def _note_keys_from(self, sequence: int) -> None:
         self._keys_from = sequence
         self.record(("keys", self.name, sequence))
+
+    def _note_no_keys(self) -> None:
+        self._note_keys_from(~self.log.tail)  # keys that lie before, in what was emptied, stay forgotten
 
     def _close_singles(self) -> None:
         singles = self._singles
@@ -279,7 +282,7 @@ class Topic(Bounded):
             if batch.delay_ms:
                 self._parked.batches.append((batch.base_sequence, batch.count, batch.delay_ms))
                 if batch.key:
-                    self._deferred_keys.add(batch.key, batch.base_sequence, batch.count)
+                    self._deferred_keys.add(batch.key, batch.base_sequence, batch.count, self._waits)
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
@@ -329,7 +332,7 @@ class Topic(Bounded):
         if self._keys_from >= 0:
             self._work.keys.forget_old(self._work.timestamp)
             if not self._keys:
-                self._note_keys_from(-1)
+                self._note_no_keys()
         for channel in self.channels.values():
             channel.record_progress()
         if not self.channels and not self.learning:
@@ -461,7 +464,7 @@ class Topic(Bounded):
         """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
         if self._keys:
             self._keys.forget()
-            self._note_keys_from(-1)
+            self._note_no_keys()
         self._deferred_keys.forget()
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
@@ -511,7 +514,7 @@ class Topic(Bounded):
         known = self._deferred_keys
         for key, start, count in places:
             if known.find(key) is None and self._waits(start, start + count):
-                known.add(key, start, count)
+                known.add(key, start, count, self._waits)
         known.is_complete = True
 
     def knows_key(self, key: bytes) -> bool:

@@ -149,10 +149,12 @@ class StoreRecovery:
         if is_another or not self._journal_is_whole:  # it may not tell of the first key, now nor at the next start
             told.keys_from.pop(topic, None)
             self._journal.record_quietly([(KEYS, topic, 0)])
-        elif checkpoint is not None and told.keys_from.get(topic, 0) < 0 and state.tail > checkpoint.sequence:
+        elif checkpoint is not None and (keys_from := told.keys_from.get(topic, 0)) < 0:
             # A power cut may have left the first record with a key, but not the word of it: a round syncs logs first.
-            told.keys_from[topic] = checkpoint.sequence
-            self._journal.record_quietly([(KEYS, topic, checkpoint.sequence)])
+            unknown_from = max(checkpoint.sequence, ~keys_from)
+            if state.tail > unknown_from:
+                told.keys_from[topic] = unknown_from
+                self._journal.record_quietly([(KEYS, topic, unknown_from)])
         state.keys_from = told.keys_from.get(topic, 0)
         self._patiently(lambda: self._find_keys(state))
         if is_another:
