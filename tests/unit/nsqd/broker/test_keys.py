@@ -146,15 +146,14 @@ def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: 
 
 def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
     waiting = set[int]()
+
+    def waits(start: int, end: int) -> bool:
+        return not waiting.isdisjoint(range(start, end))
+
     keys = DeferredKeys(is_complete=True)
     for number in range(2_000):
-        waiting |= {2 * number, 2 * number + 1}
-        keys.add(
-            b"key-%d" % number * (number % 3 + 1),
-            2 * number,
-            2,
-            lambda start, end: not waiting.isdisjoint(range(start, end)),
-        )
+        waiting.update((2 * number, 2 * number + 1))
+        keys.add(b"key-%d" % number * (number % 3 + 1), 2 * number, 2, waits)
         waiting.discard(2 * number - 20)
         waiting.discard(2 * number - 19)
         assert len(keys) <= 2 * 11
