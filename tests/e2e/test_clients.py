@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+from common.wire.commands import hdpub, hmpub, hpub, pub
+from common.wire.headers import NONE, encode_headers
 from tests.e2e.conftest import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.process import Nsqd, eventually
@@ -101,6 +103,43 @@ def test_what_a_handler_always_fails_at_is_buried_in_the_end(start_nsqd: StartNs
     assert {(it.attempts, it.note.reason) for it in buried} == {(5, "5 attempts, the last one requeued")}
     channel = nsqd.channel(peer, "channel")
     assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "requeue_count")] == [0, 0, 0, 1500]
+
+
+@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+def test_headers_keys_and_ttl_of_others_are_nothing_to_a_client(start_nsqd: StartNsqd, peer: str) -> None:
+    nsqd = start_nsqd("msg-timeout=1500ms")
+    nsqd.post(f"/topic/create?topic={peer}")
+    nsqd.post(f"/channel/create?topic={peer}&channel=channel")
+    headed = publish_with_headers(nsqd, peer)
+    own = [f"plain-{number}" for number in range(300)]
+    arrivals: dict[str, list[int]] = defaultdict(list)
+    for body, attempts, _ in run(peer, nsqd, {"pub": own, "mpub": [], "dpub": [], "expected": headed + own}):
+        arrivals[body].append(attempts)
+
+    assert arrivals == {body: [1, 2] if body.startswith("requeue") else [1] for body in headed + own}
+    channel = nsqd.channel(peer, "channel")
+    assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "timeout_count")] == [0, 0, 0, 0]
+
+
+def publish_with_headers(nsqd: Nsqd, topic: str) -> list[str]:
+    """Publish in each way that is no NSQ client's. Return the bodies."""
+    client = nsqd.connect()
+    client.identify(feature_negotiation=True, extensions=["headers", "keys"])
+    headers = encode_headers({"traceparent": b"00-1-2-01", "raw": bytes(range(256)), "nsq-ttl": b"600000"})
+    bodies: list[str] = []
+    for number in range(100):
+        one, two, three, four, five = (f"{word}-headed-{number}" for word in ("plain", "requeue", "later", "a", "b"))
+        bodies += [one, two, three, four, five]
+        commands = (
+            hpub(topic, headers, one.encode()),
+            pub(topic, two.encode()),
+            hdpub(topic, DELAY_MS, headers, three.encode()),
+            hmpub(topic, [(headers, four.encode()), (NONE, five.encode())]),
+        )
+        for place, command in enumerate(commands):
+            client.send(command.replace(b"\n", b" key-%d-%d\n" % (number, place), 1))
+            assert client.response() == b"OK"
+    return bodies
 
 
 def test_the_lock_file_names_no_place_to_download_from() -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import abandoned, bury_kills, disk_faults, long_runs, power_cuts, steps, week
+from tests.faults import abandoned, bury_kills, disk_faults, going_back, long_runs, power_cuts, steps, week
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.promise import Violation
 from tests.faults.simulation import Outcome, run
@@ -42,6 +42,8 @@ def main() -> int:
         return kill_while_burying(arguments.kills, arguments.seed)
     if arguments.command == "abandoned":
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
+    if arguments.command == "going-back":
+        return go_back(arguments.commit, arguments.store)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
     plan = PLANS[arguments.command]
@@ -107,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--channels", type=int, default=100, help="of one topic (default: %(default)s)")
     text = "how many times the disk's size is published to that topic (default: %(default)s)"
     command.add_argument("--times", type=float, default=10.0, help=text)
+    text = "an upgrade from a commit before headers, keys and buried messages, and going back to it, on real data paths"
+    command = commands.add_parser("going-back", help=text, description=text)
+    text = "of that earlier version (default: %(default)s)"
+    command.add_argument("--commit", default=going_back.BEFORE, help=text)
+    text = "only make the data path of that version that tests/e2e has, in this new folder"
+    command.add_argument("--store", type=Path, metavar="FOLDER", help=text)
     text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
     command = commands.add_parser("power-cuts", help=text, description=text)
     _add_length(command)
@@ -221,6 +229,15 @@ def abandon(size: int, channels: int, times: float) -> int:
         say(f"{policy}: {outcome}: {'as it should be' if is_right else 'WRONG'}")
         status |= not is_right
     return status
+
+
+def go_back(commit: str, store: Path | None) -> int:
+    with TemporaryDirectory() as folder:
+        if store is not None:
+            going_back.store(Path(folder), commit, store)
+        else:
+            going_back.run(Path(folder), commit, say)
+    return 0
 
 
 def cut_power(minutes: float, first_seed: int, ack: str) -> int:
