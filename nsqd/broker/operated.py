@@ -191,6 +191,7 @@ class Operated(Places):
                 entries += (sequence, attempts, due_ms)
         if entries:
             self._record_urgent(("wait", self.topic.name, self.name, entries))
+            self.burials.forget_kicked(entries[::3])  # taking a kick back leaves them where they are put now
         for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
             if delay_ms:
                 self.deferred.add(self._work.due_from_wall(due_ms), sequence, attempts)

@@ -40,6 +40,10 @@ FOUND_BURYING_IN_HISTORY = (
 )
 
 
+# The same, since messages can be moved.
+FOUND_MOVING = (1030, 1864)  # a kicked message was moved, and then the kick was taken back
+
+
 def check(plan: Plan, seeds: range, name: str) -> None:
     for seed in seeds:
         outcome = run(seed, plan)
@@ -65,6 +69,11 @@ def test_life_with_buried_messages_that_found_something(seed: int) -> None:
 @pytest.mark.parametrize("seed", FOUND_BURYING_IN_HISTORY)
 def test_life_with_buried_messages_and_a_past_that_found_something(seed: int) -> None:
     check(replace(HISTORY, limits=False, cancels=False), range(seed, seed + 1), "history")
+
+
+@pytest.mark.parametrize("seed", FOUND_MOVING)
+def test_life_with_moved_messages_that_found_something(seed: int) -> None:
+    check(ANYTHING, range(seed, seed + 1), "simulate")
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -10,6 +10,7 @@ from nsqd.broker.buried import Burial, Note
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.operated import Found
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
 from tests.support.given_rules import GivenRules
@@ -434,6 +435,17 @@ def undo(node: Node, number: int) -> bool:
 
 def buried_in(node: Node) -> list[Burial]:
     return list(channel_of(node).burials.buried.from_place(0))
+
+
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms: int) -> None:
+    node = node_with_two_buried()
+    first, second = (it.sequence for it in buried_in(node))
+    channel_of(node).take_buried("kick", [first, second])
+    assert channel_of(node).move(first, first + 1, delay_ms) is Found.MOVED
+    assert undo(node, last_kick(node))
+    assert [it.sequence for it in buried_in(node)] == [second]
+    assert node.channel().deferred_count == (1 if delay_ms else 0)
 
 
 @pytest.mark.parametrize("named", [False, True])
