@@ -1,4 +1,4 @@
-"""A million deferred messages with keys: how long until any of them is taken back, by key and by id?"""
+"""A million deferred messages with keys: how long until 100 are listed, and any is taken back, by key and by id?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Iterable
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any, Final
 
 from bench.brokers import Broker, running_nsqd
@@ -40,6 +40,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             _publish(broker, settings.messages)
             say(f"{settings.messages:,} messages are deferred")
             rows += _rows("by key", _cancel(broker, (f"key=k-{number}" for number in by_key)), demand=1.0)
+            rows += _lists(broker)
             ids = _ids(broker, settings.cancels)
             rows += _rows("by id", _cancel(broker, (f"id={found}" for found in ids)))
             left = broker.deferred(TOPIC, CHANNEL)
@@ -73,6 +74,25 @@ def _publish(broker: Broker, count: int) -> None:
                 answers += connection.recv(65536)
             if answers != OK * len(some):
                 raise Failed(f"a publish failed: {answers[:100]!r}")
+
+
+def _lists(broker: Broker) -> list[Row]:
+    """Return how long it takes to list 100 messages with their bodies: the first ones, and some in the middle."""
+    path = f"/channel/deferred?topic={TOPIC}&channel={CHANNEL}"
+    middle = json.loads(broker.get(f"{path}&limit=10000").splitlines()[-1])["after"]
+    took = {}
+    for where, after in (("first", ""), ("middle", f"&after={middle}")):
+        took[where] = []
+        for _ in range(20):
+            began = time.perf_counter()
+            listed = broker.get(f"{path}&limit=100{after}").splitlines()
+            took[where].append((time.perf_counter() - began) * 1000)
+            if len(listed) != 100:
+                raise Failed(f"{len(listed)} messages were listed, not 100")
+    return [
+        Row("the first 100 listed, median", "ms", (median(took["first"]),), at_most(50)),
+        Row("100 behind the first 10,000 listed, median", "ms", (median(took["middle"]),)),
+    ]
 
 
 def _ids(broker: Broker, count: int) -> list[str]:

@@ -32,6 +32,11 @@ class Found(StrEnum):
 _LEAST_FINISHED: Final = list(Found)
 
 
+def least_finished(found: Sequence[Found]) -> Found:
+    """Return how several messages of one publish were found, as one word."""
+    return min(found, key=_LEAST_FINISHED.index)
+
+
 class Operated(Places):
     """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
 
@@ -157,18 +162,16 @@ class Operated(Places):
 
     # Taking back what waits
 
-    def cancel(self, start: int, end: int) -> Found:
-        """Finish the messages of [start, end), which lie before the topic's H, where they wait.
-
-        Return how they were found; of several, what was least finished.
-        """
-        found = {self._cancel(sequence) for sequence in range(start, end)}
+    def cancel(self, sequences: Sequence[int]) -> list[Found]:
+        """Finish these messages, which lie before the topic's H, where they wait. Return how each was found."""
+        retried = self._taken_from_retries(sequences)
+        found = [self._cancel(sequence, retried) for sequence in sequences]
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
-        return min(found, key=_LEAST_FINISHED.index)
+        return found
 
-    def _cancel(self, sequence: int) -> Found:
-        if self.deferred.take_out(sequence) or self.retries.take(sequence) is not None:
+    def _cancel(self, sequence: int, retried: dict[int, int]) -> Found:
+        if self.deferred.take_out(sequence) or retried.pop(sequence, None) is not None:
             self._finished.append((sequence, sequence + 1))
             return Found.CANCELLED
         if self._is_ahead(sequence):
@@ -176,19 +179,22 @@ class Operated(Places):
             return Found.CANCELLED
         return self._without_waiting(sequence)
 
-    def move(self, start: int, end: int, delay_ms: int) -> Found:
-        """Have messages of [start, end) that wait become due after this delay; 0: now. Return how they were found."""
+    def move(self, sequences: Sequence[int], delay_ms: int) -> list[Found]:
+        """Have those of these messages that wait become due after this delay; 0: now. Return how each was found."""
         due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
+        taken = self._taken_from_retries(sequences) | self.deferred.take(sequences)
         entries: list[int] = []
-        found: set[Found] = set()
-        for sequence in range(start, end):
-            attempts = self._taken_to_move(sequence, delay_ms)
-            if attempts is None:
-                found.add(self._without_waiting(sequence))
+        found: list[Found] = []
+        for sequence in sequences:
+            if sequence in taken:
+                entries += (sequence, taken.pop(sequence), due_ms)
+            elif not self._is_ahead(sequence):
+                found.append(self._without_waiting(sequence))
                 continue
-            found.add(Found.MOVED)
-            if attempts >= 0:
-                entries += (sequence, attempts, due_ms)
+            elif delay_ms:
+                self._skip_one(sequence)
+                entries += (sequence, 0, due_ms)
+            found.append(Found.MOVED)
         if entries:
             self._record_urgent(("wait", self.topic.name, self.name, entries))
             self.burials.forget_kicked(entries[::3])  # taking a kick back leaves them where they are put now
@@ -199,20 +205,13 @@ class Operated(Places):
                 self.retries.add(sequence, attempts)
         self._set_alarm()
         self.wants_attention()
-        return min(found, key=_LEAST_FINISHED.index)
+        return found
 
-    def _taken_to_move(self, sequence: int, delay_ms: int) -> int | None:
-        """Take a message out of where it waits, and return its attempts; -1: it stays; None: it does not wait."""
-        if sequence in self.deferred:
-            attempts = self.deferred.attempts_of(sequence)
-            self.deferred.take_out(sequence)
-            return attempts
-        if self._is_ahead(sequence):
-            if not delay_ms:
-                return -1
-            self._skip_one(sequence)
-            return 0
-        return self.retries.take(sequence)
+    def _taken_from_retries(self, sequences: Sequence[int]) -> dict[int, int]:
+        """Take out those of these messages that wait to be delivered again. Return their attempts."""
+        if not self.retries:
+            return {}
+        return self.retries.take({sequence for sequence in sequences if sequence not in self.deferred})
 
     def _is_ahead(self, sequence: int) -> bool:
         """Return whether the cursor is going to meet this message, which lies before H."""

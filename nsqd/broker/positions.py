@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final
 
@@ -20,6 +20,10 @@ _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
+_LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
+_WALKED_PAST: Final = 500  # positions that a walk may leave behind before it begins
+_SAMPLED: Final = 1_000
+_SPARE: Final = 10
 _LENGTH_BITS: Final = 40
 _LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
 
@@ -216,15 +220,14 @@ class Retries:
                 self.pins.remove(sequence)
         return taken
 
-    def take(self, sequence: int) -> int | None:
-        """Take out one position. Return its attempts; None: it does not wait here. This looks at all positions."""
-        queue = self._queue
-        for place, packed in enumerate(queue):
-            if packed >> _ATTEMPTS_BITS == sequence:
-                del queue[place]
+    def take(self, wanted: Container[int]) -> dict[int, int]:
+        """Take out the wanted positions that wait here. Return their attempts. This looks at all positions."""
+        taken = dict([_unpack_retry(packed) for packed in self._queue if packed >> _ATTEMPTS_BITS in wanted])
+        if taken:
+            self._queue = deque([packed for packed in self._queue if packed >> _ATTEMPTS_BITS not in taken])
+            for sequence in taken:
                 self.pins.remove(sequence)
-                return packed & _ATTEMPTS_MASK
-        return None
+        return taken
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
@@ -297,10 +300,50 @@ class Deferred:
         """Return the lowest sequence; None: there is none."""
         return self._sequences.min() if self._sequences else None
 
-    def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> list[tuple[int, int, int]]:
-        """Return the first positions behind a (due, sequence), in the order in which they become due."""
+    def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
+        """Yield the first positions behind a (due, sequence), in the order in which they become due.
+
+        Yield None now and then, so that others can have their turn: far behind the first position, all are looked at.
+        """
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _ATTEMPTS_BITS if after[0] >= 0 else 0
-        return list(map(_unpack_deferred, nsmallest(count, [it for it in self._packed() if it >= bound])))
+        found = self._walk(count, bound)
+        if found is None:
+            found = []
+            heap = self._heap.copy()
+            ceiling = _ceiling(heap, count, bound)
+            for start in range(0, len(heap), _LOOKED_AT):
+                piece = heap[start : start + _LOOKED_AT]
+                found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
+                yield None
+            if len(found) < count:
+                found = [packed for packed in heap if packed >= bound and self._is_here(packed)]
+            found.sort()
+        for packed in found[:count]:
+            yield _unpack_deferred(packed)
+
+    def _walk(self, count: int, bound: int) -> list[int] | None:
+        """Return up to `count` positions from `bound` on in order; None: too many lie before it to walk past them.
+
+        The next of a heap is always among the children of those before it, so the others need not be looked at.
+        """
+        heap = self._heap
+        places = [(heap[0], 0)] if heap else []
+        found: list[int] = []
+        left = count + _WALKED_PAST
+        while places and len(found) < count:
+            packed, place = heappop(places)
+            if packed >= bound and self._is_here(packed):
+                found.append(packed)
+            elif left <= 0:
+                return None
+            left -= 1
+            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heappush(places, (heap[child], child))
+        return found
+
+    def _is_here(self, packed: int) -> bool:
+        """Return whether an entry of the heap still counts: it was not taken out."""
+        return packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK in self._sequences
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
         if sequence in self._gone:
@@ -326,12 +369,15 @@ class Deferred:
             self._packed()
         return True
 
-    def attempts_of(self, sequence: int) -> int:
-        """Return the attempts so far of one of the positions. This looks at all of them."""
-        for _, found, attempts in self:
-            if found == sequence:
-                return attempts
-        raise LookupError(sequence)
+    def take(self, wanted: Iterable[int]) -> dict[int, int]:
+        """Take out the wanted positions that are here. Return their attempts. This looks at all positions."""
+        here = {sequence for sequence in wanted if sequence in self._sequences}
+        if not here:
+            return {}
+        packed = [it for it in self._packed() if it >> _ATTEMPTS_BITS & _SEQUENCE_MASK in here]
+        for sequence in here:
+            self.take_out(sequence)
+        return {it >> _ATTEMPTS_BITS & _SEQUENCE_MASK: it & _ATTEMPTS_MASK for it in packed}
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
@@ -381,3 +427,11 @@ def _unpack_deferred(packed: int) -> tuple[int, int, int]:
         packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK,
         packed & _ATTEMPTS_MASK,
     )
+
+
+def _ceiling(heap: list[int], count: int, bound: int) -> int:
+    """Return an entry up to which most probably more than `count` lie from `bound` on, by a sample of the heap."""
+    step = len(heap) // _SAMPLED + 1
+    sample = sorted([packed for packed in heap[::step] if packed >= bound])
+    place = count // step + _SPARE
+    return sample[place] if place < len(sample) else max(heap, default=0)

@@ -23,7 +23,7 @@ from nsqd.broker.bounds import Held
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.keys import DeferredKeys, TopicKeys
 from nsqd.broker.latency import merged_snapshot
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import Found, least_finished
 from nsqd.broker.parked import Parked
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
@@ -533,7 +533,7 @@ class Topic(Bounded):
         What no channel has got yet can be taken back from all channels only. A topic without channels counts as one.
         """
         if end <= self.handed_over:
-            return [channel.cancel(start, end) for channel in channels]
+            return [least_finished(channel.cancel(range(start, end))) for channel in channels]
         if len(channels) != len(self.channels):
             return [Found.UNKNOWN] * len(channels)
         fresh = [it for it in range(max(start, self.handed_over), end) if self._parked.cancel(it)]
@@ -548,7 +548,7 @@ class Topic(Bounded):
         """
         if end > self.handed_over:
             return [Found.UNKNOWN] * max(len(channels), 1)
-        return [channel.move(start, end, delay_ms) for channel in channels]
+        return [least_finished(channel.move(range(start, end), delay_ms)) for channel in channels]
 
     # The journal
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from common.http_api import HttpError, Request, Response, json, query_values
+from common.http_api import HttpError, Request, Response, json
 from nsqd.broker.backlog import Backlog, from_place, is_in
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
-from nsqd.http.places import parse_place
+from nsqd.http.sequences import sequences_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nsqd.http.calls import Calls
     from nsqd.http.past import Past
 
-MOST: Final = 10_000  # ranges and exceptions of a document, and messages that are redelivered at once
+MOST: Final = 10_000  # ranges and exceptions of a document
 LONGEST: Final = 1 << 20  # bytes of a document; nsqd's own have half as many at most
 _HIGHEST: Final = (1 << 63) - 1
 _MOST_ATTEMPTS: Final = (1 << 16) - 1
@@ -103,7 +103,7 @@ class BacklogEndpoints:
         topic_name, name = channel_argument(request)
         check_lasting(topic_name, name)
         find_channel(self._broker, topic_name, name)
-        wanted = _wanted(request)
+        wanted = sequences_argument(request)
         past = self._find(topic_name, request.query())
         with self._calls.journaled_turn():
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
@@ -131,35 +131,6 @@ def _channel(topic: Topic, name: str, document: Document) -> tuple[Channel, int]
 
 def _beyond_end(past: Past, topic: Topic) -> HttpError:
     return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.handed_over})
-
-
-def _wanted(request: Request) -> range | list[int]:
-    """Return the sequences that a request for redelivery names."""
-    arguments = request.query()
-    single = query_values(request.query_string, "sequence")
-    if single and ("from" in arguments or "to" in arguments):
-        raise HttpError(400, "INVALID_ARG_SEQUENCE", details={"reason": "either sequence, or from and to"})
-    if single:
-        return [_sequence(text, "SEQUENCE") for text in single]
-    for name in ("from", "to"):
-        if name not in arguments:
-            raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-    start, end = _sequence(arguments["from"], "FROM"), _sequence(arguments["to"], "TO")
-    if end < start:
-        raise HttpError(400, "INVALID_ARG_TO")
-    if end - start > MOST:
-        raise HttpError(400, "TOO_MANY", details={"reason": f"at most {MOST} messages at once"})
-    return range(start, end)
-
-
-def _sequence(text: str, argument: str) -> int:
-    try:
-        place = parse_place(text)
-    except ValueError:
-        place = None
-    if not isinstance(place, int) or place > _HIGHEST:
-        raise HttpError(400, f"INVALID_ARG_{argument}")
-    return place
 
 
 # The document

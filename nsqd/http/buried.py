@@ -6,8 +6,6 @@ that few messages have is looked for in pieces, so that nobody else has to wait.
 
 from __future__ import annotations
 
-import asyncio
-import json as plain_json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from common.http_api import V1, HttpError, Request, Response, Stream, json, quer
 from common.wire.history import NDJSON
 from nsqd.broker.burials import Selection
 from nsqd.http.bodies import Bodies, body_members
+from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, find_channel
 from nsqd.http.numbers import number_argument, parse_number
 from nsqd.http.places import AtTime, parse_place
@@ -33,13 +32,11 @@ MOST_LINES: Final = 10_000
 MOST_NAMED: Final = 900  # messages that are kicked or discarded at once: a query has no more than 1,000 arguments
 MOST_REASONS: Final = 1_000  # in a summary
 _LINES: Final = 100  # unless the request says how many
-_PIECE: Final = 64 * 1024  # bytes of lines that are sent together
 _LOOKED_AT: Final = 5_000  # messages, before others have their turn
 _MILLISECOND: Final = 1_000_000  # nanoseconds
 
 _is_rate: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII).fullmatch
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
-_encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class BuriedEndpoints:
@@ -59,7 +56,11 @@ class BuriedEndpoints:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
         found = _found(channel, after + 1, arguments.get("reason", ""))
         bodies = Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
-        lines = _Lines(channel, found, limit, bodies)
+
+        async def describe(burial: Burial) -> dict[str, object] | None:
+            return await _described_burial(channel, burial, bodies)
+
+        lines = Lines(found, limit, describe)
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
 
     async def kick(self, request: Request) -> Response:
@@ -139,43 +140,13 @@ def _found(channel: Channel, first: int, reason: str) -> Iterator[Burial | None]
             yield None
 
 
-class _Lines:
-    """The lines of one answer."""
-
-    def __init__(self, channel: Channel, found: Iterator[Burial | None], limit: int, bodies: Bodies | None) -> None:
-        self._channel = channel
-        self._found = found
-        self._left = limit
-        self._bodies = bodies
-
-    async def next_piece(self) -> bytes | None:
-        lines: list[bytes] = []
-        size = 0
-        while self._left and size < _PIECE:
-            try:
-                burial = next(self._found)
-            except StopIteration:
-                break
-            if burial is None:
-                await asyncio.sleep(0)
-            elif (line := await self._line(burial)) is not None:
-                lines.append(line)
-                size += len(line)
-                self._left -= 1
-        return b"".join(lines) or None
-
-    async def _line(self, burial: Burial) -> bytes | None:
-        members = _members(burial)
-        if self._bodies is not None:
-            sequence, buried = burial.sequence, self._channel.burials.buried
-            found = await self._bodies.batch(self._channel, sequence, lambda: sequence in buried)
-            if sequence not in buried:  # it was kicked or discarded meanwhile
-                return None
-            members |= body_members(found, sequence)
-        return _encode(members).encode("utf-8", "replace") + b"\n"
-
-    async def close(self) -> None:
-        self._found = iter(())
+async def _described_burial(channel: Channel, burial: Burial, bodies: Bodies | None) -> dict[str, object] | None:
+    """Return the members of a line; None: the message was kicked or discarded meanwhile."""
+    if bodies is None:
+        return _members(burial)
+    sequence, buried = burial.sequence, channel.burials.buried
+    found = await bodies.batch(channel, sequence, lambda: sequence in buried)
+    return _members(burial) | body_members(found, sequence) if sequence in buried else None
 
 
 def _members(burial: Burial) -> dict[str, object]:

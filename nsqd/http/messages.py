@@ -6,9 +6,9 @@ deferred and nsqd was not restarted since; otherwise a thread looks for it in th
 
 from __future__ import annotations
 
-import json as plain_json
 import re
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -17,27 +17,30 @@ from common.wire.extensions import is_valid_key
 from common.wire.history import NDJSON
 from nsqd.broker.batch import Batch
 from nsqd.broker.operated import Found
+from nsqd.broker.topic import Topic
 from nsqd.http.bodies import Bodies, body_members
+from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
 from nsqd.http.numbers import number_argument
+from nsqd.http.sequences import sequences_argument
 
 if TYPE_CHECKING:
     from common.wire.log_record import KeyPlace
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
-    from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
     from nsqd.http.history import Reading
     from nsqd.http.past import Past
 
-MOST_LINES: Final = 1_000
+MOST_LINES: Final = 10_000
 _LINES: Final = 100  # unless the request says how many
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
-_is_place: Final = re.compile(r"[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
+_is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
 T = TypeVar("T")
 
-_encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_AtPlace = Callable[[Topic, int, int, "Sequence[Channel]"], list[Found]]
+_InChannel = Callable[["Channel", list[int]], list[Found]]
 
 
 class MessageEndpoints:
@@ -47,47 +50,118 @@ class MessageEndpoints:
         reading: Reading,
         delay_ms: Callable[[dict[str, str]], int | None],
         clock: Callable[[], float],
+        find_log: Callable[[str, Mapping[str, str]], object],
     ) -> None:
-        """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds."""
+        """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds.
+
+        `find_log` raises HttpError if the topic has another log than the one in `log`.
+        """
         self._calls = calls
         self._broker = calls.broker
         self._reading = reading
         self._delay_ms = delay_ms
         self._clock = clock
+        self._find_log = find_log
+        self._run = secrets.token_hex(4)  # due times are monotonic: those of another run mean nothing
 
     async def cancel(self, request: Request) -> Response:
-        start, end = await self._place(request)
-        with self._calls.journaled_turn():
-            topic, channels = _asked(self._broker, request)
-            found = topic.cancel(start, end, channels)
-        await self._calls.durable()
-        return json(_counted(Found.CANCELLED, found))
+        return await self._do(
+            request, Found.CANCELLED, Topic.cancel, lambda channel, sequences: channel.cancel(sequences)
+        )
 
     async def due(self, request: Request) -> Response:
         arguments = request.query()
         delay_ms = self._delay_ms(arguments)
         if "defer" not in arguments or delay_ms is None:
             raise HttpError(400, "INVALID_DEFER" if "defer" in arguments else "MISSING_ARG_DEFER")
-        start, end = await self._place(request)
-        with self._calls.journaled_turn():
-            topic, channels = _asked(self._broker, request)
-            found = topic.move(start, end, delay_ms, channels)
+        return await self._do(
+            request,
+            Found.MOVED,
+            lambda topic, start, end, channels: topic.move(start, end, delay_ms, channels),
+            lambda channel, sequences: channel.move(sequences, delay_ms),
+        )
+
+    async def _do(self, request: Request, done: Found, at_place: _AtPlace, in_channel: _InChannel) -> Response:
+        """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
+        if request.query().keys().isdisjoint(("sequence", "from", "to")):
+            start, end = await self._place(request)
+            with self._calls.journaled_turn():
+                topic, channels = _asked(self._broker, request)
+                found = at_place(topic, start, end, channels)
+        else:
+            sequences = self._sequences(request)
+            with self._calls.journaled_turn():
+                topic, (channel,) = _asked(self._broker, request)
+                if sequences and sequences[-1] >= topic.handed_over:
+                    raise HttpError(400, "BEYOND_END", details={"end": topic.handed_over})
+                found = in_channel(channel, sequences)
         await self._calls.durable()
-        return json(_counted(Found.MOVED, found))
+        return json(_counted(done, found))
+
+    def _sequences(self, request: Request) -> list[int]:
+        """Return the sequences that a request names, in order. Raises a 400, 403, 404 or 409."""
+        topic, _ = _asked(self._broker, request)
+        arguments = request.query()
+        if not arguments.keys().isdisjoint(("key", "id")):
+            raise HttpError(400, "INVALID_REQUEST", details={"reason": "either key, id, or sequences"})
+        if "channel" not in arguments:
+            raise HttpError(400, "MISSING_ARG_CHANNEL")
+        if not request.may_operate:
+            raise HttpError(403, "FORBIDDEN")
+        self._find_log(topic.name, arguments)
+        return sorted(set(sequences_argument(request)))
 
     async def deferred(self, request: Request) -> Response | Stream:
         topic_name, name = channel_argument(request)
         channel, arguments = find_channel(self._broker, topic_name, name), request.query()
-        limit = number_argument(arguments, "limit", _LINES)
+        if arguments.get("summary") == "true":
+            past = self._reading.history.find(topic_name)
+            return json({"count": len(channel.deferred), "log": past.log_id if past is not None else None})
+        if "log" in arguments:
+            self._find_log(topic_name, arguments)
+        limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
         if limit > MOST_LINES:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
-        after = arguments.get("after", "")
-        if after and _is_place(after) is None:
-            raise HttpError(400, "INVALID_ARG_AFTER")
-        first = (int(after.split(",")[0]), int(after.split(",")[1])) if after else (-1, -1)
         bodies = Bodies(self._reading, self._clock)
-        lines = _Lines(self._broker, channel, channel.deferred.earliest(limit, first), bodies)
+
+        async def describe(place: tuple[int, int, int]) -> dict[str, object] | None:
+            return await self._described(channel, place, bodies)
+
+        lines = Lines(_deferred(channel, limit, after), limit, describe)
         return Stream(((b"content-type", NDJSON.encode()), V1), lines.next_piece, lines.close)
+
+    def _after(self, arguments: Mapping[str, str]) -> tuple[int, int]:
+        """Return the (due, sequence) behind which a list begins. Raises a 400, or a 409 if it is of another run."""
+        text = arguments.get("after", "")
+        if not text:
+            return -1, -1
+        if _is_place(text) is None:
+            raise HttpError(400, "INVALID_ARG_AFTER")
+        run, due, sequence = text.split(",")
+        if run != self._run:
+            reason = "nsqd has started anew, and due times were counted from another moment: list from the first"
+            raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
+        return int(due), int(sequence)
+
+    async def _described(
+        self, channel: Channel, place: tuple[int, int, int], bodies: Bodies
+    ) -> dict[str, object] | None:
+        """Return the members of a line; None: the message is due now, or was taken back."""
+        (due, sequence, attempts), deferred = place, channel.deferred
+        batch = await bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
+        if sequence not in deferred:
+            return None
+        members: dict[str, object] = {
+            "sequence": sequence,
+            "due": self._broker.wall_milliseconds(due) * 1_000_000,
+            "attempts": attempts,
+            "after": f"{self._run},{due},{sequence}",
+        }
+        if isinstance(batch, Batch):
+            members["id"] = f"{batch.base_id + sequence - batch.base_sequence:016x}"
+            if batch.key:
+                members["key"] = batch.key.decode("ascii", "replace")
+        return members | body_members(batch, sequence)
 
     # Looking for a message
 
@@ -157,33 +231,16 @@ def _counted(done: Found, found: Sequence[Found]) -> dict[str, int]:
     return {outcome: sum(it is outcome for it in found) for outcome in outcomes}
 
 
-class _Lines:
-    """The lines of an answer: deferred messages, the next that is due first."""
+def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[tuple[int, int, int] | None]:
+    """Yield what is deferred behind a place, and now and then None.
 
-    def __init__(self, broker: Broker, channel: Channel, found: list[tuple[int, int, int]], bodies: Bodies) -> None:
-        self._broker = broker
-        self._channel = channel
-        self._found = iter(found)
-        self._bodies = bodies
-
-    async def next_piece(self) -> bytes | None:
-        for due, sequence, attempts in self._found:
-            deferred = self._channel.deferred
-            batch = await self._bodies.batch(self._channel, sequence, partial(deferred.__contains__, sequence))
-            if sequence not in deferred:  # it is due, or was taken back
-                continue
-            members: dict[str, object] = {
-                "sequence": sequence,
-                "due": self._broker.wall_milliseconds(due) * 1_000_000,
-                "attempts": attempts,
-                "after": f"{due},{sequence}",
-            }
-            if isinstance(batch, Batch):
-                members["id"] = f"{batch.base_id + sequence - batch.base_sequence:016x}"
-                if batch.key:
-                    members["key"] = batch.key.decode("ascii", "replace")
-            return _encode(members | body_members(batch, sequence)).encode("utf-8", "replace") + b"\n"
-        return None
-
-    async def close(self) -> None:
-        self._found = iter(())
+    It goes on behind `limit` of them: some may be taken back while the list is made, and a list that is shorter than
+    was asked for has to be at its end.
+    """
+    count = limit
+    while count == limit:
+        count = 0
+        for place in channel.deferred.earliest(limit, after):
+            yield place
+            if place is not None:
+                count, after = count + 1, place[:2]

@@ -237,6 +237,9 @@ def test_publishers_name_keys_and_operators_ids_as_well(start_nsqd: StartNsqd, t
     assert status("publish", f"/pub?topic=t&key=k&defer={MINUTES}") == 200
     by_id = "/message/cancel?topic=t&id=0123456789abcdef"
     assert [status(role, by_id) for role in ("publish", "read", "operate", "admin")] == [403, 403, 404, 404]
+    assert status("admin", "/channel/create?topic=t&channel=a") == 200
+    by_sequence = "/message/cancel?topic=t&channel=a&sequence=0"
+    assert [status(role, by_sequence) for role in ("publish", "read", "operate", "admin")] == [403, 403, 200, 200]
     by_key = "/message/cancel?topic=t&key=k"
     assert [status(role, by_key) for role in ("read", "operate", "publish", "admin")] == [403, 200, 200, 200]
 
@@ -249,11 +252,71 @@ def test_a_delay_that_is_none(nsqd: Nsqd, query: str, code: str) -> None:
 
 @pytest.mark.parametrize(
     ("query", "code"),
-    [("&limit=1001", "INVALID_ARG_LIMIT"), ("&limit=x", "INVALID_ARG_LIMIT"), ("&after=5", "INVALID_ARG_AFTER")],
+    [("&limit=10001", "INVALID_ARG_LIMIT"), ("&limit=x", "INVALID_ARG_LIMIT"), ("&after=5", "INVALID_ARG_AFTER")],
 )
 def test_a_list_that_cannot_be_made(nsqd: Nsqd, query: str, code: str) -> None:
     answer = nsqd.http("GET", f"/channel/deferred?topic=t&channel=a{query}")
     assert (answer.status, answer.json["message"]) == (400, code)
+
+
+def test_a_place_in_the_list_of_another_run_is_refused(nsqd: Nsqd) -> None:
+    for number in range(3):
+        publish(nsqd, f"{number}", defer=MINUTES)
+    after = deferred(nsqd)[0]["after"]
+    assert [it["body"] for it in deferred(nsqd, query=f"&after={after}")] == ["1", "2"]
+    nsqd.restart()
+    answer = nsqd.http("GET", f"/channel/deferred?topic=t&channel=a&after={after}")
+    assert (answer.status, answer.json["message"]) == (409, "STARTED_ANEW")
+
+
+def test_a_summary_has_the_number_and_the_log_and_a_list_can_be_of_this_log_only(nsqd: Nsqd) -> None:
+    publish(nsqd, "one", defer=MINUTES)
+    summary = nsqd.http("GET", "/channel/deferred?topic=t&channel=a&summary=true").json
+    assert summary == {"count": 1, "log": nsqd.http("GET", "/topic/log?topic=t").json["log"]}
+    assert [it["body"] for it in deferred(nsqd, query=f"&log={summary['log']}")] == ["one"]
+    answer = nsqd.http("GET", "/channel/deferred?topic=t&channel=a&log=other")
+    assert (answer.status, answer.json["message"]) == (409, "ANOTHER_LOG")
+
+
+def test_many_messages_of_a_channel_are_named_by_their_sequences(nsqd: Nsqd) -> None:
+    for number in range(10):
+        publish(nsqd, f"{number}", defer=(20 - number) * MINUTES // 20)
+    assert [it["sequence"] for it in deferred(nsqd)] == list(range(9, -1, -1))
+    assert ask(nsqd, "cancel", channel="a", **{"from": 2, "to": 5}) == {"cancelled": 3, **NOTHING}
+    some = "channel=a&sequence=4&sequence=5&sequence=5"
+    answer = nsqd.http("POST", f"/message/cancel?topic=t&{some}")
+    assert answer.json == {"cancelled": 1, **NOTHING, "done": 1}
+    assert ask(nsqd, "due", channel="a", defer=0, **{"from": 0, "to": 3}) == {"moved": 2, **NOTHING, "done": 1}
+    assert counts(nsqd, "a") == (2, 3 + 1)
+    late = ask(nsqd, "due", channel="a", defer=5 * MINUTES, **{"from": 0, "to": 8})
+    assert late == {"moved": 4, **NOTHING, "done": 4}  # two of them wait already, and are put off
+    assert (counts(nsqd, "a"), counts(nsqd, "b")) == ((0, 6), (0, 10))
+    nsqd.kill()
+    nsqd.start()
+    assert [it["body"] for it in deferred(nsqd)][:2] == ["9", "8"]
+    assert ask(nsqd, "due", channel="a", defer=0, **{"from": 0, "to": 10}) == {"moved": 6, **NOTHING, "done": 4}
+    assert left(nsqd) == [b"0", b"1", b"6", b"7", b"8", b"9"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ("from=0&to=1", 400, "MISSING_ARG_CHANNEL"),
+        ("channel=a&from=0", 400, "MISSING_ARG_TO"),
+        ("channel=a&from=0&to=10001", 400, "TOO_MANY"),
+        ("channel=a&sequence=x", 400, "INVALID_ARG_SEQUENCE"),
+        ("channel=a&sequence=0&key=k", 400, "INVALID_REQUEST"),
+        ("channel=a&sequence=7", 400, "BEYOND_END"),
+        ("channel=a&sequence=0&log=other", 409, "ANOTHER_LOG"),
+        ("channel=none&sequence=0", 404, "CHANNEL_NOT_FOUND"),
+    ],
+)
+def test_sequences_that_are_refused(nsqd: Nsqd, query: str, status: int, code: str) -> None:
+    publish(nsqd, "one", key="k", defer=MINUTES)
+    for path in ("cancel?", "due?defer=5&"):
+        answer = nsqd.http("POST", f"/message/{path}topic=t&{query}")
+        assert (answer.status, answer.json["message"]) == (status, code)
+    assert counts(nsqd, "a") == (0, 1)
 
 
 def test_a_key_is_found_when_only_a_side_file_has_the_message(start_nsqd: StartNsqd) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
@@ -15,8 +15,8 @@ from nsqd.broker.topic import Topic
 
 
 def _tell_no_journal(patch: pytest.MonkeyPatch) -> None:
-    def planted(self: Channel, sequence: int) -> Found:
-        if self.deferred.take_out(sequence) or self.retries.take(sequence) is not None:
+    def planted(self: Channel, sequence: int, retried: dict[int, int]) -> Found:
+        if self.deferred.take_out(sequence) or retried.pop(sequence, None) is not None:
             return Found.CANCELLED
         if self._is_ahead(sequence):
             self._pass_over_one(sequence)
@@ -39,10 +39,10 @@ def _tell_the_journal_later(patch: pytest.MonkeyPatch) -> None:
 def _take_a_sibling(patch: pytest.MonkeyPatch) -> None:
     cancel = Channel._cancel
 
-    def planted(self: Channel, sequence: int) -> Found:
+    def planted(self: Channel, sequence: int, retried: dict[int, int]) -> Found:
         if sequence + 1 in self.deferred:
-            cancel(self, sequence + 1)
-        return cancel(self, sequence)
+            cancel(self, sequence + 1, retried)
+        return cancel(self, sequence, retried)
 
     patch.setattr(Channel, "_cancel", planted)
 
@@ -74,10 +74,10 @@ def _leave_it_in_the_heap(patch: pytest.MonkeyPatch) -> None:
 def _move_it_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     move, record = Channel.move, Channel._record_urgent
 
-    def planted(self: Channel, start: int, end: int, delay_ms: int) -> Found:
+    def planted(self: Channel, sequences: Sequence[int], delay_ms: int) -> list[Found]:
         patch.setattr(Channel, "_record_urgent", lambda self, change: None)
         try:
-            return move(self, start, end, delay_ms)
+            return move(self, sequences, delay_ms)
         finally:
             patch.setattr(Channel, "_record_urgent", record)
 

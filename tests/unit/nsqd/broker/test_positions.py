@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,11 +113,40 @@ def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: li
         assert all((it in deferred) == (it in model) for it in range(10))
     assert sorted(deferred) == sorted((due, it, 1) for it, due in model.items())
     in_order = sorted((due, it, 1) for it, due in model.items())
-    assert deferred.earliest(3) == in_order[:3]
+    assert list(deferred.earliest(3)) == in_order[:3]
     if in_order:
-        assert deferred.earliest(99, after=in_order[0][:2]) == in_order[1:]
+        assert list(deferred.earliest(99, after=in_order[0][:2])) == in_order[1:]
     assert sorted(it for piece in deferred.sequences() for it in piece) == sorted(model)
     assert sorted(deferred.copy()) == in_order
+
+
+@pytest.mark.parametrize("distinct", [7, 20_000, 10**9])
+def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: int) -> None:
+    random = Random(distinct)
+    deferred = Deferred()
+    for sequence in range(60_000):
+        deferred.add(random.randrange(distinct), sequence, sequence % 3)
+    for sequence in range(0, 60_000, 5):
+        deferred.take_out(sequence)
+    in_order = sorted(deferred.copy())
+    for sequence in range(1, 60_000, 5):  # these stay in the heap until they are met there
+        deferred.take_out(sequence)
+    in_order = [it for it in in_order if it[1] % 5 > 1]
+    for first in (0, 100, 2_000, 30_000, len(in_order) - 50):
+        after = in_order[first - 1][:2] if first else (-1, -1)
+        found = [it for it in deferred.earliest(100, after) if it is not None]
+        assert found == in_order[first : first + 100]
+    assert list(deferred.earliest(100, in_order[-1][:2]))[1:] == []  # only turns for others
+
+
+def test_positions_are_taken_out_with_their_attempts() -> None:
+    deferred = Deferred()
+    for sequence in range(6):
+        deferred.add(10 - sequence, sequence, sequence * 2)
+    assert deferred.take([1, 4, 99]) == {1: 2, 4: 8}
+    assert deferred.take([1]) == {}
+    deferred.add(20, 4, 8)
+    assert [it[1] for it in deferred.earliest(9) if it is not None] == [5, 3, 2, 0, 4]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), max_size=6), st.sets(st.integers(0, 40)))
@@ -137,9 +169,9 @@ def test_a_retry_is_taken_out_of_the_middle() -> None:
     retries = Retries()
     for sequence in (4, 5, 6):
         retries.add(sequence, sequence * 2)
-    assert (retries.take(5), retries.take(5), list(retries)) == (10, None, [(4, 8), (6, 12)])
+    assert (retries.take({5, 9}), retries.take({5}), list(retries)) == ({5: 10}, {}, [(4, 8), (6, 12)])
     assert retries.pins.lowest() == 0
-    assert (retries.take(4), retries.take(6), retries.pins.lowest()) == (8, 12, None)
+    assert (retries.take({4, 6}), retries.pins.lowest()) == ({4: 8, 6: 12}, None)
 
 
 def test_pins_tell_the_block_of_the_lowest_position() -> None:

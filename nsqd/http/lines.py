@@ -1,0 +1,45 @@
+"""A list of messages as lines of JSON, made while it is sent, so that nobody else has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json as plain_json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final, Generic, TypeVar
+
+_PIECE: Final = 64 * 1024  # bytes of lines that are sent together
+
+T = TypeVar("T")
+
+_encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Lines(Generic[T]):
+    """The lines of one answer, for a Stream."""
+
+    def __init__(
+        self, found: Iterator[T | None], limit: int, describe: Callable[[T], Awaitable[Mapping[str, object] | None]]
+    ) -> None:
+        """`found` yields None where others should have their turn. `describe` returns None to leave one out."""
+        self._found = found
+        self._left = limit
+        self._describe = describe
+
+    async def next_piece(self) -> bytes | None:
+        lines: list[bytes] = []
+        size = 0
+        while self._left and size < _PIECE:
+            try:
+                one = next(self._found)
+            except StopIteration:
+                break
+            if one is None:
+                await asyncio.sleep(0)
+            elif (members := await self._describe(one)) is not None:
+                lines.append(_encode(members).encode("utf-8", "replace") + b"\n")
+                size += len(lines[-1])
+                self._left -= 1
+        return b"".join(lines) or None
+
+    async def close(self) -> None:
+        self._found = iter(())
