@@ -80,7 +80,7 @@ def _lists(broker: Broker) -> list[Row]:
     """Return how long it takes to list 100 messages with their bodies: the first ones, and some in the middle."""
     path = f"/channel/deferred?topic={TOPIC}&channel={CHANNEL}"
     middle = json.loads(broker.get(f"{path}&limit=10000").splitlines()[-1])["after"]
-    took = {}
+    took: dict[str, list[float]] = {}
     for where, after in (("first", ""), ("middle", f"&after={middle}")):
         took[where] = []
         for _ in range(20):
