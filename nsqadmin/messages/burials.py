@@ -5,20 +5,18 @@ A node that does not answer is named, with what it had when it was last seen. It
 
 from __future__ import annotations
 
-import heapq
-import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from nsqadmin.messages.lists import text_in, whole_in
 
 if TYPE_CHECKING:
     from nsqadmin.messages.model import Message
 
 _HIGHEST: Final = (1 << 63) - 1
-_LONGEST: Final = 1024  # characters of a reason or a name; nsqd allows fewer
 _MOST_REASONS: Final = 1000  # of one node, as nsqd sends
 _NANOSECOND: Final = 1e-9
-_place: Final = re.compile(r"([0-9]{1,19})@(\S+)", re.ASCII).fullmatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class Job:
 class Look:
     """Which buried messages of a channel to show: the next `limit` of them, by node after this sequence."""
 
-    after: Mapping[str, int]
+    after: Mapping[str, str]  # places in the nodes' lists
     limit: int
     reason: str = ""  # only messages with this text in their reason
     node: str = ""  # only messages on this node
@@ -158,47 +156,24 @@ class Burial:
         """Its name in a form. An id belongs to one message for ever, a sequence only as long as the topic lives."""
         return f"{self.id}@{self.node}"
 
+    @property
+    def place(self) -> str:
+        return str(self.sequence)
+
+    @property
+    def at(self) -> float:
+        return self.message.timestamp if self.message is not None else self.buried_at
+
+    @property
+    def is_wanted(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuriedPage:
     burials: tuple[Burial, ...]  # by when they were published, the oldest first
     after: str = ""  # where the next page begins; empty: nothing is left
     missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
-
-
-def merged(
-    lists: Mapping[str, Sequence[Burial]], after: Mapping[str, int], limit: int, *, cut: Container[str] = ()
-) -> tuple[tuple[Burial, ...], str]:
-    """Return the first `limit` messages of all nodes, and where to go on.
-
-    Each list is a node's next messages after a sequence, in its order; one that is shorter than `limit` is at its end,
-    unless its node is among `cut`.
-    """
-    everything = list(heapq.merge(*lists.values(), key=_published))
-    shown = everything[:limit]
-    places = {**after, **{it.node: it.sequence for it in shown}}
-    taken = {node: sum(it.node == node for it in shown) for node in lists}
-    goes_on = any(
-        len(found) > taken[node] or len(found) >= limit or (found and node in cut) for node, found in lists.items()
-    )
-    return tuple(shown), (written(places) if goes_on else "")
-
-
-def _published(burial: Burial) -> tuple[float, str]:
-    return (burial.message.timestamp if burial.message is not None else burial.buried_at), burial.node
-
-
-def written(places: Mapping[str, int]) -> str:
-    """Write after which sequence each node's list goes on."""
-    return " ".join(f"{sequence}@{node}" for node, sequence in places.items())
-
-
-def parse_places(text: str) -> dict[str, int]:
-    """Read what `written` has written. Raise ValueError."""
-    found = [_place(word) for word in text.split()]
-    if not all(found):
-        raise ValueError(f"{text[:100]!r} is no place in these lists")
-    return {it[2]: min(int(it[1]), _HIGHEST) for it in found if it is not None}
 
 
 # A node's answers. A value that is missing or of the wrong type fails this one node only.
@@ -210,14 +185,15 @@ def summary_in(node: str, raw: Any, jobs: Any) -> NodeSummary:
     if len(listed) > _MOST_REASONS:
         raise ValueError(f"more than {_MOST_REASONS:,} reasons")
     reasons = tuple(
-        NodeReason(reason=_text(it["reason"]), client=_text(it["client"]), count=_whole(it["count"])) for it in listed
+        NodeReason(reason=text_in(it["reason"]), client=text_in(it["client"]), count=whole_in(it["count"]))
+        for it in listed
     )
     known = [job for it in jobs["jobs"][:2] if (job := job_in(it)) is not None]
     return NodeSummary(
         node=node,
-        count=_whole(raw["count"]),
+        count=whole_in(raw["count"]),
         reasons=reasons,
-        others=_whole(raw["others"]),
+        others=whole_in(raw["others"]),
         job=job_in(raw["job"]),
         ended=next((job for job in known if job.ended_at is not None), None),
         kick=kick_in(raw),
@@ -226,7 +202,7 @@ def summary_in(node: str, raw: Any, jobs: Any) -> NodeSummary:
 
 def kick_in(raw: Any) -> int:
     """Read the number of a kick that can be taken back; 0: the node knows none. Raise KeyError, TypeError, ValueError."""
-    return _whole(raw.get("kick") or 0)
+    return whole_in(raw.get("kick") or 0)
 
 
 def job_in(raw: Any) -> Job | None:
@@ -237,14 +213,14 @@ def job_in(raw: Any) -> Job | None:
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < _HIGHEST:
         raise TypeError(f"{rate!r:.50} is no rate")
     return Job(
-        verb=_text(raw["verb"]),
-        done=_whole(raw["done"]),
-        limit=_whole(raw["limit"]),
+        verb=text_in(raw["verb"]),
+        done=whole_in(raw["done"]),
+        limit=whole_in(raw["limit"]),
         rate=float(rate),
-        reason=_text(raw["reason"]),
-        who=_text(raw["who"]),
-        started_at=_whole(raw["started_at"]) * _NANOSECOND,
-        ended_at=None if raw["ended_at"] is None else _whole(raw["ended_at"]) * _NANOSECOND,
+        reason=text_in(raw["reason"]),
+        who=text_in(raw["who"]),
+        started_at=whole_in(raw["started_at"]) * _NANOSECOND,
+        ended_at=None if raw["ended_at"] is None else whole_in(raw["ended_at"]) * _NANOSECOND,
     )
 
 
@@ -252,24 +228,12 @@ def burial_in(node: str, line: Mapping[str, Any], message: Message | None) -> Bu
     """Read a line of /channel/buried. Raise KeyError, TypeError, ValueError."""
     return Burial(
         node=node,
-        id=_text(line["id"]),
-        sequence=_whole(line["sequence"]),
-        attempts=_whole(line["attempts"]),
-        buried_at=_whole(line["buried_at"]) * _NANOSECOND,
-        reason=_text(line["reason"]),
-        client=_text(line["client"]),
+        id=text_in(line["id"]),
+        sequence=whole_in(line["sequence"]),
+        attempts=whole_in(line["attempts"]),
+        buried_at=whole_in(line["buried_at"]) * _NANOSECOND,
+        reason=text_in(line["reason"]),
+        client=text_in(line["client"]),
         message=message,
-        unread=_text(line.get("unread", "")),
+        unread=text_in(line.get("unread", "")),
     )
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _HIGHEST:
-        raise TypeError(f"{value!r:.50} is not a count")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.50} is no text")
-    return value[:_LONGEST]

@@ -1,29 +1,25 @@
-"""What channels have buried, for request handlers: checks rights, bridges to trio, and writes the audit log."""
+"""What channels have buried, for request handlers: bridges to trio, and says in words what was done."""
 
 from __future__ import annotations
 
 from time import time
 from typing import TYPE_CHECKING
 
-import trio
-
-from common.http_api import HttpError
 from common.web import run_trio
 from nsqadmin.access.policy import Right
-from nsqadmin.messages.taking import plan_taking, result_of
-from nsqadmin.upstream.acting import acting_for
+from nsqadmin.messages.taking import plan_taking
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from nsqadmin.access.policy import Identity
-    from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.http.responses import Caller
     from nsqadmin.messages.burials import BuriedPage, Look, Summary
     from nsqadmin.messages.buried_reading import BuriedReader
     from nsqadmin.messages.buried_taking import BuriedTaker
+    from nsqadmin.messages.changing import Changing
     from nsqadmin.messages.taking import Taken, Taking, Wanted
 
 
@@ -33,11 +29,11 @@ class Buried:
     The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
     """
 
-    def __init__(self, reader: BuriedReader, taker: BuriedTaker, view: View, activity: ActivityLog) -> None:
+    def __init__(self, reader: BuriedReader, taker: BuriedTaker, view: View, changing: Changing) -> None:
         self._reader = reader
         self._taker = taker
         self._view = view
-        self._activity = activity
+        self._changing = changing
 
     async def summary(self, channel: Channel) -> Summary:
         """Return how many messages are buried on each node, and why."""
@@ -55,40 +51,42 @@ class Buried:
         """Kick or discard as planned. Once begun, it is carried out even if the caller disconnects."""
         verb = taking.wanted.verb
         what = f"{verb}_buried"
-        self._need(verb.right, caller, taking.topic, taking.channel, what, f"{verb} buried messages of")
+        self._changing.need(verb.right, caller, taking.topic, taking.channel, what, f"{verb} buried messages of")
 
         async def take() -> tuple[Taken, ...]:
             return await self._taker.take(taking)
 
         began = time()
-        results = await self._changed(take, caller, taking.topic)
+        results = await self._changing.changed(take, caller, taking.topic)
         jobs = sum(it.asked for it in results if it.job is not None)
         text = f"{verb.past} {sum(it.done for it in results):,} of {taking.count:,} buried messages"
         text += f" of {taking.topic}/{taking.channel}"
         text += f" with the reason “{taking.wanted.reason}”" if taking.wanted.reason else ""
         if jobs:
             text += ", the rest at work" + (f" at {taking.wanted.rate:g} a second" if taking.wanted.rate else "")
-        self._note(caller, what, text, taking.topic, taking.channel, results, began)
+        self._changing.note(caller, what, text, taking.topic, taking.channel, results, began)
         return results
 
     async def undo(self, channel: Channel, kicks: Sequence[tuple[str, int]], caller: Caller) -> tuple[Taken, ...]:
         """Take kicks back, each given as node and number, as far as no consumer has got their messages."""
         what = "undo_kick"
-        self._need(Right.OPERATE, caller, channel.topic, channel.name, what, "take back a kick of buried messages of")
+        self._changing.need(
+            Right.OPERATE, caller, channel.topic, channel.name, what, "take back a kick of buried messages of"
+        )
 
         async def undo() -> tuple[Taken, ...]:
             return await self._taker.undo(channel.topic, channel.name, kicks)
 
         began = time()
-        results = await self._changed(undo, caller, channel.topic)
+        results = await self._changing.changed(undo, caller, channel.topic)
         done, kicked = sum(it.done for it in results), sum(it.asked for it in results)
         text = f"took back a kick of {channel.topic}/{channel.name}: {done:,} of {kicked:,} messages are buried again"
-        self._note(caller, what, text, channel.topic, channel.name, results, began)
+        self._changing.note(caller, what, text, channel.topic, channel.name, results, began)
         return results
 
     async def stop(self, channel: Channel, caller: Caller) -> tuple[Taken, ...]:
         """End every kick and discard that is under way in the channel."""
-        self._need(
+        self._changing.need(
             Right.OPERATE, caller, channel.topic, channel.name, "stop_buried", "stop what kicks or discards buried of"
         )
 
@@ -96,43 +94,8 @@ class Buried:
             return await self._taker.stop(channel.topic, channel.name, [row.node for row in channel.nodes])
 
         began = time()
-        results = await self._changed(stop, caller, channel.topic)
+        results = await self._changing.changed(stop, caller, channel.topic)
         done = [f"{it.job.verb} on {it.node} after {it.done:,}" for it in results if it.job is not None]
         text = f"stopped in {channel.topic}/{channel.name}: {', '.join(done) or 'nothing was under way'}"
-        self._note(caller, "stop_buried", text, channel.topic, channel.name, results, began)
+        self._changing.note(caller, "stop_buried", text, channel.topic, channel.name, results, began)
         return results
-
-    async def _changed(
-        self, change: Callable[[], Awaitable[tuple[Taken, ...]]], caller: Caller, topic: str
-    ) -> tuple[Taken, ...]:
-        async def shielded() -> tuple[Taken, ...]:
-            with trio.CancelScope(shield=True), acting_for(caller.identity.user or caller.basic_user):
-                results = await change()  # each request has its own deadline
-            return results
-
-        with self._activity.under_way(topic):
-            return await run_trio(shielded)
-
-    def _need(self, right: Right, caller: Caller, topic: str, channel: str, what: str, words: str) -> None:
-        if reason := caller.identity.why_not(right, topic):
-            text = f"refused to {words} {topic}/{channel}: {reason}"
-            self._activity.note(caller, what, text, "refused", topic=topic, channel=channel)
-            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
-
-    def _note(
-        self, caller: Caller, what: str, text: str, topic: str, channel: str, results: Sequence[Taken], began: float
-    ) -> None:
-        failed = [it.node for it in results if it.error]
-        text += f"; no answer or refused: {', '.join(failed)}" if failed else ""
-        nodes = tuple(it.node for it in results)
-        self._activity.note(
-            caller,
-            what,
-            text,
-            result_of(results),
-            topic=topic,
-            channel=channel,
-            nodes=nodes,
-            at=began,
-            took=time() - began,
-        )

@@ -9,10 +9,12 @@ from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, json_answer, number_argument, object_of, require, word_in
-from nsqadmin.messages.burials import Burial, Look, parse_places
+from nsqadmin.messages.burials import Burial, Look
 from nsqadmin.messages.buried_reading import MOST
+from nsqadmin.messages.changing import result_of
+from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
-from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate, result_of
+from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 
 import trio
 
-from nsqadmin.messages.burials import Burial, BuriedPage, Look, NodeSummary, Summary, burial_in, merged, summary_in
-from nsqadmin.messages.reading import Unreadable, code_of, message_in, why
+from nsqadmin.messages.burials import Burial, BuriedPage, Look, NodeSummary, Summary, burial_in, summary_in
+from nsqadmin.messages.lists import Part, merged, missing_of
+from nsqadmin.messages.reading import Unreadable, code_of, message_in, silence, why
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class BuriedReader:
 
     async def _summary_of(self, snapshot: Snapshot, channel: Channel, row: ChannelNode) -> NodeSummary:
         last_known = NodeSummary(node=row.node, count=row.buried_count)
-        if reason := _silence(snapshot, row.node):
+        if reason := silence(snapshot, row.node):
             return replace(last_known, error=reason)
         arguments = urlencode({"topic": channel.topic, "channel": channel.name}, errors="surrogateescape")
         try:
@@ -69,25 +70,24 @@ class BuriedReader:
         """Return the next messages."""
         after = look.after
         rows = [row for row in channel.nodes if not look.node or row.node == look.node]
-        lists: dict[str, list[Burial]] = {row.node: [] for row in rows}
-        missing: dict[str, str] = {}
+        parts = {row.node: Part[Burial]() for row in rows}
 
         async def read(at: str) -> None:
             arguments = {"limit": look.limit, "reason": look.reason} | ({"after": after[at]} if at in after else {})
             problem = f"it took more than {_LONGEST_READ:.0f} s"
             with trio.move_on_after(_LONGEST_READ):
-                problem = await self._read(at, channel, identity, arguments, lists[at])
-            if problem:
-                missing[at] = problem
+                problem = await self._read(at, channel, identity, arguments, parts[at].lines)
+            parts[at].problem = problem
+            parts[at].goes_on = len(parts[at].lines) >= look.limit or bool(problem and parts[at].lines)
 
         async with trio.open_nursery() as nursery:
             for row in rows:
-                if problem := _silence(snapshot, row.node):
-                    missing[row.node] = problem
+                if problem := silence(snapshot, row.node):
+                    parts[row.node].problem = problem
                 else:
                     nursery.start_soon(read, row.node)
-        burials, further = merged(lists, after, look.limit, cut=missing)
-        return BuriedPage(burials=burials, after=further, missing=tuple(sorted(missing.items())))
+        page = merged(parts, after, look.limit)
+        return BuriedPage(burials=page.lines, after=page.after, missing=missing_of(parts))
 
     async def _read(
         self, node: str, channel: Channel, identity: Identity, arguments: Mapping[str, object], into: list[Burial]
@@ -112,9 +112,3 @@ class BuriedReader:
         except _NONSENSE as error:
             return f"its answer cannot be read: {error!r}"
         return ""
-
-
-def _silence(snapshot: Snapshot, address: str) -> str:
-    """Return why a node need not be asked, as the last sample did not reach it; "": ask it."""
-    node = snapshot.node(address)
-    return f"it does not answer: {node.error}" if node is not None and not node.is_reachable else ""

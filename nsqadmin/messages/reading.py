@@ -277,6 +277,12 @@ async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
     return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))
 
 
+def silence(snapshot: Snapshot, address: str) -> str:
+    """Return why a node need not be asked, as the last sample did not reach it; "": ask it."""
+    node = snapshot.node(address)
+    return f"it does not answer: {node.error}" if node is not None and not node.is_reachable else ""
+
+
 def nodes_with(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
     """Return the nodes that have the topic, and those that do not answer and so may have it."""
     found = snapshot.topic(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
@@ -12,6 +12,7 @@ import trio
 from nsqadmin.messages.model import Redelivered
 from nsqadmin.messages.publishing import CannotPublish
 from nsqadmin.messages.reading import why
+from nsqadmin.messages.selection import arguments_of
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from nsqadmin.upstream.client import Upstream
 
 MOST_PIECES: Final = 1000  # ranges that are published again at once: each is read by a request of its own
-_IN_ONE_REQUEST: Final = 200  # single messages, so that the URL stays below 8 kB
-_LONG: Final = 20  # messages; a range of more is asked for as a range
 _WORDS: Final = {
     "NOT_FOUND": "it cannot deliver to one channel: it is NSQ's nsqd, or older than ours",
     "BEYOND_END": "the channel has not got some of these messages yet",
@@ -54,7 +53,7 @@ class Redeliverer:
         error = ""
         named = [("topic", topic), ("channel", channel), *([("log", source.log)] if source.log else [])]
         try:
-            for arguments in _requests(runs):
+            for arguments in arguments_of(runs):
                 target = urlencode([*named, *arguments])
                 answer = json.loads(await self._upstream.post(source.node, f"/channel/redeliver?{target}"))
                 counts = {name: counts[name] + int(answer[name]) for name in counts}
@@ -92,18 +91,3 @@ class Redeliverer:
                 break
         gone = 0 if error else asked - published
         return Redelivered(node=source.node, asked=asked, redelivered=published, gone=gone, error=error)
-
-
-def _requests(runs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[str, int]]]:
-    """Yield the arguments of each request: a long range, or many single messages."""
-    single: list[tuple[str, int]] = []
-    for first, end in runs:
-        if end - first > _LONG:
-            yield [("from", first), ("to", end)]
-            continue
-        single += [("sequence", sequence) for sequence in range(first, end)]
-        if len(single) > _IN_ONE_REQUEST - _LONG:
-            yield single
-            single = []
-    if single:
-        yield single

@@ -7,11 +7,13 @@ our pages write the log's id as well, `12@n1:4151@1f0c2d`, and a node refuses a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MOST: Final = 10_000  # messages
+_IN_ONE_REQUEST: Final = 200  # single messages, so that the URL stays below 8 kB
+_LONG: Final = 20  # messages; a range of more is asked for as a range
 _WORD: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?@([^\s@]{1,300})(?:@([A-Za-z0-9_.-]{1,64}))?").fullmatch
 
 
@@ -74,6 +76,21 @@ def selected(messages: Iterable[tuple[Source, int]]) -> Selection:
     for source, sequence in messages:
         sequences.setdefault(source, []).append(sequence)
     return Selection({source: tuple(runs_of(sequences[source])) for source in sorted(sequences)})
+
+
+def arguments_of(runs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[str, int]]]:
+    """Yield the arguments of each request to a node for ranges of sequences: a long range, or many single messages."""
+    single: list[tuple[str, int]] = []
+    for first, end in runs:
+        if end - first > _LONG:
+            yield [("from", first), ("to", end)]
+            continue
+        single += [("sequence", sequence) for sequence in range(first, end)]
+        if len(single) > _IN_ONE_REQUEST - _LONG:
+            yield single
+            single = []
+    if single:
+        yield single
 
 
 def runs_of(sequences: Iterable[int]) -> list[tuple[int, int]]:

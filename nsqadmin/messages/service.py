@@ -12,6 +12,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.messages.buried import Buried
 from nsqadmin.messages.buried_reading import BuriedReader
 from nsqadmin.messages.buried_taking import BuriedTaker
+from nsqadmin.messages.changing import Changing
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.redelivery import Redeliverer
@@ -40,7 +41,7 @@ class Messages:
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
-        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), view, activity)
+        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), view, Changing(activity))
         self._view = view
         self._activity = activity
 

@@ -113,13 +113,6 @@ class Taken:
     kick: int = 0  # the number by which a kick can be taken back; 0: it cannot
 
 
-def result_of(results: Sequence[Taken], left_out: Sequence[LeftOut] = ()) -> str:
-    """Return "ok", "partly" or "failed", as for other actions."""
-    if not left_out and not any(it.error for it in results):
-        return "ok"
-    return "partly" if any(it.done or not it.error for it in results) else "failed"
-
-
 def parse_picks(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Read names of messages, `ID@NODE`. Raise BadTaking."""
     picks = dict.fromkeys(words)
@@ -240,13 +233,23 @@ def _consequences(
 def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count: int) -> Iterator[Consequence]:
     text = "They go back to this channel alone, with attempts counted anew."
     yield Consequence(text=text)
+    yield from who_receives(channel, [it.node for it in shares])
+    if wanted.rate:
+        lasts = numbers.duration(max(1.0, count / wanted.rate))
+        yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: about {lasts}.")
+    elif not wanted.ids:
+        yield Consequence(text="All at once: as fast as the nodes can.")
+
+
+def who_receives(channel: Channel, nodes: Sequence[str]) -> Iterator[Consequence]:
+    """Say to whom messages go that come back to the channel on these nodes."""
     if channel.paused is not Paused.NO:
         where = "" if channel.paused is Paused.YES else " on some nodes"
         text = f"The channel is paused{where}: there they wait until it is unpaused."
         yield Consequence(text=text, severity=Severity.WARNING)
     consumers = {row.node: row.client_count for row in channel.nodes}
-    without = [it.node for it in shares if not consumers.get(it.node)]
-    if len(without) == len(shares):
+    without = [node for node in nodes if not consumers.get(node)]
+    if len(without) == len(nodes):
         text = "No consumer is connected there: they wait in the channel."
         yield Consequence(text=text, severity=Severity.WARNING)
     else:
@@ -254,11 +257,6 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
         if without:
             text = f"No consumer is connected to {_names(without)}: there they wait."
             yield Consequence(text=text, severity=Severity.WARNING)
-    if wanted.rate:
-        lasts = numbers.duration(max(1.0, count / wanted.rate))
-        yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: about {lasts}.")
-    elif not wanted.ids:
-        yield Consequence(text="All at once: as fast as the nodes can.")
 
 
 def _consumers(channel: Channel) -> str:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
-
-from starlette.responses import StreamingResponse
 
 from common.http_api import HttpError
 from nsqadmin import numbers
@@ -16,6 +12,7 @@ from nsqadmin.actions.taking_back import opposite
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of
 from nsqadmin.pages.details import curl
+from nsqadmin.pages.progress import with_progress
 from nsqadmin.pages.rights import ACTION_WORDS
 from nsqadmin.pages.undoing import undoable
 
@@ -42,7 +39,6 @@ _REASONS: Final[Mapping[str, str]] = {
     "MISSING_ARG_TOPIC": "Choose a topic first.",
     "NOT_FOUND": "There is no such action.",
 }
-_PROGRESS: Final = "application/x-ndjson"  # what our script accepts, to show progress while nodes are waited for
 _Values = Mapping[str, Sequence[str]]
 
 
@@ -99,10 +95,8 @@ class ActionPages:
             ]
             return self._receipt(request, snapshot, receipts, plans)
 
-        if _PROGRESS not in request.headers.get("accept", ""):
-            return await carry_out(lambda _: None)
         asked = [call.address for each in plans for call in each.calls]
-        return StreamingResponse(_with_progress(asked, carry_out), media_type=_PROGRESS)
+        return await with_progress(request, asked, lambda told: carry_out(lambda it: told(it.address, it.is_done)))
 
     def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
         """Return the executor if the user has the right to all actions. Otherwise raise 403 and audit the refusal."""
@@ -250,22 +244,6 @@ class ActionPages:
         if action.kind is Kind.DELETE_CHANNEL and result == "ok" and not action.nodes:
             return self._links.topic(action.topic)
         return self._links.about(action.topic, action.channel, "")
-
-
-async def _with_progress(
-    asked: Sequence[str], carry_out: Callable[[Callable[[Step], None]], Awaitable[Response]]
-) -> AsyncIterator[str]:
-    """Yield whom the action asks, each step when it is made, and in the end the receipt; each as a line of JSON.
-
-    If the browser leaves, the action goes on.
-    """
-    told: asyncio.Queue[Step | None] = asyncio.Queue()
-    work = asyncio.ensure_future(carry_out(told.put_nowait))
-    work.add_done_callback(lambda _: told.put_nowait(None))
-    yield json.dumps({"asked": asked}) + "\n"
-    while (step := await told.get()) is not None:
-        yield json.dumps({"step": step.address, "done": step.is_done}) + "\n"
-    yield json.dumps({"page": bytes((await work).body).decode()}) + "\n"
 
 
 def in_words(planned: Plan, receipt: Receipt) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
-from nsqadmin.messages.burials import Look, parse_places
+from nsqadmin.messages.burials import Look
+from nsqadmin.messages.lists import parse_places
 from nsqadmin.pages.bodies import FORMS, ShownMessage, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
@@ -98,7 +99,7 @@ class BuriedPages:
         channel, messages = snapshot.channel(topic, name), self._services.messages
         if channel is None or messages is None or not (sequence.isascii() and sequence.isdecimal()):
             return self._no_message(request, snapshot, "There is no such channel.")
-        look = Look(after={node: int(sequence[:19]) - 1} if int(sequence) else {}, limit=1, node=node)
+        look = Look(after={node: str(int(sequence[:19]) - 1)} if int(sequence) else {}, limit=1, node=node)
         page = await messages.buried.page(channel, identity, look)
         found = next((it for it in page.burials if it.sequence == int(sequence)), None)
         if found is None:

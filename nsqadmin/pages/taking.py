@@ -9,6 +9,7 @@ from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import caller_of, identity_of, lists_of, require
+from nsqadmin.messages.changing import result_of
 from nsqadmin.messages.taking import (
     DEFAULT_RATE,
     BadTaking,
@@ -17,7 +18,6 @@ from nsqadmin.messages.taking import (
     parse_kicks,
     parse_picks,
     parse_rate,
-    result_of,
 )
 from nsqadmin.pages.messages import NO_CLUSTER
 

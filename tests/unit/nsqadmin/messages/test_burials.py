@@ -6,25 +6,12 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.messages.burials import (
-    Burial,
-    NodeReason,
-    NodeSummary,
-    Summary,
-    merged,
-    parse_places,
-    summary_in,
-    written,
-)
+from nsqadmin.messages.burials import NodeReason, NodeSummary, Summary, summary_in
 
 
 def on_node(node: str, *reasons: tuple[str, str, int], **fields: Any) -> NodeSummary:
     listed = tuple(NodeReason(reason=reason, client=client, count=count) for reason, client, count in reasons)
     return NodeSummary(node=node, count=sum(it.count for it in listed), reasons=listed, **fields)
-
-
-def burial(node: str, sequence: int, at: float) -> Burial:
-    return Burial(node=node, id=f"{sequence:016x}", sequence=sequence, attempts=5, buried_at=at, reason="r", client="c")
 
 
 def test_reasons_of_all_nodes_are_added_up_the_most_frequent_first() -> None:
@@ -43,38 +30,6 @@ def test_a_node_that_does_not_answer_is_missing_and_is_not_counted_as_zero() -> 
     found = Summary(nodes=(on_node("n1", ("bad", "a", 2)), silent))
     assert (found.count, found.missing) == (2, (silent,))
     assert [it.nodes for it in found.reasons] == [("n1",)]
-
-
-def test_messages_of_all_nodes_come_in_pages_and_none_is_left_out_or_comes_twice() -> None:
-    nodes = {
-        "n1": [burial("n1", sequence, 10.0 * sequence) for sequence in range(1, 8)],
-        "n2": [burial("n2", sequence, 10.0 * sequence + 5) for sequence in range(1, 4)],
-    }
-    seen: list[tuple[str, int]] = []
-    after = ""
-    for _ in range(10):
-        places = parse_places(after)
-        lists = {node: [it for it in all_ if it.sequence > places.get(node, -1)][:3] for node, all_ in nodes.items()}
-        shown, after = merged(lists, places, 3)
-        seen += [(it.node, it.sequence) for it in shown]
-        if not after:
-            break
-    assert len(seen) == len(set(seen)) == 10
-    assert seen[:4] == [("n1", 1), ("n2", 1), ("n1", 2), ("n2", 2)]
-
-
-def test_a_list_that_was_cut_off_goes_on() -> None:
-    lists = {"n1": [burial("n1", 1, 1.0)], "n2": []}
-    assert merged(lists, {}, 20)[1] == ""
-    assert merged(lists, {}, 20, cut={"n1", "n2"})[1] == "1@n1"
-    assert merged({"n1": []}, {}, 20, cut={"n1"})[1] == ""
-
-
-def test_places_are_read_as_they_are_written() -> None:
-    places = {"n1:4151": 17, "[::1]:4151": 0}
-    assert parse_places(written(places)) == places
-    with pytest.raises(ValueError, match="no place"):
-        parse_places("17@n1:4151 evil")
 
 
 GOOD: dict[str, Any] = {"count": 3, "reasons": [{"reason": "bad", "client": "a", "count": 2}], "others": 1, "job": None}

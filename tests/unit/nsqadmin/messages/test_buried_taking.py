@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from nsqadmin.messages.buried_taking import BuriedTaker
-from nsqadmin.messages.taking import LeftOut, Share, Taken, Taking, Verb, Wanted, result_of
+from nsqadmin.messages.changing import result_of
+from nsqadmin.messages.taking import LeftOut, Share, Taken, Taking, Verb, Wanted
 from nsqadmin.upstream.client import UpstreamError
 
 ANSWERS = "n1:4151"
