@@ -22,6 +22,10 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._futures.values()))
 
+    @property
+    def is_released(self) -> bool:
+        return self._is_released
+
     def wake(self, name: str) -> None:
         """Answer the requests that wait for this name, which has changed."""
         for future in self._futures.pop(name, ()):

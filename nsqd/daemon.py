@@ -139,6 +139,8 @@ async def run(
                 notify(READY)
                 await _first_of(wait_for_shutdown, node.drain.wait)
                 notify(STOPPING)
+                if node.drain.end():
+                    await node.lookupds.leave(for_good=node.drain.is_for_good)
                 say_what_closes(listening)
                 services.cancel_scope.cancel()
             node.reading.stop()
@@ -160,9 +162,12 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     readers_file = ReadersFile(store.data_path, store.files, readers, broker.topics)
     readers_file.load()
 
-    def say_goodbye(*, for_good: bool) -> None:
-        lookupds.leave(for_good=for_good)
-        reading.logs_closed()
+    def tell_health() -> None:
+        lookupds.set_health(store.faults.state)
+
+    store.faults.on_change = tell_health
+    store.disk_looked_at(store.look_at_disk())
+    tell_health()  # before the first registration
 
     settings = LiveSettings(options, lookupds)
     return _Node(
@@ -181,8 +186,8 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
             broker,
             deadline=seconds(options.drain_deadline),
             stay=seconds(options.drain_stay),
-            say_goodbye=say_goodbye,
-            come_back=lambda: lookupds.configure(settings.options.lookupd_tcp_address),
+            tell=lookupds.set_draining,
+            closed=reading.logs_closed,
         ),
         reading=reading,
         readers=readers,
@@ -209,7 +214,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     broker, turn, store, trust = node.broker, node.turn, node.store, node.trust
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
-    nursery.start_soon(timers.watch_data_path, store.data_path.lost_place, store.place_looked_at)
+    nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
     if trust.tls is not None:
@@ -342,6 +347,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         ),
         start_drain=node.drain.start,
         take_drain_back=node.drain.take_back,
+        is_draining=lambda: node.drain.going_on,
         run_trio=web.run_trio,
         reading=node.reading,
         readers=node.readers,

@@ -2,18 +2,23 @@
 
 This is what SIGUSR1 and POST /drain ask for. SIGTERM stops at once, without delivering what waits: see nsqd/daemon.py.
 
-    drain requested ── nsqlookupds are told that we leave, publishing is refused
+    drain requested ── nsqlookupds are told that we drain
         │
-        └── until no consumer has anything left to do, or the deadline has passed
+        └── a second later publishing is refused, or at once if nobody could be told
                  │
-                 └── until readers of history have had `stay` to read on ── stop
+                 └── until no consumer has anything left to do, or the deadline has passed
+                          │
+                          └── until readers of history have had `stay` to read on ── goodbye to nsqlookupds, stop
 
-From its first moment, nothing can be appended to a log, and those who follow one are told that it is closed. nsqd does
+In the second before the refusal, publishers that follow nsqlookupd go to other nodes, so they need not see an error.
+Consumers still find the node, as what waits has to be delivered.
+
+From the refusal on, nothing can be appended to a log, and those who follow one are told that it is closed. nsqd does
 not know who reads history, nor how far they are, so `stay` gives them time to read to the end.
 
-A drain can be taken back as long as the process lives (POST /undrain): publishing is accepted again, the node registers
-again, and its logs are no longer closed. To those who follow them this is what a restart after a drain looks like. Only
-a drain for good cannot be taken back, as nsqlookupds have forgotten the node then.
+A drain can be taken back as long as the process lives (POST /undrain): publishing is accepted again, nsqlookupds are
+told, and its logs are no longer closed. To those who follow them this is what a restart after a drain looks like. Only
+a drain for good cannot be taken back, as readers may have stopped to expect the node.
 
 Messages that no consumer takes (of a channel without consumers, of a paused channel, or deferred) stay in the log for
 the next start. So nothing is lost, whether the drain finishes or meets its deadline, unless the node is retired: then
@@ -39,8 +44,17 @@ REFUSAL: Final = "draining"
 _LOOK_INTERVAL: Final = 0.05  # seconds
 
 
-class SayGoodbye(Protocol):
-    def __call__(self, *, for_good: bool) -> None: ...
+NOTICE: Final = 1.0  # seconds between telling nsqlookupds and refusing; publishers hear of it in a tenth of that
+
+
+class Tell(Protocol):
+    """Tells nsqlookupds that this node drains, or no longer does. Returns whether there was one to be told."""
+
+    def __call__(self, *, is_draining: bool, for_good: bool = False) -> bool: ...
+
+
+def _tell_nobody(*, is_draining: bool, for_good: bool = False) -> bool:
+    return False
 
 
 class Drain:
@@ -49,17 +63,18 @@ class Drain:
         broker: Broker,
         *,
         deadline: float,
-        say_goodbye: SayGoodbye,
-        come_back: Callable[[], None] = lambda: None,
+        tell: Tell = _tell_nobody,
+        closed: Callable[[], None] = lambda: None,
         stay: float = 0.0,
     ) -> None:
+        """`closed` is called when publishing is refused: from then on nothing is appended to the logs."""
         self._broker = broker
         self._deadline = deadline
         self._stay = self._usual_stay = stay
-        self._come_back = come_back
+        self._tell = tell
+        self._closed = closed
         self._has_ended = False
-        self._say_goodbye = say_goodbye
-        self._is_for_good = False
+        self.is_for_good = False
         self._asked = trio.Event()
 
     @property
@@ -75,33 +90,55 @@ class Drain:
         if stay is not None:
             self._stay = stay
         if not self.going_on:
-            log.info("NSQ: draining, publishing is refused from now on")
-            self._broker.refusal = REFUSAL
-            self._is_for_good = retire
-            self._say_goodbye(for_good=retire)
+            self.is_for_good = retire
+            if self._tell(is_draining=True, for_good=retire):
+                log.info("NSQ: draining, publishing is refused in %g s", NOTICE)
+            else:
+                self._refuse()
             self._asked.set()
-        return self._is_for_good or not retire
+        return self.is_for_good or not retire
 
     def take_back(self) -> bool:
         """Accept messages again, and register again. Idempotent. Returns False if it is too late, or was for good."""
-        if self._has_ended or self._is_for_good:
+        if self._has_ended or self.is_for_good:
             return False
         if self.going_on:
             log.info("NSQ: the drain was taken back, publishing is accepted again")
             self._asked = trio.Event()
             self._stay = self._usual_stay
             self._broker.refusal = None
-            self._come_back()
+            self._tell(is_draining=False)
         return True
+
+    def end(self) -> bool:
+        """Refuse publishing, if this node drains and still accepts messages. Return whether it drains."""
+        if self.going_on and self._broker.refusal is None:
+            self._refuse()
+        return self.going_on
+
+    def _refuse(self) -> None:
+        log.info("NSQ: draining, publishing is refused from now on")
+        self._broker.refusal = REFUSAL
+        self._closed()
 
     async def wait(self) -> None:
         """Wait until a drain was requested and has ended."""
         while not self._has_ended:
             asked = self._asked
             await asked.wait()
+            await self._give_notice(asked)
             await self._deliver(asked)
             await self._wait_for_readers(asked)
             self._has_ended = asked is self._asked  # otherwise it was taken back meanwhile
+
+    async def _give_notice(self, asked: trio.Event) -> None:
+        """Refuse publishing when publishers have had time to go to other nodes."""
+        until = trio.current_time() + NOTICE
+        while asked is self._asked and self._broker.refusal is None:
+            if trio.current_time() >= until:
+                self._refuse()
+                return
+            await trio.sleep(_LOOK_INTERVAL)
 
     async def _deliver(self, asked: trio.Event) -> None:
         until = trio.current_time() + self._deadline

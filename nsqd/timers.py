@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Event
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
 
@@ -23,6 +23,9 @@ _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
 _MANY_SESSIONS: Final = 100  # TLS sessions: some megabytes
+
+
+T = TypeVar("T")
 
 
 class ProgressStore(Protocol):
@@ -120,27 +123,29 @@ async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], No
         await trio.lowlevel.checkpoint()
 
 
-async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:
-    """Notice within a second that the data path was deleted, moved or replaced.
+async def watch_data_path(look: Callable[[], T], tell: Callable[[T], None]) -> None:
+    """Notice within a second that the data path was deleted, moved or replaced, or that its disk was filled.
 
     A hanging file server holds up one thread that nothing waits for, but not the loop. The thread stays, and reports
     only what has changed: to start one for each look takes as much processor time as an idle broker has for all else.
     """
-    known: str | None = None
+    known: T | None = None
     stopping = Event()
 
-    def wait_for_change() -> str | None:
+    def wait_for_change() -> T | None:
         while not stopping.wait(_PLACE_INTERVAL):
             if (found := look()) != known:
                 return found
-        return known
+        return None
 
     try:
         while True:
-            known = await trio.to_thread.run_sync(
+            found = await trio.to_thread.run_sync(
                 wait_for_change, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
             )
-            tell(known)
+            if found is not None:
+                known = found
+                tell(found)
     finally:
         stopping.set()
 

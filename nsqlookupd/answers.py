@@ -1,7 +1,7 @@
 """The answers of the HTTP API as JSON, with NSQ's keys.
 
-Rendered parts are kept for as long as they are true: a peer's entry in /lookup for ever, its entry in /nodes until its
-topics change, the answer for a topic until its producers or channels change. So most of an answer with 500 producers
+Rendered parts are kept for as long as they are true: a peer's entry in /lookup until its state changes, its entry in
+/nodes until its topics change as well, the answer for a topic until its producers or channels change. So most of an answer with 500 producers
 is a join of bytes.
 
 Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets others run in between.
@@ -118,6 +118,7 @@ def _lookup_entry(peer: Peer) -> bytes:
                 "version": identity.version,
                 "topology_zone": identity.topology_zone,
                 "topology_region": identity.topology_region,
+                **({"state": peer.state} if peer.state else {}),
             }
         )
         peer.lookup_entry = entry[1:-1]

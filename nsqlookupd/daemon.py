@@ -64,8 +64,8 @@ async def run(
     context = server_context(options)
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
-        waiting = Waiting()
-        registry = _registry(options, waiting)
+        waiting, waiting_for_nodes = Waiting(), Waiting()
+        registry = _registry(options, waiting, waiting_for_nodes)
         clients = _clients(options, registry, _address(options, listening), context)
         turn = clients.turn
         is_ready = True
@@ -73,6 +73,7 @@ async def run(
             registry,
             turn,
             waiting,
+            waiting_for_nodes,
             max_wait=seconds(options.max_lookup_wait),
             connections=lambda: len(clients),
             is_ready=lambda: is_ready,
@@ -96,6 +97,7 @@ async def run(
                 log.info("TCP: closing %s", format_listener(listening.tcp))
                 log.info("HTTP: closing %s", format_listener(listening.http))
                 waiting.release()
+                waiting_for_nodes.release()
                 services.cancel_scope.cancel()
             connections.cancel_scope.cancel()
 
@@ -119,7 +121,7 @@ async def _serve_http(
         task_status.started()
 
 
-def _registry(options: Options, waiting: Waiting) -> Registry:
+def _registry(options: Options, waiting: Waiting, waiting_for_nodes: Waiting) -> Registry:
     return Registry(
         inactive_timeout=seconds(options.inactive_producer_timeout),
         tombstone_lifetime=seconds(options.tombstone_lifetime),
@@ -128,6 +130,7 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
         # asks with such an index must get an answer at once and not wait for the next change.
         first_index=time_ns() // MILLISECOND * 1000,
         on_change=waiting.wake,
+        on_nodes_change=waiting_for_nodes.wake_all,
     )
 
 

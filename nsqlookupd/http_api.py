@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERYTHING: Final = "*"  # NSQ's wildcard; in a deletion it would empty the directory
+_TOGETHER: Final = 0.05  # seconds; after a restart many nodes come at once, and each answer of /nodes lists all of them
 _is_index: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 _NO_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND").response
 
@@ -34,6 +36,7 @@ def make_app(
     registry: Registry,
     turn: Turn,
     waiting: Waiting,
+    waiting_for_nodes: Waiting,
     *,
     max_wait: float,
     connections: Callable[[], int],
@@ -46,9 +49,9 @@ def make_app(
     `connections` returns how many TCP connections are open. `max_wait` is the upper bound of `wait=`, in seconds.
     `linger` bounds how long the rest of a refused request is read; None: not at all. See `common.web.linger`.
     """
-    questions = _Questions(registry, turn, waiting, max_wait)
+    questions = _Questions(registry, turn, waiting, waiting_for_nodes, max_wait)
     changes = _Changes(registry, turn)
-    monitoring = _Monitoring(registry, turn, waiting, connections, is_ready)
+    monitoring = _Monitoring(registry, turn, lambda: len(waiting) + len(waiting_for_nodes), connections, is_ready)
     routes = [
         Route("GET", "/ping", monitoring.ping),
         Route("GET", "/info", monitoring.info),
@@ -70,35 +73,42 @@ def make_app(
 
 
 class _Questions:
-    def __init__(self, registry: Registry, turn: Turn, waiting: Waiting, max_wait: float) -> None:
+    def __init__(
+        self, registry: Registry, turn: Turn, waiting: Waiting, waiting_for_nodes: Waiting, max_wait: float
+    ) -> None:
         self._registry = registry
         self._turn = turn
         self._waiting = waiting
+        self._waiting_for_nodes = waiting_for_nodes  # apart: any text may be asked for as the name of a topic
         self._max_wait = max_wait
 
     async def lookup(self, request: Request) -> Response:
         arguments = request.query()
         topic = _argument(arguments, "topic")
         if "wait" in arguments:
-            await self._wait(request, topic, arguments)
+            await self._wait(request, arguments, self._waiting, topic, lambda: self._registry.index_of(topic))
         self._begin_and_finish()
         answer = self._registry.lookup(topic)
-        index = (b"x-nsq-index", b"%d" % self._registry.index_of(topic))
+        index = self._registry.index_of(topic)
         response = _NO_TOPIC if answer is None else _json(await in_slices(lookup_json(answer)))
-        return replace(response, headers=(*response.headers, index))
+        return _with_index(response, index)
 
-    async def _wait(self, request: Request, topic: str, arguments: dict[str, str]) -> None:
-        """Wait until the index of the topic's producers differs from the client's, or the time is over.
+    async def _wait(
+        self, request: Request, arguments: dict[str, str], waiting: Waiting, name: str, index: Callable[[], int]
+    ) -> bool:
+        """Wait until the index differs from the client's, or the time is over. Return whether it had to wait.
 
-        A client that sends no `index` is taken to know no producers, so it waits until the topic is registered.
+        A client that sends no `index` is taken to know no producers, so it waits until there is something to know.
         """
         known = _index(arguments, self._registry.no_index)
         left = min(wait_argument(arguments), self._max_wait)
         self._begin_and_finish()
-        if self._registry.index_of(topic) == known and left > 0:
-            await self._waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
-            if request.is_gone:
-                raise ClientGone
+        if index() != known or left <= 0:
+            return False
+        await waiting.wait_for_change(name, seconds=left, gone=request.wait_until_gone)
+        if request.is_gone:
+            raise ClientGone
+        return True
 
     async def topics(self, request: Request) -> Response:
         return _json(await in_slices(topics_json(self._registry)))
@@ -108,10 +118,21 @@ class _Questions:
         return _json(await in_slices(channels_json(self._registry.channels(topic))))
 
     async def nodes(self, request: Request) -> Response:
-        self._begin_and_finish()
         # Parsing refuses a malformed query, and NSQ's /nodes accepts any.
-        with_missing = b"missing=true" in request.query_string.split(b"&")
-        return _json(await in_slices(nodes_json(self._registry, with_missing=with_missing)))
+        words = request.query_string.split(b"&")
+        if any(word.startswith(b"wait=") for word in words):
+            await self._wait_for_nodes(request, request.query())
+        self._begin_and_finish()
+        index = self._registry.nodes_index
+        return _with_index(
+            _json(await in_slices(nodes_json(self._registry, with_missing=b"missing=true" in words))), index
+        )
+
+    async def _wait_for_nodes(self, request: Request, arguments: dict[str, str]) -> None:
+        waiting = self._waiting_for_nodes
+        has_waited = await self._wait(request, arguments, waiting, "", lambda: self._registry.nodes_index)
+        if has_waited and not waiting.is_released:
+            await asyncio.sleep(_TOGETHER)
 
     async def debug(self, request: Request) -> Response:
         return _json(await in_slices(debug_json(self._registry)))
@@ -175,7 +196,7 @@ class _Monitoring:
         self,
         registry: Registry,
         turn: Turn,
-        waiting: Waiting,
+        waiting: Callable[[], int],
         connections: Callable[[], int],
         is_ready: Callable[[], bool],
     ) -> None:
@@ -211,7 +232,7 @@ class _Monitoring:
             gauge("nsqlookupd_channels", "Registered channels.", now.channels),
             gauge("nsqlookupd_producers", "Producers, summed over all topics.", now.producers),
             gauge("nsqlookupd_tombstones", "Producers that a tombstone hides now.", now.tombstones),
-            gauge("nsqlookupd_waiting_lookups", "Requests waiting for a change.", len(self._waiting)),
+            gauge("nsqlookupd_waiting_lookups", "Requests waiting for a change.", self._waiting()),
             counter("nsqlookupd_changes_total", "Changes of the producers of any topic.", now.changes),
         ]
 
@@ -221,6 +242,10 @@ class _Monitoring:
 
 def _json(body: bytes) -> Response:
     return Response(body=body, headers=(JSON, V1))
+
+
+def _with_index(response: Response, index: int) -> Response:
+    return replace(response, headers=(*response.headers, (b"x-nsq-index", b"%d" % index)))
 
 
 def _argument(arguments: dict[str, str], name: str) -> str:

@@ -46,7 +46,7 @@ class Options(BaseOptions):
         at_least=0,
     )
     max_lookup_wait: Nanoseconds = option(
-        5 * MINUTE, "longest time that a /lookup with wait= waits for a change", kind=DURATION, at_least=0
+        5 * MINUTE, "longest time that a /lookup or /nodes with wait= waits for a change", kind=DURATION, at_least=0
     )
 
     # TLS

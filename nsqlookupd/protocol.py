@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final
 from common.durations import SECOND, format_duration
 from common.wire.faults import Fault, ProtocolError
 from common.wire.lookup import (
+    DRAINING,
     LEAVING,
     MAGIC,
     OK,
     RETIRED,
+    STATES,
     LookupCommandReader,
     PeerAddress,
     decode_identify,
@@ -175,11 +177,20 @@ class LookupProtocol:
 
     def _ping(self, words: list[bytes]) -> None:
         if self._peer is not None:
-            self._peer.is_retired = words[1:] == [RETIRED.encode()]
-            self._peer.is_leaving = self._peer.is_retired or words[1:] == [LEAVING.encode()]
+            self._hear_state(self._peer, [word.decode("ascii", "replace") for word in words[1:3]])
             silence = self._registry.ping(self._peer)
             self._note("info", "CLIENT(%s): pinged (last ping %s)", self.id, format_duration(round(silence * SECOND)))
         self._outgoing.append(_OK)
+
+    def _hear_state(self, peer: Peer, said: list[str]) -> None:
+        """Note what a node says after PING, such as `full` or `draining retired`. Unknown words are ignored."""
+        word = said[0] if said else ""
+        peer.is_retired = word in (RETIRED, DRAINING) and said[-1] == RETIRED
+        peer.is_leaving = word in (LEAVING, RETIRED, DRAINING)
+        # A node that says goodbye still drains: it must not look fine for the moment until its connection ends.
+        state = DRAINING if peer.is_leaving else word
+        if self._registry.set_state(peer, state if state in STATES else ""):
+            self._note("info", "client(%s) is %s", self.id, peer.state or "accepting messages again")
 
     def _register(self, words: list[bytes]) -> None:
         peer, topic, channel = self._names(words)

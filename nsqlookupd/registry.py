@@ -11,7 +11,8 @@ the order of time is enough for each.
 Every topic has an *index*, which changes whenever its producers change as `/lookup` sees them; `on_change` is then
 called with the topic's name. All topics draw their indexes from one counter, so no index is ever used twice, not even
 when a topic is deleted and created again. A topic that does not exist has the index `no_index`. A counter that starts
-at the clock keeps the indexes of two runs apart as well.
+at the clock keeps the indexes of two runs apart as well. `nodes_index` is the same for the nodes: it changes when one
+comes, goes, falls silent, is heard again, or says something else of itself, and `on_nodes_change` is called then.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Peer:
         "last_update",
         "lookup_entry",
         "node_entry",
+        "state",
         "topics",
     )
 
@@ -71,12 +73,14 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
-        self.is_leaving = False  # it has announced that it is shutting down
+        self.is_leaving = False  # it has announced that it drains or has drained
         self.is_retired = False  # it has announced that it will not come back
+        self.state = ""  # one of common.wire.lookup.STATES; empty: it accepts messages
         self.has_left = False  # disconnected; topics and channels may still name it until `clear_some` gets to them
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
-        # Rendered by `nsqlookupd.answers`: this peer's part of /lookup, and of /nodes until its topics change.
+        # Rendered by `nsqlookupd.answers`: this peer's part of /lookup until its state changes, and of /nodes until its
+        # topics change, too.
         self.lookup_entry = b""
         self.node_entry = b""
 
@@ -184,12 +188,15 @@ class Registry:
         missing_lifetime: float = 0,
         first_index: int = 0,
         on_change: Callable[[str], None] = lambda topic: None,
+        on_nodes_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.now = 0.0
         self.timestamp = 0
         self.no_index: Final = first_index
         self.index = first_index
+        self.nodes_index = first_index
         self.on_change = on_change
+        self.on_nodes_change = on_nodes_change
         self._inactive_timeout = inactive_timeout
         self._tombstone_lifetime = tombstone_lifetime
         self._topics: dict[str, Topic] = {}
@@ -246,6 +253,7 @@ class Registry:
         self._peers.add(peer)
         self._active[peer] = None
         self._missing.come(identity)
+        self._nodes_changed()
         return peer
 
     def ping(self, peer: Peer) -> float:
@@ -273,6 +281,7 @@ class Registry:
         self._peers.discard(peer)
         self._active.pop(peer, None)
         self._departed[peer] = None
+        self._nodes_changed()
         count = 1 + len(peer.topics) + len(peer.channels)
         self._clear(peer)
         return count
@@ -312,8 +321,22 @@ class Registry:
 
     def _set_active(self, peer: Peer, *, is_active: bool) -> None:
         peer.is_active = is_active
+        self._told_of_itself(peer)
+
+    def set_state(self, peer: Peer, state: str) -> bool:
+        """Note what the peer says of its state. Return whether that has changed."""
+        if state == peer.state:
+            return False
+        peer.state = state
+        self._told_of_itself(peer)
+        return True
+
+    def _told_of_itself(self, peer: Peer) -> None:
+        """Have the answers show what is new about this peer itself, and not about its topics."""
+        peer.lookup_entry = peer.node_entry = b""
         for topic in peer.topics:
             self._changed(topic)
+        self._nodes_changed()
 
     # What peers announce
 
@@ -580,6 +603,10 @@ class Registry:
         topic.index = self.index
         topic.answer = None
         self.on_change(topic.name)
+
+    def _nodes_changed(self) -> None:
+        self.nodes_index += 1
+        self.on_nodes_change()
 
 
 def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | None]:

@@ -16,10 +16,15 @@ from common.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
-# Words after PING, which NSQ ignores. "leaving": the node drains, so nothing is added to its logs until it is started
-# again. "retired": it will not be started again.
+# Words after PING, which NSQ ignores. "leaving": the node has drained, so nothing is added to its logs until it is
+# started again. "retired": it will not be started again. After "draining" it means that this will be so.
 LEAVING: Final = "leaving"
 RETIRED: Final = "retired"
+# States of a node, as words after PING and in the answers of nsqlookupd. A node without a word accepts messages.
+DRAINING: Final = "draining"
+FULL: Final = "full"  # its disk has no room for messages
+UNHEALTHY: Final = "unhealthy"  # its /ping says NOK for another reason
+STATES: Final = frozenset({DRAINING, FULL, UNHEALTHY})
 
 # NSQ bounds neither. The longest meaningful line has some 140 bytes, but old clients send parameters that are ignored.
 # The document of an nsqd has less than 1 kB.

@@ -61,6 +61,7 @@ def make_app(
     *,
     start_drain: StartDrain,
     take_drain_back: Callable[[], bool],
+    is_draining: Callable[[], bool],
     run_trio: Bridge,
     reading: Reading,
     readers: Readers | None = None,
@@ -81,7 +82,7 @@ def make_app(
     history = HistoryEndpoints(broker, reading, readers, monotonic)
     figures = LogFigures(reading.waiting, lambda: lags(readers, reading.history))
     handlers = _Handlers(
-        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, figures, policy),
+        node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, is_draining, figures, policy),
         pub=PubEndpoints(calls, publishing),
         history=history,
         readers=ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns),

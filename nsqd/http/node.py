@@ -11,6 +11,7 @@ from common.durations import parse_duration, seconds
 from common.http_api import EMPTY, HttpError, Request, Response, json, plain, text, truth
 from common.prometheus import CONTENT_TYPE, exposition
 from common.version import NSQ_VERSION
+from common.wire.lookup import DRAINING
 from nsqd.broker.snapshot import only_about
 from nsqd.http.quick import ping_answer
 from nsqd.stats.json import stats_json
@@ -60,6 +61,7 @@ class NodeEndpoints:
         node: NodeInfo,
         start_drain: StartDrain,
         take_drain_back: Callable[[], bool],
+        is_draining: Callable[[], bool],
         logs: LogFigures,
         policy: PolicyFile | None,
     ) -> None:
@@ -69,6 +71,7 @@ class NodeEndpoints:
         self._node = node
         self._start_drain = start_drain
         self._take_drain_back = take_drain_back
+        self._is_draining = is_draining
         self._logs = logs
         self._policy = policy
 
@@ -77,8 +80,8 @@ class NodeEndpoints:
 
     async def ready(self, request: Request) -> Response:
         """Answer whether this node should be sent messages."""
-        if (refusal := self._broker.refusal) is not None:
-            return plain(refusal, status=503)
+        if self._is_draining():
+            return plain(DRAINING, status=503)
         return ping_answer(self._broker.store.health)
 
     async def drain(self, request: Request) -> Response:
@@ -143,7 +146,7 @@ class NodeEndpoints:
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
             stats = stats_json(snapshot, memory, version=NSQ_VERSION)
-            if self._broker.refusal is not None:
+            if self._is_draining():
                 stats["draining"] = True
             if not request.is_limited:
                 stats |= _described(self._policy, ages=query.get("ages") == "true")

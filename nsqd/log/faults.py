@@ -7,14 +7,19 @@ read that the disk refuses in reading/refusals.py, and the tries to mend it in u
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from common.wire.lookup import FULL, UNHEALTHY
 
 if TYPE_CHECKING:
     from common.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
+
+
+_NO_ROOM: Final = ("no space left on device", "disk quota exceeded")
 
 
 class Fault(Enum):
@@ -33,6 +38,7 @@ class Faults:
 
     def __init__(self, wakeup: Wakeup) -> None:
         self.health = "OK"
+        self.on_change: Callable[[], None] = lambda: None  # the health has changed
         self._wakeup = wakeup
         self._texts: dict[object, str] = {}
 
@@ -52,6 +58,15 @@ class Faults:
 
     def texts(self) -> list[str]:
         return list(self._texts.values())
+
+    @property
+    def state(self) -> str:
+        """Return the state in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well."""
+        texts = self._texts
+        if not texts:
+            return ""
+        is_full = Fault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
+        return FULL if is_full and Fault.PLACE not in texts else UNHEALTHY
 
     def broken(self, source: object, text: str) -> None:
         if source not in self._texts:
@@ -76,4 +91,7 @@ class Faults:
     def _set_health(self) -> None:
         texts = self._texts
         first = texts.get(Fault.PLACE) or next(iter(texts.values()), None)  # a lost place explains all the others
-        self.health = f"NOK - {first}" if first is not None else "OK"
+        health = f"NOK - {first}" if first is not None else "OK"
+        if health != self.health:
+            self.health = health
+            self.on_change()

@@ -62,6 +62,13 @@ class Space:
         else:
             self._low_space()
 
+    def is_low(self) -> bool:
+        """Return whether less than the reserve is free. Blocks on the disk, and may be called from any thread."""
+        try:
+            return self._reserve.size > 0 and self._files.free_bytes(self._folder) < self._reserve.size
+        except OSError:
+            return False
+
     def _size_of(self, wanted: int) -> int:
         if not wanted:
             return 0

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.store import DiskSnapshot, NotSynced
@@ -57,6 +57,13 @@ log = logging.getLogger(__name__)
 
 def _new_id() -> str:
     return os.urandom(16).hex()
+
+
+class Look(NamedTuple):
+    """What a look at the disk has found."""
+
+    lost: str | None  # see `DataPath.lost_place`
+    is_low: bool  # less is free than the reserve
 
 
 class Store:
@@ -423,6 +430,16 @@ class Store:
     @property
     def is_in_place(self) -> bool:
         return self.data_path.lost is None
+
+    def look_at_disk(self) -> Look:
+        """Return what may change while nobody publishes. Blocks on the disk, and is called from a thread."""
+        return Look(self.data_path.lost_place(), self.space.is_low())
+
+    def disk_looked_at(self, look: Look) -> None:
+        """Take the result of `look_at_disk`. Publishers need not run into a disk that somebody else has filled."""
+        self.place_looked_at(look.lost)
+        if look.is_low:
+            self.space.look()
 
     def place_looked_at(self, error: str | None) -> None:
         """Take the result of `lost_place`: publishing is refused until the data path is back in its place.

@@ -20,7 +20,7 @@ import trio
 
 from common.net import AddressError, join_host_port
 from common.wakeup import Wakeup
-from common.wire.lookup import LEAVING, RETIRED
+from common.wire.lookup import DRAINING, LEAVING, RETIRED
 from nsqd.lookup.dial import Dial, Place, Resolve, dial, host_and_port, is_ipv6, resolve
 from nsqd.lookup.discovery import Discovery
 from nsqd.lookup.peer import Peer
@@ -31,6 +31,7 @@ from nsqd.lookup.times import IO_LIMIT, RESOLVE_INTERVAL
 if TYPE_CHECKING:
     from common.turn import Turn
     from nsqd.broker.broker import Broker
+    from nsqd.lookup.registration import Words
     from nsqd.lookup.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class Lookup:
         self._dial = dial_with or partial(dial, tls=settings.tls)
         self._resolve = resolve_with or resolve
         self._sources: dict[str, Source] = {}
+        self._health = ""
+        self._draining: Words = ()
         self._configured = Wakeup()
         self._discovery = Discovery(broker, settings, self._sources)
 
@@ -70,8 +73,30 @@ class Lookup:
         self._broker.learns = bool(self._sources)
         self._configured.set()
 
-    def leave(self, *, for_good: bool) -> None:
-        """Say goodbye to all nsqlookupds because this node drains. With `for_good`, they need not expect it back."""
+    def set_health(self, state: str) -> None:
+        """Tell all nsqlookupds whether messages are accepted: a word of `STATES`, or nothing if all is well."""
+        self._health = state
+        self._tell_state()
+
+    def set_draining(self, *, is_draining: bool, for_good: bool = False) -> bool:
+        """Tell all nsqlookupds that this node drains, or no longer does. Return whether one is connected."""
+        self._draining = (DRAINING, *((RETIRED,) if for_good else ())) if is_draining else ()
+        self._tell_state()
+        return any(peer.connected for peer in self.peers)
+
+    def _tell_state(self) -> None:
+        for peer in self.peers:
+            peer.state_changed()
+
+    def _state(self) -> Words:
+        return self._draining or ((self._health,) if self._health else ())
+
+    async def leave(self, *, for_good: bool) -> None:
+        """Say goodbye to all nsqlookupds because this node has drained. With `for_good`, they need not expect it back.
+
+        They have heard that it drains. But those of an earlier version know this word only.
+        """
+        leaving = [peer for peer in self.peers if peer.connected]
         for source in self._sources.values():
             log.info("LOOKUP(%s): leaving", source.text)
             source.scope.deadline = trio.current_time() + IO_LIMIT
@@ -79,6 +104,9 @@ class Lookup:
                 peer.leave(RETIRED if for_good else LEAVING)
         self._sources.clear()
         self._broker.learns = False
+        with trio.move_on_after(2 * IO_LIMIT):
+            for peer in leaving:
+                await peer.left.wait()
 
     def announce(self, topics: Collection[str]) -> None:
         """Tell every nsqlookupd what this turn has changed in these topics, before the turn's answers leave."""
@@ -147,6 +175,7 @@ class Lookup:
             Registration(self._broker.topics),
             connect=lambda: self._dial(place, host),
             find_twin=partial(source.connected_at, over_ipv6=not is_ipv6(place)),
+            state=self._state,
             me=self._settings.me,
             most=self._settings.most,
         )

@@ -39,6 +39,7 @@ class Peer:
         *,
         connect: Callable[[], Awaitable[trio.abc.Stream]],
         find_twin: Callable[[PeerAddress], Peer | None],
+        state: Callable[[], Words],
         me: bytes,
         most: int,
     ) -> None:
@@ -53,6 +54,7 @@ class Peer:
         self._registration = registration
         self._connect = connect
         self._find_twin = find_twin
+        self._state = state  # the words to say after PING
         self._me = me
         self._most = most  # bytes of a reply
         self._news = Wakeup()
@@ -62,6 +64,10 @@ class Peer:
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
+        self._news.set()
+
+    def state_changed(self) -> None:
+        """Note that there are other words to say after PING."""
         self._news.set()
 
     def leave(self, goodbye: str) -> None:
@@ -143,17 +149,23 @@ class Peer:
         return address
 
     async def _register(self, conversation: Conversation) -> None:
-        """Register everything, then each change, with a PING in between. Return after saying goodbye."""
+        """Register everything, then each change, with a PING in between. Return after saying goodbye.
+
+        Each PING says which state the node is in. A new state is said at once, and before a new connection registers
+        anything: clients must not take the node for one that accepts messages.
+        """
         self.connected = True
         self.left = trio.Event()
         self._registration.connected()
         self._conversation = conversation
         next_ping = trio.current_time() + PING_INTERVAL
+        said: Words = ()
         while not self._goodbye:
             self._news.clear()
-            if trio.current_time() >= next_ping:
+            if trio.current_time() >= next_ping or said != self._state():
                 next_ping = trio.current_time() + PING_INTERVAL
-                self._judge(await conversation.ask(encode_command("PING")))
+                said = self._state()
+                self._judge(await conversation.ask(encode_command("PING", *said)))
             if commands := self._registration.next_commands(AT_ONCE):
                 self._log_commands(commands)
                 self._judge(await conversation.ask(*(encode_command(*words) for words in commands)))

@@ -163,9 +163,11 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     assert "105 messages in 1 channel will not drain" in plan
     done = cluster.admin.http("POST", "/nodes/drain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in done.body
+    eventually(lambda: "publishing is refused from now on" in node.log)
     assert node.http("POST", "/pub?topic=orders", b"late").status == 503
     eventually(lambda: "Not yet safe to stop: 5 messages to deliver" in page())
-    eventually(lambda: len(cluster.lookupd.producers("orders")) == 2)
+    nodes = {it["tcp_port"]: it.get("state") for it in cluster.lookupd.get("/nodes")["producers"]}
+    assert nodes == {it.tcp[1]: "draining" if it is node else None for it in cluster.nodes}
     consumer.finish(held)
     for _ in range(4):
         consumer.finish(consumer.message())
@@ -177,7 +179,7 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     undone = cluster.admin.http("POST", "/nodes/undrain", f"node={name}".encode(), headers=FORM)
     assert b"Done." in undone.body
     assert node.http("POST", "/pub?topic=orders", b"again").status == 200
-    eventually(lambda: len(cluster.lookupd.producers("orders")) == 3)
+    eventually(lambda: not any("state" in it for it in cluster.lookupd.get("/nodes")["producers"]))
     eventually(lambda: "Drain…" in page())
     activity = cluster.admin.json("GET", "/api/v2/activity?kind=action").json["activity"]
     assert [it["what"] for it in activity][:2] == ["undrain_node", "drain_node"]

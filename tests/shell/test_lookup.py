@@ -380,10 +380,53 @@ async def test_the_end_closes_connections_and_says_nothing() -> None:
 
 
 @jumping
+async def test_a_new_state_is_told_at_once_and_with_each_ping() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookup.set_health("full")
+        await trio.sleep(SOON)
+        assert it.fake.last.commands == ["REGISTER t", "PING full"]
+        await trio.sleep(PING_INTERVAL)
+        assert it.fake.last.commands[2:] == ["PING full"]
+        it.lookup.set_health("")
+        await trio.sleep(SOON)
+        assert it.fake.last.commands[3:] == ["PING"]
+
+
+@jumping
+async def test_a_node_that_is_not_fine_says_so_before_it_registers_anything() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookup.set_health("unhealthy")
+        await it.fake.last.stream.aclose()
+        await trio.sleep(1)
+        assert it.fake.last.commands == ["PING unhealthy", "REGISTER t"]
+
+
+@jumping
+async def test_a_drain_is_told_before_anything_else_that_is_wrong() -> None:
+    async with cluster(topics={"t": []}) as it:
+        assert it.lookup.set_draining(is_draining=True)
+        it.lookup.set_health("full")
+        await trio.sleep(SOON)
+        it.lookup.set_draining(is_draining=False)
+        await trio.sleep(SOON)
+        it.lookup.set_draining(is_draining=True, for_good=True)
+        await trio.sleep(SOON)
+        assert it.fake.last.commands[1:] == ["PING draining", "PING full", "PING draining retired"]
+
+
+@jumping
+async def test_a_drain_that_no_nsqlookupd_can_hear_of_is_told_to_nobody() -> None:
+    async with cluster() as it:
+        it.down.add("10.0.0.1")
+        await it.fake.last.stream.aclose()
+        await trio.sleep(SOON)
+        assert not it.lookup.set_draining(is_draining=True)
+
+
+@jumping
 async def test_who_leaves_for_good_says_so_and_is_not_connected_again() -> None:
     async with cluster(topics={"t": []}) as it:
-        it.lookup.leave(for_good=True)
-        await trio.sleep(SOON)
+        await it.lookup.leave(for_good=True)
         assert it.fake.last.ended
         assert it.fake.last.commands == ["REGISTER t", "PING retired"]
         await trio.sleep(10 * PING_INTERVAL)
@@ -394,8 +437,7 @@ async def test_who_leaves_for_good_says_so_and_is_not_connected_again() -> None:
 async def test_one_that_hangs_is_left_without_a_goodbye() -> None:
     async with cluster(topics={"t": []}) as it:
         it.fake.answer = lambda command: None
-        it.lookup.leave(for_good=False)
-        await trio.sleep(2 * IO_LIMIT)
+        await it.lookup.leave(for_good=False)
         assert it.fake.last.ended
         assert len(it.fake.visits) == 1
 

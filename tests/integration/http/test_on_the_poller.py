@@ -57,6 +57,7 @@ class Server:
             self.publishing,
             NodeInfo(hostname="h", tcp_port=0, http_port=0),
             start_drain=lambda *, stay, retire: True,
+            is_draining=lambda: False,
             take_drain_back=lambda: True,
             run_trio=run_trio,
             reading=no_history(),

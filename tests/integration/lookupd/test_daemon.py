@@ -75,6 +75,10 @@ class Answer:
     def hosts(self) -> list[str]:
         return [it["broadcast_address"] for it in json.loads(self.body)["producers"]]
 
+    @property
+    def states(self) -> dict[str, str | None]:
+        return {it["broadcast_address"]: it.get("state") for it in json.loads(self.body)["producers"]}
+
 
 class Lookupd:
     def __init__(self, listening: Listening, stop: trio.Event) -> None:
@@ -201,6 +205,56 @@ async def test_waiting_lookup_is_answered_when_a_tombstone_ends() -> None:
         hidden = await server.request("/lookup?topic=t")
         assert hidden.hosts == []
         assert (await server.request(f"/lookup?topic=t&wait=60s&index={hidden.index}")).hosts == ["a"]
+
+
+@limited
+async def test_waiting_for_nodes_is_answered_when_one_comes_changes_its_state_and_goes() -> None:
+    async with lookupd() as server:
+        async with waiting(server, "/nodes?wait=60s") as waiter:
+            node = await server.nsqd("a")
+            answer = await waiter.answer()
+            assert answer.states == {"a": None}
+        async with waiting(server, f"/nodes?wait=60s&index={answer.index}") as waiter:
+            assert await node.ask("REGISTER", "t") == b"OK", "which nobody waits for"
+            assert await node.ask("PING", "full") == b"OK"
+            answer = await waiter.answer()
+            assert answer.states == {"a": "full"}
+        assert (await server.request("/lookup?topic=t")).states == {"a": "full"}
+        async with waiting(server, f"/nodes?wait=60s&index={answer.index}") as waiter:
+            assert await node.ask("PING") == b"OK"
+            answer = await waiter.answer()
+            assert answer.states == {"a": None}
+        async with waiting(server, f"/nodes?wait=60s&index={answer.index}") as waiter:
+            await node.stream.aclose()
+            answer = await waiter.answer()
+            assert (answer.status, answer.hosts) == (200, [])
+
+
+@limited
+async def test_waiting_for_nodes_is_answered_when_one_falls_silent() -> None:
+    async with lookupd(inactive_producer_timeout=300 * MILLISECOND) as server:
+        await server.nsqd("a")
+        index = (await server.request("/nodes")).index
+        answer = await server.request(f"/nodes?wait=60s&index={index}")
+        assert (answer.status, answer.hosts) == (200, [])
+
+
+@limited
+async def test_nodes_that_come_together_share_an_answer() -> None:
+    async with lookupd() as server, waiting(server, "/nodes?wait=60s") as waiter:
+        for host in "abcdef":
+            await server.nsqd(host)
+        assert len((await waiter.answer()).hosts) > 1
+
+
+@limited
+async def test_who_waits_for_nodes_at_the_stop_is_told_the_truth() -> None:
+    async with lookupd() as server:
+        await server.nsqd("a")
+        index = (await server.request("/nodes")).index
+        async with waiting(server, f"/nodes?wait=60s&index={index}") as waiter:
+            server.stop.set()
+            assert (await waiter.answer()).hosts == ["a"]
 
 
 @limited

@@ -12,13 +12,25 @@ from tests.support.node import Node
 PUB = b"PUB t\n\0\0\0\1a"
 
 
+class Told:
+    """What nsqlookupds have heard, if there are any."""
+
+    def __init__(self, *, are_there: bool = False) -> None:
+        self.words: list[str] = []
+        self.are_there = are_there
+
+    def __call__(self, *, is_draining: bool, for_good: bool = False) -> bool:
+        self.words.append("fine" if not is_draining else "draining for good" if for_good else "draining")
+        return self.are_there
+
+
 @pytest.fixture
 def node() -> Node:
     return Node()
 
 
 def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: None)
+    drain = Drain(node.broker, deadline=1.0)
     client = node.client()
     assert client.answers(PUB) == [b"OK"]
     drain.start()
@@ -30,12 +42,12 @@ def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
 
 
 def test_nsqlookupds_are_told_once(node: Node) -> None:
-    told = []
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: told.append(for_good))
+    told = Told()
+    drain = Drain(node.broker, deadline=1.0, tell=told)
     assert drain.start()
     assert drain.start()
-    assert told == [False]
-    assert not drain.start(retire=True), "it has said another goodbye"
+    assert told.words == ["draining"]
+    assert not drain.start(retire=True), "it has said something else"
 
 
 def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
@@ -52,7 +64,7 @@ def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
 def test_it_ends_when_everything_is_finished(node: Node) -> None:
     consumer = node.consumer("t", "c", ready=10)
     node.client().ask(PUB)
-    drain = Drain(node.broker, deadline=60.0, say_goodbye=lambda for_good: None)
+    drain = Drain(node.broker, deadline=60.0)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -73,7 +85,7 @@ def test_it_ends_when_everything_is_finished(node: Node) -> None:
 def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.consumer("t", "c", ready=10)
     node.client().ask(PUB)
-    drain = Drain(node.broker, deadline=5.0, say_goodbye=lambda for_good: None)
+    drain = Drain(node.broker, deadline=5.0)
 
     async def main() -> None:
         drain.start()
@@ -87,7 +99,7 @@ def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node: Node) -> None:
-    drain = Drain(node.broker, deadline=5.0, stay=100.0, say_goodbye=lambda for_good: None)
+    drain = Drain(node.broker, deadline=5.0, stay=100.0)
 
     async def main() -> None:
         drain.start(stay=30.0)
@@ -107,13 +119,8 @@ def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node:
 
 
 def test_a_drain_that_is_taken_back_ends_nothing_and_can_begin_again(node: Node) -> None:
-    told: list[str] = []
-    drain = Drain(
-        node.broker,
-        deadline=5.0,
-        say_goodbye=lambda for_good: told.append("leaves"),
-        come_back=lambda: told.append("returns"),
-    )
+    told = Told()
+    drain = Drain(node.broker, deadline=5.0, tell=told)
 
     async def main() -> None:
         assert drain.take_back(), "there is nothing to take back"
@@ -132,20 +139,67 @@ def test_a_drain_that_is_taken_back_ends_nothing_and_can_begin_again(node: Node)
     clock = trio.testing.MockClock(autojump_threshold=0)
     started = clock.current_time()
     trio.run(main, clock=clock)
-    assert told == ["leaves", "returns", "leaves"]
+    assert told.words == ["draining", "fine", "draining"]
 
 
 def test_a_drain_for_good_cannot_be_taken_back(node: Node) -> None:
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: None)
+    drain = Drain(node.broker, deadline=1.0)
     drain.start(retire=True)
     assert not drain.take_back()
     assert drain.going_on
 
 
 def test_a_drain_for_good_says_so_once(node: Node) -> None:
-    told = []
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: told.append(for_good))
+    told = Told()
+    drain = Drain(node.broker, deadline=1.0, tell=told)
     assert drain.start(retire=True)
     assert drain.start(retire=True)
     assert drain.start()
-    assert told == [True]
+    assert told.words == ["draining for good"]
+
+
+def test_publishers_have_a_second_to_go_elsewhere_before_they_are_refused(node: Node) -> None:
+    closed: list[float] = []
+    told = Told(are_there=True)
+    drain = Drain(node.broker, deadline=5.0, stay=60.0, tell=told, closed=lambda: closed.append(trio.current_time()))
+    client = node.client()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain.wait)
+            drain.start()
+            assert (told.words, drain.going_on) == (["draining"], True)
+            await trio.sleep(0.9)
+            assert client.answers(PUB) == [b"OK"]
+            assert closed == []
+            await trio.sleep(0.2)
+            assert client.answers(PUB) == [b"E_PUB_FAILED PUB failed draining"]
+            assert len(closed) == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_drain_that_is_taken_back_at_once_refuses_nothing(node: Node) -> None:
+    drain = Drain(node.broker, deadline=5.0, tell=Told(are_there=True))
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain.wait)
+            drain.start()
+            await trio.sleep(0.5)
+            drain.take_back()
+            await trio.sleep(100.0)
+            assert node.client().answers(PUB) == [b"OK"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_node_that_is_stopped_while_it_drains_refuses_before_it_says_goodbye(node: Node) -> None:
+    drain = Drain(node.broker, deadline=5.0, tell=Told(are_there=True))
+    assert not drain.end()
+    drain.start()
+    assert node.client().answers(PUB) == [b"OK"]
+    assert drain.end()
+    assert node.client().answers(PUB) == [b"E_PUB_FAILED PUB failed draining"]

@@ -37,7 +37,13 @@ class Lookupd:
         self.turns_finished = 0
         self.registry = Registry(inactive_timeout=300, tombstone_lifetime=45, missing_lifetime=60, first_index=1000)
         self.app = make_app(
-            self.registry, self, Waiting(), max_wait=300, connections=lambda: 7, is_ready=lambda: self.is_ready
+            self.registry,
+            self,
+            Waiting(),
+            Waiting(),
+            max_wait=300,
+            connections=lambda: 7,
+            is_ready=lambda: self.is_ready,
         )
 
     def begin(self) -> float:
@@ -78,14 +84,19 @@ def test_ping(lookupd: Lookupd) -> None:
     ("/channels?topic=nosuch", b'{"channels":[]}'),
     ("/channels?topic=", b'{"channels":[]}'),
     ("/channels?topic=*", b'{"channels":[]}'),
-    ("/nodes", b'{"producers":[]}'),
-    ("/nodes?a=%zz", b'{"producers":[]}'),
     ("/debug", b"{}"),
 ])  # fmt: skip
 def test_answers_of_an_empty_directory(lookupd: Lookupd, target: str, body: bytes) -> None:
     answer = lookupd.get(target)
     assert (answer.status, answer.body) == (200, body)
     assert answer.headers == {**V1_JSON, "content-length": str(len(body))}
+
+
+@pytest.mark.parametrize("target", ["/nodes", "/nodes?a=%zz"])
+def test_nodes_of_an_empty_directory(lookupd: Lookupd, target: str) -> None:
+    answer = lookupd.get(target)
+    assert (answer.status, answer.body) == (200, b'{"producers":[]}')
+    assert answer.headers == {**V1_JSON, "x-nsq-index": "1000", "content-length": "16"}
 
 
 def test_lookup_tells_channels_and_producers(lookupd: Lookupd) -> None:
@@ -249,6 +260,37 @@ def test_metrics_count_what_is_there(lookupd: Lookupd) -> None:
 def test_lookup_does_not_wait_when_there_is_news_or_no_time(lookupd: Lookupd, query: str) -> None:
     lookupd.nsqd("t")
     assert lookupd.get(f"/lookup?topic=t&{query}").headers["x-nsq-index"] == "1001"
+
+
+@pytest.mark.parametrize("query", ["wait=30s", "wait=30s&index=1000", "wait=0s&index=1001", "index=1001"])
+def test_nodes_do_not_wait_when_there_is_news_or_no_time(lookupd: Lookupd, query: str) -> None:
+    lookupd.nsqd()
+    answer = lookupd.get(f"/nodes?{query}")
+    assert (answer.headers["x-nsq-index"], b'"host1"' in answer.body) == ("1001", True)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"), [("wait=soon", "INVALID_ARG_WAIT"), ("wait=1s&index=x", "INVALID_ARG_INDEX")]
+)
+def test_a_bad_wait_for_nodes_is_refused(lookupd: Lookupd, query: str, code: str) -> None:
+    answer = lookupd.get(f"/nodes?{query}")
+    assert (answer.status, answer.body) == (400, b'{"message":"%b"}' % code.encode())
+
+
+@pytest.mark.parametrize("topics", [["a"], ["a", *(f"t{number:05}" for number in range(2001))]])
+def test_answers_tell_the_state_of_a_node_that_has_one(lookupd: Lookupd, topics: list[str]) -> None:
+    peer = lookupd.nsqd(*topics)
+
+    def told() -> list[str | None]:
+        nodes, found = (json.loads(lookupd.get(it).body)["producers"] for it in ("/nodes", "/lookup?topic=a"))
+        return [it.get("state") for it in (*nodes, *found)]
+
+    assert told() == [None, None]
+    lookupd.registry.set_state(peer, "full")
+    assert told() == ["full", "full"], "consumers still find it"
+    lookupd.registry.set_state(peer, "")
+    assert told() == [None, None]
+    assert b"state" not in lookupd.get("/nodes").body
 
 
 # Waiting

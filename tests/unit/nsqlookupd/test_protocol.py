@@ -210,10 +210,40 @@ def test_an_unregister_of_a_topic_takes_a_step_for_each_channel_and_is_answered_
 
 
 @pytest.mark.parametrize(
-    ("word", "said"), [(b"", (False, False)), (b" leaving", (True, False)), (b" retired", (True, True))]
+    ("word", "said"),
+    [
+        (b"", (False, False)),
+        (b" full", (False, False)),
+        (b" leaving", (True, False)),
+        (b" retired", (True, True)),
+        (b" draining", (True, False)),
+        (b" draining retired", (True, True)),
+    ],
 )
 def test_a_ping_may_say_that_the_node_leaves(word: bytes, said: tuple[bool, bool]) -> None:
     nsqd = Nsqd(Registry(inactive_timeout=300, tombstone_lifetime=45, missing_lifetime=60))
     assert nsqd.say(IDENTIFY + b"PING%b\n" % word) == [IDENTIFIED, b"OK"]
     nsqd.end()
     assert [(it.has_drained, it.is_retired) for it in nsqd.registry.missing()] == [said]
+
+
+@pytest.mark.parametrize(("word", "state"), [
+    (b"full", "full"), (b"unhealthy", "unhealthy"), (b"draining", "draining"), (b"draining retired", "draining"),
+    (b"leaving", "draining"), (b"retired", "draining"), (b"well and happy", ""), (b"\xff", ""), (b"FULL", ""),
+])  # fmt: skip
+def test_a_ping_tells_the_state_of_the_node(nsqd: Nsqd, word: bytes, state: str) -> None:
+    nsqd.say(IDENTIFY + b"REGISTER t\n")
+    assert nsqd.say(b"PING %b\n" % word) == [b"OK"]
+    (peer,) = nsqd.registry.active_peers()
+    assert peer.state == state
+    assert nsqd.producers == ["host1"]
+    nsqd.say(b"PING\n")
+    assert (peer.state, peer.is_leaving) == ("", False)
+
+
+def test_a_new_state_is_noted_once(nsqd: Nsqd) -> None:
+    nsqd.say(IDENTIFY + b"PING full\nPING full\nPING\nPING\n")
+    assert [note for note in nsqd.notes if " is " in note] == [
+        "info: client(10.0.0.5:51234) is full",
+        "info: client(10.0.0.5:51234) is accepting messages again",
+    ]

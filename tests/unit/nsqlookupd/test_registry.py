@@ -19,13 +19,20 @@ SECOND = 1_000_000_000
 class Directory(Registry):
     """A registry whose clock a test moves."""
 
-    def __init__(self, on_change: Callable[[str], None] = lambda topic: None, *, missing_lifetime: float = 0) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[str], None] = lambda topic: None,
+        *,
+        on_nodes_change: Callable[[], None] = lambda: None,
+        missing_lifetime: float = 0,
+    ) -> None:
         super().__init__(
             inactive_timeout=300,
             tombstone_lifetime=45,
             missing_lifetime=missing_lifetime,
             first_index=1000,
             on_change=on_change,
+            on_nodes_change=on_nodes_change,
         )
         self.at(0)
 
@@ -558,3 +565,39 @@ def test_a_tombstone_forgets_who_is_missing(remembering: Directory) -> None:
     assert remembering.named_missing() == [("a", ("s",), False)]
     remembering.tombstone("s", "a:4151")
     assert remembering.named_missing() == []
+
+
+# What is said of the nodes themselves
+
+
+def test_the_index_of_the_nodes_changes_when_one_comes_goes_falls_silent_or_changes_its_state() -> None:
+    changes: list[int] = []
+    made = Directory(on_nodes_change=lambda: changes.append(made.nodes_index))
+    peer, other = made.nsqd("a"), made.nsqd("b")
+    assert len(changes) == 2
+    made.register(peer, "t", "c")
+    made.tombstone("t", "a:4151")
+    made.ping(peer)
+    assert len(changes) == 2, "topics are not asked about"
+    assert made.set_state(peer, "full")
+    assert not made.set_state(peer, "full")
+    assert made.set_state(peer, "")
+    assert len(changes) == 4
+    made.at(300)
+    assert len(changes) == 6, "both are silent"
+    made.ping(other)
+    made.disconnect(peer)
+    assert len(changes) == 8
+    assert changes == sorted({*changes}), "each index is new"
+    assert changes[-1] == made.nodes_index
+
+
+def test_a_new_state_is_a_change_of_the_topics_of_the_node() -> None:
+    woken: list[str] = []
+    made = Directory(on_change=woken.append)
+    peer = made.nsqd("a")
+    made.register(peer, "t")
+    made.register(made.nsqd("b"), "u")
+    woken.clear()
+    made.set_state(peer, "full")
+    assert woken == ["t"]

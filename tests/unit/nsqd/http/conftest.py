@@ -51,6 +51,7 @@ class Nsqd:
             NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
             start_drain=self._start_drain,
             take_drain_back=self._take_drain_back,
+            is_draining=lambda: self.broker.refusal is not None,
             run_trio=run_directly,
             reading=reading or no_history(),
             policy=policy,

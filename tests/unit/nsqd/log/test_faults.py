@@ -51,3 +51,30 @@ def test_one_may_be_repaired_while_they_are_gone_through() -> None:
     for fault in faults:
         faults.repaired(fault)
     assert (len(faults), faults.texts(), faults.text_of("a"), "a" in faults) == (0, [], None, False)
+
+
+@pytest.mark.parametrize(("faults_there", "state"), [
+    ({}, ""),
+    ({Fault.RESERVE: "too little is left"}, "full"),
+    ({"a log": "write a: no space left on device"}, "full"),
+    ({"a log": "write a: disk quota exceeded", Fault.IDS: "write b: input/output error"}, "full"),
+    ({"a log": "write a: input/output error"}, "unhealthy"),
+    ({Fault.RESERVE: "too little is left", Fault.PLACE: "the data path is gone"}, "unhealthy"),
+])  # fmt: skip
+def test_the_state_says_why_messages_are_refused(faults_there: dict[object, str], state: str) -> None:
+    faults = Faults(Wakeup())
+    for source, text in faults_there.items():
+        faults.broken(source, text)
+    assert faults.state == state
+
+
+def test_each_change_of_the_health_is_told() -> None:
+    told: list[str] = []
+    faults = Faults(Wakeup())
+    faults.on_change = lambda: told.append(faults.health)
+    for _ in range(2):
+        faults.broken("a log", "write a: failed")
+    faults.broken("another", "write b: failed")
+    faults.repaired("another")
+    faults.repaired("a log")
+    assert told == ["NOK - write a: failed", "OK"]
