@@ -442,7 +442,7 @@ def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms:
     node = node_with_two_buried()
     first, second = (it.sequence for it in buried_in(node))
     channel_of(node).take_buried("kick", [first, second])
-    assert channel_of(node).move(first, first + 1, delay_ms) is Found.MOVED
+    assert channel_of(node).move([first], delay_ms) == [Found.MOVED]
     assert undo(node, last_kick(node))
     assert [it.sequence for it in buried_in(node)] == [second]
     assert node.channel().deferred_count == (1 if delay_ms else 0)
