@@ -27,6 +27,7 @@ from common.same_site import OF_BROWSERS, SameSite
 from common.systemd import READY, STOPPING, notify
 from common.turn import in_turn
 from common.version import core_of
+from common.wire.identify import HttpPlace
 from common.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
@@ -344,6 +345,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
             hostname=platform.node(),
             tcp_port=listening_port(listening.tcp),
             http_port=listening.http_port,
+            node=node.store.data_path.node,
         ),
         start_drain=node.drain.start,
         take_drain_back=node.drain.take_back,
@@ -372,7 +374,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
                 unfinished=node.unfinished,
                 left_out=OF_BROWSERS if options.http_same_site else frozenset(),
             ),
-            make_client=_client_maker(node),
+            make_client=_client_maker(node, listening),
             tls=node.trust.tls,
             serves_plain_http=options.tls_required is not TlsRequired.YES,
             now=lambda: broker.now,
@@ -385,9 +387,20 @@ def _own_hosts(options: Options) -> OwnHosts:
     return OwnHosts(own, options.http_allowed_host)
 
 
-def _client_maker(node: _Node) -> MakeHandler:
+def _client_maker(node: _Node, listening: Listening) -> MakeHandler:
     ask = node.authorities.ask if node.authorities is not None else None
-    return client_maker(node.broker, rules_of(node.options), node.trust.tls, ask, node.unfinished)
+    rules = rules_of(node.options, _http_place(node, listening))
+    return client_maker(node.broker, rules, node.trust.tls, ask, node.unfinished)
+
+
+def _http_place(node: _Node, listening: Listening) -> HttpPlace:
+    options = node.options
+    is_plain = listening.http is not None and options.tls_required is not TlsRequired.YES
+    return HttpPlace(
+        port=options.broadcast_http_port if is_plain else 0,
+        https_port=listening.https_port if node.trust.tls is not None else 0,
+        node=node.store.data_path.node,
+    )
 
 
 def _reading(store: Store) -> Reading:

@@ -11,7 +11,8 @@ from typing import Final
 BURY: Final = "bury"  # BURY, and REQ with FREE
 KEYS: Final = "keys"  # a last word of PUB, DPUB and MPUB: a publish that may be repeated
 HEADERS: Final = "headers"  # HPUB, HDPUB and HMPUB; messages that have headers come with them, as frames of type 3
-EXTENSIONS: Final = (KEYS, HEADERS, BURY)  # what nsqd grants and nsqclient asks for
+HTTP: Final = "http"  # the answer to IDENTIFY tells where the same nsqd serves HTTP
+EXTENSIONS: Final = (KEYS, HEADERS, BURY, HTTP)  # what nsqd grants and nsqclient asks for
 
 FREE: Final = b"free"  # the word after the delay of a REQ whose attempt does not count
 MOST_OF_REASON: Final = 256  # bytes of the reason of a BURY; a longer one is cut

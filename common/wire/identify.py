@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from common.nsq_json import Fields, JsonError, dumps, read
-from common.wire.extensions import granted
+from common.wire.extensions import HTTP, granted
 from common.wire.faults import Fault, ProtocolError
 
 _MIN_HEARTBEAT_INTERVAL_MS: Final = 1000
@@ -62,6 +62,15 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpPlace:
+    """Where the nsqd of a connection serves HTTP, for a client that was granted the extension `http`."""
+
+    port: int  # 0: none
+    https_port: int  # 0: none
+    node: str  # the id of the data path, which a request may name so that no other nsqd answers it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
     """The features that the server offers, and the limits within which a client may choose."""
 
@@ -80,6 +89,7 @@ class ServerFeatures:
     topology_region: str
     topology_zone: str
     extensions: tuple[str, ...]
+    http: HttpPlace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +219,14 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
             "topology_region": server.topology_region,
             "topology_zone": server.topology_zone,
             **({"extensions": extensions} if request.extensions is not None else {}),
+            **(_told_of(server.http) if server.http is not None and HTTP in extensions else {}),
         }
     )
     return Negotiation(tls=tls, snappy=snappy, deflate=deflate, deflate_level=level, reply=reply, extensions=extensions)
+
+
+def _told_of(http: HttpPlace) -> dict[str, object]:
+    return {"http": {"port": http.port, "https_port": http.https_port, "node": http.node}}
 
 
 def _chosen(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:

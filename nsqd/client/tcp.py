@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
-from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
+from common.wire.identify import ClientSettings, HttpPlace, Negotiation, ServerFeatures
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
 from nsqd.client.upgrade import UpgradedClient
@@ -39,7 +39,7 @@ _LINES: Final[dict[NoteKind, tuple[int, str]]] = {
 }
 
 
-def rules_of(options: Options) -> ClientRules:
+def rules_of(options: Options, http: HttpPlace) -> ClientRules:
     features = ServerFeatures(
         max_rdy_count=options.max_rdy_count,
         version=NSQ_VERSION,
@@ -56,6 +56,7 @@ def rules_of(options: Options) -> ClientRules:
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
         extensions=options.extensions,
+        http=http,
     )
     defaults = ClientSettings(
         output_buffer_timeout_ms=options.output_buffer_timeout // MILLISECOND,

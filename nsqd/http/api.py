@@ -90,7 +90,7 @@ def make_app(
         channels=ChannelEndpoints(calls, reading),
         backlogs=BacklogEndpoints(calls, history.find),
         buried=BuriedEndpoints(calls, reading, monotonic),
-        messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find),
+        messages=MessageEndpoints(calls, reading, publishing.delay_ms, monotonic, history.find, node=node.node),
         config=ConfigEndpoints(settings, max_message=publishing.limits.max_message),
         policy=PolicyEndpoints(policy),
         changes=changes or Changes(time_ns),

@@ -51,10 +51,12 @@ class MessageEndpoints:
         delay_ms: Callable[[dict[str, str]], int | None],
         clock: Callable[[], float],
         find_log: Callable[[str, Mapping[str, str]], object],
+        *,
+        node: str,
     ) -> None:
         """`delay_ms` parses the argument `defer`; `clock` returns monotonic seconds.
 
-        `find_log` raises HttpError if the topic has another log than the one in `log`.
+        `find_log` raises HttpError if the topic has another log than the one in `log`; `node` is the id of the data path.
         """
         self._calls = calls
         self._broker = calls.broker
@@ -63,6 +65,7 @@ class MessageEndpoints:
         self._clock = clock
         self._find_log = find_log
         self._run = secrets.token_hex(4)  # due times are monotonic: those of another run mean nothing
+        self._node = node
 
     async def cancel(self, request: Request) -> Response:
         return await self._do(
@@ -83,7 +86,10 @@ class MessageEndpoints:
 
     async def _do(self, request: Request, done: Found, at_place: _AtPlace, in_channel: _InChannel) -> Response:
         """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
-        if request.query().keys().isdisjoint(("sequence", "from", "to")):
+        arguments = request.query()
+        if arguments.get("node", self._node) != self._node:  # the port of another nsqd, which would say "not found"
+            raise HttpError(421, "WRONG_NODE", details={"reason": "this is another nsqd"})
+        if arguments.keys().isdisjoint(("sequence", "from", "to")):
             start, end = await self._place(request)
             with self._calls.journaled_turn():
                 topic, channels = _asked(self._broker, request)

@@ -38,6 +38,7 @@ class NodeInfo:
     hostname: str
     tcp_port: int
     http_port: int
+    node: str = ""  # the id of the data path
 
 
 class StartDrain(Protocol):

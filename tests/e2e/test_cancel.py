@@ -244,6 +244,17 @@ def test_publishers_name_keys_and_operators_ids_as_well(start_nsqd: StartNsqd, t
     assert [status(role, by_key) for role in ("read", "operate", "publish", "admin")] == [403, 200, 200, 200]
 
 
+def test_a_request_for_another_nsqd_is_not_answered(nsqd: Nsqd) -> None:
+    publish(nsqd, "one", key="k", defer=MINUTES)
+    for what in ("cancel?topic=t&key=k", "cancel?topic=none&key=k", "due?topic=t&key=k&defer=0"):
+        answer = nsqd.http("POST", f"/message/{what}&node=0123")
+        assert (answer.status, answer.json["message"]) == (421, "WRONG_NODE")
+    assert counts(nsqd, "a") == (0, 1)
+    told = nsqd.connect().identify(feature_negotiation=True, extensions=["http"])["http"]
+    assert (told["port"], told["https_port"]) == (nsqd.http_address[1], 0)
+    assert cancel(nsqd, key="k", node=told["node"]) == {"cancelled": 2, **NOTHING}
+
+
 @pytest.mark.parametrize(("query", "code"), [("", "MISSING_ARG_DEFER"), ("&defer=x", "INVALID_DEFER")])
 def test_a_delay_that_is_none(nsqd: Nsqd, query: str, code: str) -> None:
     answer = nsqd.http("POST", f"/message/due?topic=t&key=k{query}")

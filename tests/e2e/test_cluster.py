@@ -108,7 +108,9 @@ def test_a_new_topic_is_visible_everywhere_within_a_second(cluster: Cluster) -> 
     cluster.start()
     eventually(lambda: all(len(it.get("/nodes")["producers"]) == 3 for it in cluster.lookupds), LIMIT)
     for lookupd in cluster.lookupds:
-        assert [node["extensions"] for node in lookupd.get("/nodes")["producers"]] == [["keys", "headers", "bury"]] * 3
+        assert [node["extensions"] for node in lookupd.get("/nodes")["producers"]] == [
+            ["keys", "headers", "bury", "http"]
+        ] * 3
     for node in cluster.nodes:
         node.connect().publish("t", b"x")
     took(lambda: cluster.sees("t", cluster.ports), "a new topic is at every nsqlookupd after")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from common.wire.faults import ProtocolError
 from common.wire.identify import (
     ClientSettings,
+    HttpPlace,
     IdentifyRequest,
     ServerFeatures,
     apply_identify,
@@ -253,6 +254,21 @@ def test_reply_tells_effective_settings_and_the_servers_own_place() -> None:
 def test_extensions_are_told_to_who_asks(asked: tuple[str, ...] | None, granted: tuple[str, ...], told: bytes) -> None:
     result = negotiate(IdentifyRequest(feature_negotiation=True, extensions=asked), FRESH, SERVER)
     assert result.extensions == granted
+    assert result.reply is not None
+    assert result.reply.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("keys",), b'"extensions":["keys"]}'),
+        (("http",), b'"extensions":["http"],"http":{"port":4151,"https_port":4152,"node":"0123"}}'),
+    ],
+)
+def test_where_http_is_served_is_told_to_who_asks(asked: tuple[str, ...], told: bytes) -> None:
+    http = HttpPlace(port=4151, https_port=4152, node="0123")
+    server = replace(SERVER, extensions=("keys", "http"), http=http)
+    result = negotiate(IdentifyRequest(feature_negotiation=True, extensions=asked), FRESH, server)
     assert result.reply is not None
     assert result.reply.endswith(told)
 
