@@ -210,6 +210,15 @@ async def get(
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
 
 
+async def post(
+    host: str, port: int, target: str, *, name: str, tls: ssl.SSLContext | None = None, headers: Headers = ()
+) -> Answer:
+    """Send a single POST without a body to the server `name` at `host`, and return its answer. Raise HttpFailed."""
+    request = request_bytes("POST", join_host_port(name, port), target, [_ONLY_ONE, *headers], b"")
+    with _failing(inf):
+        return await _exchange((host, port, tls), request, connect_timeout=inf, name=name)
+
+
 async def fetch(
     method: str,
     url: str,
@@ -359,9 +368,10 @@ async def _exchange(
     connect_timeout: float,
     most: int = MOST_BYTES,
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
+    name: str = "",
 ) -> Answer:
-    """Send a request on a connection of its own and return the answer."""
-    stream = await _connect(*place, connect_timeout)
+    """Send a request on a connection of its own and return the answer. `name` is the server's, if not its host."""
+    stream = await _connect(*place, connect_timeout, name)
     try:
         with ResponseReader(most=most) as reader:
             await stream.send_all(request)
@@ -382,12 +392,12 @@ def _cause(error: BaseException) -> str:
     return str(cause)
 
 
-async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: float) -> trio.abc.Stream:
+async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: float, name: str = "") -> trio.abc.Stream:
     with trio.fail_after(limit):
         stream = await trio.open_tcp_stream(host, port)
     if tls is None:
         return stream
-    return trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
+    return trio.SSLStream(stream, tls, server_hostname=name or host, https_compatible=True)
 
 
 async def _receive(

@@ -9,6 +9,7 @@ Where the rules are; docs/decisions/0006-client-library.md says more:
     backoff                   _backoff.py              publish: retries             _base_producer.py
     attempts, dead letters    _consumption.py          publish: receipts            _publication.py
     answers to a message      _delivery.py             handshake, frames            _connection.py
+    cancel, reschedule        _recall.py
     which nsqds are listed    _listings.py             reconnecting                 _reconnect.py
     which nsqds are followed  _sources.py, then _consumer.py or _aio_consumer.py
 """
@@ -24,6 +25,7 @@ from nsqclient._errors import (
     Disconnected,
     GiveUp,
     HandshakeError,
+    Incomplete,
     NSQError,
     OutcomeUnknown,
     ProtocolError,
@@ -39,12 +41,14 @@ from nsqclient._errors import (
 from nsqclient._hostpool import Strategy, quorum
 from nsqclient._message import Batch, Message
 from nsqclient._producer import Producer, Receipt, open_producer
+from nsqclient._results import CancelResult, NodeFailure, RescheduleResult
 from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
 
 __all__ = [
     "Answered",
     "AuthError",
     "Batch",
+    "CancelResult",
     "Config",
     "ConfigError",
     "ConnectError",
@@ -54,8 +58,10 @@ __all__ = [
     "Disconnected",
     "GiveUp",
     "HandshakeError",
+    "Incomplete",
     "Message",
     "NSQError",
+    "NodeFailure",
     "NodeStats",
     "OutcomeUnknown",
     "Producer",
@@ -67,6 +73,7 @@ __all__ = [
     "PublishUnsent",
     "Receipt",
     "Requeue",
+    "RescheduleResult",
     "Stopped",
     "Strategy",
     "TLSRefused",

@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from common.net import join_host_port
-from common.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
+from common.wire.http_exchange import BadResponse
+from nsqclient._aio_http import exchange
 from nsqclient._listings import (
     TRIES,
     WAIT,
@@ -25,8 +25,6 @@ from nsqclient.events import DiscoveryRound, Event, LookupFailed
 
 if TYPE_CHECKING:
     from nsqclient._config import Config
-
-_READ_SIZE: Final = 64 * 1024
 
 
 class Discovery:
@@ -103,7 +101,14 @@ class Discovery:
         limit = self._config.lookupd_poll_timeout + (WAIT if index else 0)
         try:
             async with asyncio.timeout(limit):
-                answer = await _get(lookupd, target, headers_of(self._config), self._tls)
+                answer = await exchange(
+                    "GET",
+                    lookupd.host,
+                    lookupd.port,
+                    target,
+                    headers=headers_of(self._config),
+                    tls=self._tls if lookupd.scheme == "https" else None,
+                )
             listed = read_answer(answer.status, answer.body)
         except (OSError, ValueError, BadResponse, BadAnswer) as error:
             pace.record_query(has_answered=False)
@@ -116,18 +121,3 @@ class Discovery:
             self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
         self._apply(self.listings)
         return answer.index
-
-
-async def _get(lookupd: Lookupd, target: str, headers: Headers, tls: ssl.SSLContext | None) -> Answer:
-    """Send a GET on a connection of its own and return the answer. Raise OSError or BadResponse."""
-    secure = tls if lookupd.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(lookupd.host, lookupd.port, ssl=secure)
-    try:
-        host = join_host_port(lookupd.host, lookupd.port)
-        writer.write(request_bytes("GET", host, target, [("Connection", "close"), *headers]))
-        with ResponseReader(most=MOST_BYTES) as response:
-            while not response.is_complete:
-                response.receive(await reader.read(_READ_SIZE))
-            return response.answer()
-    finally:
-        writer.close()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal, Self
 
 from nsqclient._aio_link import Link, dial
+from nsqclient._aio_posting import post
 from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared, T
 from nsqclient._config import Config
 from nsqclient._errors import ConfigError, NSQError, Stopped
@@ -18,6 +19,7 @@ from nsqclient._publication import Headers, ProducerConnection, check_one_key, m
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target
+    from nsqclient._recall import Place
 
 
 class Receipt(BaseReceipt):
@@ -154,10 +156,22 @@ class Producer(BaseProducer["_Node", Receipt]):
         except TimeoutError:
             return otherwise
 
+    async def _together(self, works: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_coroutine(work)) for work in works]
+        return [task.result() for task in tasks]
+
+    async def _post(self, place: Place, target: str) -> tuple[int, bytes]:
+        return await post(place, target, self.config)
+
     async def _shut_down(self) -> None:
         self._is_stopped = True
         for node in self._nodes:
             await node.stop()
+
+
+async def _coroutine(work: Callable[[], Awaitable[T]]) -> T:
+    return await work()
 
 
 class _Node(BaseNode):

@@ -35,6 +35,7 @@ from nsqclient._publication import (
     pub_command,
 )
 from nsqclient._pump import tls_maker
+from nsqclient._recalling import Recalling
 from nsqclient._reconnect import Reconnect
 from nsqclient._stats import NodeStats, ProducerStats
 from nsqclient.events import ConnectFailed, Disconnected, Event
@@ -79,7 +80,7 @@ class BaseNode(ABC):
     def __init__(self, target: Target, shared: Shared) -> None:
         self.address = str(target)
         self.connection: ProducerConnection | None = None  # None unless it is open
-        self._target = target
+        self.target = target
         self._shared = shared
         self._reconnect = Reconnect(shared.config, shared.random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
         self._error: NSQError = Stopped("stopped")  # of the last attempt to connect
@@ -127,7 +128,7 @@ class BaseNode(ABC):
             shared.config,
             our_identity(),
             max_pending=shared.max_pending,
-            make_tls=tls_maker(self._target, shared.config),
+            make_tls=tls_maker(self.target, shared.config),
             wake=wake,
             emit=shared.emit,
             on_open=lambda: self._opened(connection),
@@ -188,7 +189,7 @@ NodeT = TypeVar("NodeT", bound=BaseNode)
 ReceiptT = TypeVar("ReceiptT", bound=BaseReceipt)
 
 
-class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
+class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
     """Chooses an nsqd for each publish, and retries if that is allowed."""
 
     def __init__(
@@ -391,6 +392,9 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         if isinstance(error, ConnectError | PublishUnsent):
             return self._retry != "never"
         return isinstance(error, PublishUnknown) and self._retry == "anywhere"
+
+    def _all_nodes(self) -> Sequence[NodeT]:
+        return self._nodes
 
     def _check_running(self) -> None:
         if self._is_stopped:

@@ -24,6 +24,7 @@ from common.streams.snappy import SnappyLayer
 from common.wire import commands
 from common.wire.extensions import EXTENSIONS
 from common.wire.frames import FrameType
+from common.wire.identify import HttpPlace
 from common.wire.message import HEADER_SIZE, decode_message
 from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
 from nsqclient.events import Limited
@@ -82,6 +83,7 @@ class Terms:
     topology_region: str = ""
     topology_zone: str = ""
     extensions: tuple[str, ...] = ()  # granted; none by NSQ's own nsqd
+    http: HttpPlace | None = None  # told with the extension `http`
 
 
 class Connection(ABC):
@@ -156,6 +158,11 @@ class Connection(ABC):
     def goodbye(self) -> bytes:
         """Return the bytes with which TLS ends, or none."""
         return self._tls.goodbye() if self._tls is not None and not self._shaking_hands else b""
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it uses TLS."""
+        return self._tls is not None
 
     def probe(self) -> None:
         """Send a NOP, so that a broken connection is noticed."""
@@ -433,9 +440,18 @@ def read_terms(content: bytes) -> Terms:
             topology_region=str(said.get("topology_region", "")),
             topology_zone=str(said.get("topology_zone", "")),
             extensions=tuple(str(name) for name in said.get("extensions") or ()),
+            http=_http_place(said.get("http")),
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise HandshakeError(f"failed to IDENTIFY - {error}") from error
+
+
+def _http_place(told: Any) -> HttpPlace | None:
+    if not isinstance(told, dict):
+        return None
+    return HttpPlace(
+        port=_count(told.get("port", 0)), https_port=_count(told.get("https_port", 0)), node=str(told.get("node", ""))
+    )
 
 
 def _count(value: Any) -> int:

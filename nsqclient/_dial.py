@@ -26,6 +26,14 @@ class Dialable(Protocol):
         """Return a new connection. Raise OSError, or trio's BrokenResourceError or ClosedResourceError."""
 
 
+@runtime_checkable
+class Answering(Protocol):
+    """A `Dialable` that also stands for the HTTP side of its nsqd."""
+
+    async def post(self, target: str) -> tuple[int, bytes]:
+        """Return status and body of the answer to a POST. Raise OSError."""
+
+
 Target = str | Dialable
 
 

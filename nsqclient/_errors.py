@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqclient._results import CancelResult, RescheduleResult
+
 
 class NSQError(Exception):
     """The base of all errors caused by nsqd, nsqlookupd, the network, or the use of this library."""
@@ -90,6 +95,20 @@ class OutcomeUnknown(PublishUnknown):
 
 class PublishUnsent(PublishError, Disconnected):
     """The connection was lost before nsqd had received the whole message. Nothing was stored."""
+
+
+class Incomplete(NSQError):
+    """Not every nsqd has answered whether it has the message. `result` has the answers of the others.
+
+    An nsqd without an answer may have done it nonetheless. Asking all of them again is safe.
+    """
+
+    def __init__(self, result: CancelResult | RescheduleResult) -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return "not known: " + "; ".join(f"{it.address}: {it.reason}" for it in self.result.failures)
 
 
 class Stopped(NSQError):

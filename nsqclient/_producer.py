@@ -17,12 +17,14 @@ from nsqclient._dial import Target, dial
 from nsqclient._errors import ConfigError, Disconnected, NSQError, PublishError, Stopped
 from nsqclient._groups import unwrapped
 from nsqclient._log import LOGGER
+from nsqclient._posting import post
 from nsqclient._publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
 
 if TYPE_CHECKING:
     from nsqclient._hostpool import Strategy
+    from nsqclient._recall import Place
     from nsqclient.events import Event
 
 _LARGE: Final = 16 * 1024  # bytes of a command that is sent at once, so that nsqd can begin to read it
@@ -244,6 +246,21 @@ class Producer(BaseProducer["_Node", Receipt]):
             return await work()
         return otherwise
 
+    async def _together(self, works: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+        results: dict[int, T] = {}
+
+        async def do(number: int, work: Callable[[], Awaitable[T]]) -> None:
+            results[number] = await work()
+
+        with unwrapped():
+            async with trio.open_nursery() as nursery:
+                for number, work in enumerate(works):
+                    nursery.start_soon(do, number, work)
+        return [results[number] for number in range(len(works))]
+
+    async def _post(self, place: Place, target: str) -> tuple[int, bytes]:
+        return await post(place, target, self.config)
+
     # --- from start to end
 
     async def _serve(
@@ -309,7 +326,7 @@ class _Node(BaseNode):
         connection = self._new_connection(wake=pump.wake, on_room=self._room.unpark_all, on_heartbeat=self._heard)
         error: NSQError | None = None  # None: this side ended the connection
         try:
-            await pump.run(connection, await dial(self._target, config))
+            await pump.run(connection, await dial(self.target, config))
         except NSQError as caught:
             error = caught
         finally:

@@ -26,11 +26,13 @@ from nsqclient._consumer import open_consumer
 from nsqclient._errors import Stopped
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
+from nsqclient._recalling import TIMEOUT
 from nsqclient._threads import for_thread
 
 if TYPE_CHECKING:
     from nsqclient._message import Message
     from nsqclient._publication import Headers
+    from nsqclient._results import CancelResult, RescheduleResult
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 
@@ -91,6 +93,18 @@ class Producer:
         self._portal.call(
             partial(self._portal.client.publish_many, topic, list(bodies), key=key, headers=headers), timeout
         )
+
+    def cancel(self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT) -> CancelResult:
+        """Take back the message that was published with this key. As `cancel` of nsqclient's producer."""
+        cancel = self._portal.client.cancel
+        return self._portal.call(partial(cancel, topic, key, channel=channel, timeout=timeout))
+
+    def reschedule(
+        self, topic: str, key: str, *, delay: float, channel: str | None = None, timeout: float = TIMEOUT
+    ) -> RescheduleResult:
+        """Have the message that was published with this key delivered `delay` seconds from now. As in nsqclient."""
+        reschedule = self._portal.client.reschedule
+        return self._portal.call(partial(reschedule, topic, key, delay=delay, channel=channel, timeout=timeout))
 
 
 class Consumer:

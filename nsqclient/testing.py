@@ -14,10 +14,9 @@ It speaks the protocol as our nsqd does, but without TLS, compression and AUTH. 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from struct import Struct
 from time import time_ns
@@ -36,6 +35,7 @@ from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, Fram
 from common.wire.headers import NONE as NO_HEADERS
 from common.wire.headers import header_offsets
 from common.wire.message import Message, encode_message
+from nsqclient._memory import Channel, Client, InFlight, Stored, Topic, recall
 
 __all__ = ["MemoryNSQD", "Said"]
 
@@ -66,37 +66,8 @@ class Said:
     """A command that a client has sent."""
 
     time: float  # on trio's clock
-    connection: int  # counted from 1
+    connection: int  # counted from 1; 0: a request over HTTP
     text: str  # the command's line: "RDY 5"
-
-
-@dataclass
-class _Stored:
-    id: bytes
-    body: bytes
-    timestamp: int
-    attempts: int = 0
-    headers: bytes = b""  # encoded
-
-
-@dataclass
-class _Channel:
-    waiting: deque[_Stored] = field(default_factory=deque)
-    deferred: list[tuple[float, _Stored]] = field(default_factory=list)
-    clients: list[_Client] = field(default_factory=list)
-    finished: list[bytes] = field(default_factory=list)
-    buried: list[tuple[bytes, str]] = field(default_factory=list)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
-
-
-@dataclass
-class _Topic:
-    bodies: list[bytes] = field(default_factory=list)
-    waiting: list[_Stored] = field(default_factory=list)  # until there is a channel
-    channels: dict[str, _Channel] = field(default_factory=dict)
 
 
 class MemoryNSQD:
@@ -104,9 +75,9 @@ class MemoryNSQD:
 
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
     answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys and no
-    headers, as NSQ's own nsqd.
-    `on_command` may handle a command itself: it returns the
-    bytes to send, or None to have the command executed as usual, or raises common.wire.faults.ProtocolError.
+    headers, as NSQ's own nsqd. `on_command` may handle a command itself: it returns the bytes to send, or None to have the
+    command executed as usual, or raises common.wire.faults.ProtocolError. A producer's `cancel` and `reschedule` find
+    messages by the key with which they were published.
     """
 
     def __init__(
@@ -124,7 +95,7 @@ class MemoryNSQD:
         self._heartbeats = heartbeats
         self._extensions = extensions
         self._on_command = on_command
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, Topic] = {}
         self._keys: set[tuple[str, str]] = set()  # topic and key of each publish that had one
         self._clients: list[_Client] = []
         self._connections = count(1)
@@ -159,11 +130,21 @@ class MemoryNSQD:
         self._tasks.start_soon(client.serve)
         return ours
 
+    async def post(self, target: str) -> tuple[int, bytes]:
+        """Answer a POST that takes a message back or reschedules it; the library calls this. Raise OSError if down."""
+        await trio.lowlevel.checkpoint()
+        if not self.is_up:
+            raise ConnectionRefusedError("connection refused")
+        self.commands.append(Said(trio.current_time(), 0, f"POST {target}"))
+        answer = recall(self._topics, self._keys, target, trio.current_time())
+        self._happened()
+        return answer
+
     # For tests
 
     def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
         """Publish a message whose first delivery has the number `attempts`, and return its id."""
-        stored = _Stored(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
+        stored = Stored(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
         self._publish(topic, stored)
         return stored.id.decode()
 
@@ -177,7 +158,7 @@ class MemoryNSQD:
 
     def buried(self, topic: str, channel: str) -> list[tuple[bytes, str]]:
         """Return body and reason of the channel's buried messages, in the order of their BURY."""
-        return list(self._channel(topic, channel).buried)
+        return [(stored.body, reason) for stored, reason in self._channel(topic, channel).buried]
 
     def depth(self, topic: str, channel: str) -> int:
         """Return how many messages wait in the channel, including deferred ones."""
@@ -186,7 +167,7 @@ class MemoryNSQD:
 
     async def wait_empty(self, topic: str, channel: str) -> None:
         """Return when every message of the channel is finished or buried."""
-        await self.wait_until(lambda: self._channel(topic, channel).is_empty and not self._topic(topic).waiting)
+        await self.wait_until(lambda: self._channel(topic, channel).is_empty)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Return when `condition` is true; it is checked after every change of the server's state."""
@@ -219,23 +200,20 @@ class MemoryNSQD:
 
     # Implementation
 
-    def _topic(self, name: str) -> _Topic:
-        return self._topics.setdefault(name, _Topic())
+    def _topic(self, name: str) -> Topic:
+        return self._topics.setdefault(name, Topic())
 
-    def _channel(self, topic: str, channel: str) -> _Channel:
+    def _channel(self, topic: str, channel: str) -> Channel:
         found = self._topic(topic)
         if channel not in found.channels:
-            found.channels[channel] = _Channel(deque(found.waiting))
-            found.waiting.clear()
+            found.channels[channel], found.parked = found.parked, Channel()
         return found.channels[channel]
 
-    def _publish(self, topic: str, stored: _Stored, delay: float = 0.0) -> None:
+    def _publish(self, topic: str, stored: Stored, delay: float = 0.0) -> None:
         found = self._topic(topic)
         found.bodies.append(stored.body)
-        if not found.channels:
-            found.waiting.append(stored)
-        for channel in found.channels.values():
-            copy = _Stored(stored.id, stored.body, stored.timestamp, stored.attempts, stored.headers)
+        for channel in found.channels.values() or [found.parked]:
+            copy = replace(stored)
             if delay:
                 channel.deferred.append((trio.current_time() + delay, copy))
             else:
@@ -273,7 +251,7 @@ class MemoryNSQD:
         return found
 
 
-def _bringing_back(channel: _Channel, entry: tuple[float, _Stored]) -> Callable[[], None]:
+def _bringing_back(channel: Channel, entry: tuple[float, Stored]) -> Callable[[], None]:
     def act() -> None:
         channel.deferred.remove(entry)
         channel.waiting.append(entry[1])
@@ -281,33 +259,26 @@ def _bringing_back(channel: _Channel, entry: tuple[float, _Stored]) -> Callable[
     return act
 
 
-def _taking_back(channel: _Channel, client: _Client, id: bytes) -> Callable[[], None]:
+def _taking_back(channel: Channel, client: Client, id: bytes) -> Callable[[], None]:
     return lambda: channel.waiting.append(client.in_flight.pop(id).stored)
 
 
-def _hand_out(channel: _Channel) -> None:
+def _hand_out(channel: Channel) -> None:
     for client in channel.clients:
         while channel.waiting and not client.is_closing and len(client.in_flight) < client.rdy:
             client.deliver(channel.waiting.popleft())
-
-
-@dataclass
-class _InFlight:
-    stored: _Stored
-    since: float
-    deadline: float
 
 
 class _Client:
     def __init__(self, server: MemoryNSQD, number: int, stream: trio.abc.Stream) -> None:
         self.rdy = 0
         self.is_closing = False
-        self.in_flight: dict[bytes, _InFlight] = {}
+        self.in_flight: dict[bytes, InFlight] = {}
         self._server = server
         self._number = number
         self._stream = stream
         self._reader = CommandReader(Limits(), lambda params: None)
-        self._channel: _Channel | None = None
+        self._channel: Channel | None = None
         self._outgoing: list[bytes] = []
         self._wakeup = Wakeup()
         self._scope = trio.CancelScope()
@@ -342,10 +313,10 @@ class _Client:
         self._outgoing.append(frame)
         self._wakeup.set()
 
-    def deliver(self, stored: _Stored) -> None:
+    def deliver(self, stored: Stored) -> None:
         stored.attempts += 1
         now = trio.current_time()
-        self.in_flight[stored.id] = _InFlight(stored, now, now + self._msg_timeout)
+        self.in_flight[stored.id] = InFlight(stored, now, now + self._msg_timeout)
         headers = stored.headers if self._takes_headers and stored.headers != NO_HEADERS else b""
         kind = FrameType.HEADED_MESSAGE if headers else FrameType.MESSAGE
         data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body, headers))
@@ -461,21 +432,21 @@ class _Client:
         self._channel.clients.append(self)
         self.send(OK_FRAME)
 
-    def _take(self, fault: Fault, id: str, act: Callable[[_InFlight], None]) -> None:
+    def _take(self, fault: Fault, id: str, act: Callable[[InFlight], None]) -> None:
         entry = self.in_flight.pop(id.encode(), None)
         if entry is None:
             raise ProtocolError(fault, f"{_WORDS[fault]} {id} failed ID not in flight", fatal=False)
         act(entry)
 
-    def _finished(self, stored: _Stored) -> None:
+    def _finished(self, stored: Stored) -> None:
         assert self._channel is not None
         self._channel.finished.append(stored.body)
 
-    def _bury(self, stored: _Stored, reason: str) -> None:
+    def _bury(self, stored: Stored, reason: str) -> None:
         assert self._channel is not None
-        self._channel.buried.append((stored.body, reason))
+        self._channel.buried.append((stored, reason))
 
-    def _requeue(self, stored: _Stored, delay: float, is_free: bool) -> None:
+    def _requeue(self, stored: Stored, delay: float, is_free: bool) -> None:
         assert self._channel is not None
         stored.attempts -= is_free
         if delay:
@@ -493,7 +464,13 @@ class _Client:
         is_known = self._takes_keys and bool(key) and (topic, key) in self._server._keys
         self._server._keys.add((topic, key))
         for body, headers in messages if not is_known else ():
-            stored = _Stored(b"%016x" % next(self._server._ids), body, time_ns(), headers=headers)
+            stored = Stored(
+                b"%016x" % next(self._server._ids),
+                body,
+                time_ns(),
+                headers=headers,
+                key=key if self._takes_keys else "",
+            )
             self._server._publish(topic, stored, delay)
         self.send(OK_FRAME)
 

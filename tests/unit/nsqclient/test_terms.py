@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from common.wire.identify import HttpPlace
 from nsqclient import HandshakeError
 from nsqclient._connection import Terms, read_terms
 
@@ -27,6 +28,8 @@ def test_milliseconds_become_seconds() -> None:
         b'{"max_rdy_count": 1e400}',
         b'{"msg_timeout": "x"}',
         b'{"extensions": 1}',
+        b'{"http": {"port": -1}}',
+        b'{"http": {"https_port": "x"}}',
         b'{"max_msg_timeout": -1}',
         b'{"x":' + b"[" * 100_000,
     ],
@@ -48,3 +51,16 @@ def test_what_makes_no_sense_is_no_handshake(answer: bytes) -> None:
 )
 def test_extensions_are_those_that_nsqd_names(answer: bytes, extensions: tuple[str, ...]) -> None:
     assert read_terms(answer).extensions == extensions
+
+
+@pytest.mark.parametrize(
+    ("told", "http"),
+    [
+        (b'{"port": 4151, "https_port": 0, "node": "a1"}', HttpPlace(port=4151, https_port=0, node="a1")),
+        (b"{}", HttpPlace(port=0, https_port=0, node="")),
+        (b"null", None),
+        (b'"4151"', None),
+    ],
+)
+def test_where_nsqd_serves_http(told: bytes, http: HttpPlace | None) -> None:
+    assert read_terms(b'{"http": %b}' % told).http == http

@@ -1,0 +1,31 @@
+"""The request that takes a message back or reschedules it, on asyncio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.wire.http_exchange import BadResponse
+from nsqclient._aio_http import exchange
+from nsqclient._errors import ConnectError
+from nsqclient._recall import tls_for
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+    from nsqclient._recall import Place
+
+
+async def post(place: Place, target: str, config: Config) -> tuple[int, bytes]:
+    """Send a POST and return status and body of the answer. Raise ConnectError."""
+    try:
+        answer = await exchange(
+            "POST",
+            place.host,
+            place.port,
+            target,
+            name=place.name,
+            headers=place.headers,
+            tls=tls_for(place, config),
+        )
+    except (OSError, ValueError, BadResponse) as error:
+        raise ConnectError(f"HTTP port {place.port}: {error}") from error
+    return answer.status, answer.body

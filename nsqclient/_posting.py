@@ -1,0 +1,24 @@
+"""The request that takes a message back or reschedules it, on trio."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common import http_client
+from nsqclient._errors import ConnectError
+from nsqclient._recall import tls_for
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+    from nsqclient._recall import Place
+
+
+async def post(place: Place, target: str, config: Config) -> tuple[int, bytes]:
+    """Send a POST and return status and body of the answer. Raise ConnectError."""
+    try:
+        answer = await http_client.post(
+            place.host, place.port, target, name=place.name, tls=tls_for(place, config), headers=place.headers
+        )
+    except http_client.HttpFailed as error:
+        raise ConnectError(f"HTTP port {place.port}: {error}") from error
+    return answer.status, answer.body

@@ -1,0 +1,36 @@
+"""What `cancel` and `reschedule` of a producer return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailure:
+    """An nsqd that gave no answer, or refused."""
+
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    in_flight: int = 0  # a consumer has it: nothing was changed
+    buried: int = 0  # it is buried: nothing was changed
+    done: int = 0  # it was finished, or taken back, before
+    unknown: int = 0  # the topic is paused, so that one channel alone has no say yet: nothing was changed
+    failures: tuple[NodeFailure, ...] = ()  # what these nsqds have is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelResult(_Result):
+    """In how many channels, of all nsqds together, `cancel` found a message how. All 0: no nsqd knows the key."""
+
+    cancelled: int = 0  # it waited or was deferred, and will never be delivered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescheduleResult(_Result):
+    """In how many channels, of all nsqds together, `reschedule` found a message how. All 0: no nsqd knows the key."""
+
+    moved: int = 0  # it waited or was deferred, and is due at the new time
