@@ -7,7 +7,7 @@ Where to look:
     nsq_to_file                  rotation.py (which file), archive_file.py (the disk), topic_archive.py (when to sync)
     nsq_to_http, nsq_to_nsq      bridge.py (targets), status.py (times of requests), json_filter.py (nsq_to_nsq)
     nsq_tail --peek              peek.py
-    nsq_dead                     dead.py (what nsqd says of buried messages), progress.py
+    nsq_dead, nsq_deferred       dead.py, deferred.py (what nsqd says of such messages), whole_cluster.py, progress.py
     nsq_replay                   checkpoint.py, progress.py, throttle.py
     nsq_stat, nsq_bench, to_nsq  rates.py; histogram.py; records.py
 """

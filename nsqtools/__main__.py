@@ -8,6 +8,7 @@ from nsqtools import cli
 TOOLS: Final = {
     "nsq_bench": cli.nsq_bench,
     "nsq_dead": cli.nsq_dead,
+    "nsq_deferred": cli.nsq_deferred,
     "nsq_replay": cli.nsq_replay,
     "nsq_stat": cli.nsq_stat,
     "nsq_tail": cli.nsq_tail,

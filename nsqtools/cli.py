@@ -22,6 +22,10 @@ def nsq_dead() -> None:
     start("nsq_dead")
 
 
+def nsq_deferred() -> None:
+    start("nsq_deferred")
+
+
 def nsq_replay() -> None:
     start("nsq_replay")
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from common.http_client import HttpFailed, open_answer
 from nsqtools.json_fields import list_in, number_in, text_in
-from nsqtools.nodes import AskFailed, Queries, Said, Server, refusal
+from nsqtools.nodes import AskFailed, Queries, Said, Server
 
-_PATIENCE: Final = 30.0  # seconds for the next piece of a list; each body may have to come from disk
 _REASONS: Final = {
     "NOT_FOUND": "this nsqd buries nothing",
     "JOB_UNDER_WAY": "a kick or discard is under way already",
@@ -62,30 +59,15 @@ class DeadLetters:
     async def page(self, *, after: int | None, limit: int, reason: str) -> list[dict[str, Any]]:
         """Return the next messages behind a sequence. They are at an end when there are fewer than `limit`."""
         arguments = urlencode({"limit": limit, "reason": reason} | ({} if after is None else {"after": after}))
-        target, where, queries = f"/channel/buried?{self._channel}&{arguments}", self._where, self._queries
+        target = f"/channel/buried?{self._channel}&{arguments}"
         try:
-            async with open_answer(
-                where.host,
-                where.port,
-                target,
-                tls=queries.tls if where.has_tls else None,
-                headers=queries.headers,
-                connect_timeout=queries.connect_timeout,
-                patience=_PATIENCE,
-            ) as answer:
-                pieces = []
-                while piece := await answer.next_piece():
-                    pieces.append(piece)
-                said = b"".join(pieces)
-                if answer.status != 200:
-                    raise self._explained(refusal(f"{self.server}{target}", answer.status, said))
-        except HttpFailed as error:
-            raise AskFailed(f"{self.server}{target}: {error}") from error
+            lines: list[dict[str, Any]] = await self._queries.ask_lines(self.server, target)
+        except AskFailed as error:
+            raise self._explained(error) from error
         try:
-            lines = [json.loads(line) for line in said.splitlines()]
             for line in lines:
                 number_in(line, "sequence")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise AskFailed(f"{self.server}{target}: not what nsqd answers: {error}") from error
         return lines
 
@@ -100,10 +82,6 @@ class DeadLetters:
     async def stop_job(self) -> Job | None:
         """Stop the job under way, and return it."""
         return await self._post(f"/channel/jobs/stop?{self._channel}", lambda said: _job(said["job"]))
-
-    @property
-    def _where(self) -> Server:
-        return self._queries.where(self.server)
 
     async def _post(self, target: str, read: Callable[[Any], Said]) -> Said:
         try:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import trio
 
-from common.http_client import HttpFailed, fetch, get
+from common.http_client import HttpFailed, fetch, get, open_answer
 from common.net import join_host_port
 from nsqtools.json_fields import list_in, number_in, text_in
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Without this header, versions of NSQ before 1.0 wrap each answer in an envelope.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+
+_PATIENCE: Final = 30.0  # seconds for the next piece of a list; each body may have to come from disk
 
 Said = TypeVar("Said")
 
@@ -122,6 +124,31 @@ class Queries:
         except HttpFailed as error:
             raise AskFailed(f"{server}{target}: {error}") from error
         return _read(f"{server}{target}", answer, read)
+
+    async def ask_lines(self, server: Server, target: str) -> list[Any]:
+        """Return the JSON documents in the lines of an answer. Raise AskFailed. `ask` this server something before."""
+        where, pieces = self.where(server), []
+        try:
+            async with open_answer(
+                where.host,
+                where.port,
+                target,
+                tls=self.tls if where.has_tls else None,
+                headers=self.headers,
+                connect_timeout=self.connect_timeout,
+                patience=_PATIENCE,
+            ) as answer:
+                while piece := await answer.next_piece():
+                    pieces.append(piece)
+                said = b"".join(pieces)
+                if answer.status != 200:
+                    raise refusal(f"{server}{target}", answer.status, said)
+        except HttpFailed as error:
+            raise AskFailed(f"{server}{target}: {error}") from error
+        try:
+            return [json.loads(line) for line in said.splitlines()]
+        except (ValueError, RecursionError) as error:
+            raise AskFailed(f"{server}{target}: not what nsqd answers: {error}") from error
 
     def where(self, server: Server) -> Server:
         """Return the address that is really used, as far as it is known."""

@@ -34,9 +34,10 @@ from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.dead import NO_CHANNEL, DeadLetters, Job, Summary
 from nsqtools.history import parse_position
-from nsqtools.nodes import AskFailed, Queries, Server, parse_server, tcp_port_in
+from nsqtools.nodes import AskFailed, Queries, Server, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.progress import Progress, with_progress
+from nsqtools.whole_cluster import NOT_ALL, is_confirmed, printable, servers_with, token_in
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ and ask; nsqd work one after the other. When the tool is stopped, the nsqd at wo
 Exit status 3: not everything was done or seen: an nsqd did not answer or refused, a body could not be read, or the tool
 was stopped before a job had ended."""
 
-NOT_ALL: Final = 3
 VERBS: Final = ("list", "show", "kick", "discard", "stop", "export")
 TAKING: Final = ("kick", "discard")
 _PAGE: Final = 100
@@ -121,14 +121,6 @@ class Options(ToolOptions):
         if self.destination_topic:
             flags.check_topic(self.destination_topic)
 
-    def token(self) -> str:
-        if not self.http_token_file:
-            return ""
-        try:
-            return Path(self.http_token_file).read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ToolFailed(f"cannot read {self.http_token_file}: {error}") from error
-
 
 @dataclass(slots=True)
 class Cluster:
@@ -149,17 +141,11 @@ class Cluster:
 async def find(options: Options, queries: Queries) -> Cluster:
     """Ask all nsqd of the topic what they have buried. Raise ToolFailed if there is nobody to ask."""
     cluster = Cluster()
-    servers = [parse_server(address) for address in options.nsqd_http_address]
-    if options.lookupd_http_address:
-        lookupds = [parse_server(address) for address in options.lookupd_http_address]
-        # A token is for nsqd only.
-        lookup = Queries(connect_timeout=queries.connect_timeout, request_timeout=queries.request_timeout)
-        producers, failures = await lookup.producers(lookupds, options.topic)
-        servers = [producer.server for producer in producers]
-        for failure in failures:
-            cluster.failed(failure)
-        if not servers:
-            raise ToolFailed(f"no nsqd has the topic {options.topic}")
+    servers, failures = await servers_with(
+        queries, options.topic, nsqd=options.nsqd_http_address, lookupd=options.lookupd_http_address
+    )
+    for failure in failures:
+        cluster.failed(failure)
 
     async def ask(node: DeadLetters) -> None:
         try:
@@ -194,17 +180,12 @@ def listed(cluster: Cluster) -> list[str]:
         if it.others:
             reasons["(other reasons)"] += it.others
     lines.append(f"{sum(it.count for _, it in cluster.nodes.values())} messages{_except(cluster)}")
-    lines += [f"{count:8}  {_printable(reason)}" for reason, count in reasons.most_common()]
+    lines += [f"{count:8}  {printable(reason)}" for reason, count in reasons.most_common()]
     return lines
 
 
 def _except(cluster: Cluster) -> str:
     return f", without what could not be asked ({len(cluster.failures)})" if cluster.failures else ""
-
-
-def _printable(text: str) -> str:
-    """Escape what could move a terminal's cursor: a client chooses its reasons."""
-    return "".join(it if it.isprintable() else it.encode("unicode_escape").decode() for it in text)
 
 
 # show, export
@@ -313,18 +294,6 @@ def expected(options: Options, summary: Summary) -> tuple[int, bool]:
     return count, not options.before and not (options.reason and summary.others)
 
 
-async def is_wanted(options: Options) -> bool:
-    """Ask a person. Without a terminal, nobody is asked. Raise ToolFailed."""
-    if options.yes:
-        return True
-    if not sys.stdin.isatty():
-        raise ToolFailed(f"nothing was done: use --yes to {options.do} without being asked")
-    sys.stderr.write(f"{options.do} these messages{' FOR EVER' if options.do == 'discard' else ''}? Type yes: ")
-    sys.stderr.flush()
-    line: str = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-    return line.strip() == "yes"
-
-
 async def take_all(options: Options, cluster: Cluster, progress: Progress) -> None:
     """Have one node after the other do it."""
     began = datetime.now(UTC)
@@ -373,7 +342,8 @@ async def take(options: Options, cluster: Cluster, stop: trio.Event) -> int:
     await output.write("".join(f"{line}\n" for line in plan(options, cluster)).encode())
     if options.dry_run:
         return cluster.status
-    if not await is_wanted(options):
+    question = f"{options.do} these messages{' FOR EVER' if options.do == 'discard' else ''}?"
+    if not await is_confirmed(question, verb=options.do, yes=options.yes):
         raise ToolFailed("nothing was done")
     total = sum(expected(options, it)[0] for _, it in cluster.nodes.values())
     progress = Progress(min(total, options.limit) if options.limit else total, quiet=options.quiet)
@@ -401,7 +371,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     queries = Queries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
-        token=options.token(),
+        token=token_in(options.http_token_file),
     )
     status = 0
 

@@ -11,7 +11,18 @@ from nsqclient import Config
 from nsqclient._config import OPTIONS as CLIENT_OPTIONS
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
-from nsqtools import nsq_bench, nsq_dead, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
+from nsqtools import (
+    nsq_bench,
+    nsq_dead,
+    nsq_deferred,
+    nsq_replay,
+    nsq_stat,
+    nsq_tail,
+    nsq_to_file,
+    nsq_to_http,
+    nsq_to_nsq,
+    to_nsq,
+)
 from scripts import nsqadmin_reference, nsqpipe_reference
 from scripts.option_pages import reference_page, reference_table
 
@@ -59,7 +70,7 @@ ABOUT_TOOLS: Final = """\
 
 <!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
 
-NSQ's tools with their names and flags, and `nsq_replay`, `nsq_dead` and `nsq_bench`, which NSQ does not have.
+NSQ's tools with their names and flags, and `nsq_replay`, `nsq_dead`, `nsq_deferred` and `nsq_bench`, which NSQ does not have.
 `TOOL --help` prints the same. [Differences](differences.md#command-line-tools) lists where they behave differently from NSQ's.
 
 How to use them: [archive into files](../how-to/archive-to-files.md), [read and replay history](../how-to/replay.md), [deal with messages that fail](../how-to/failed-messages.md), [measure](../how-to/measure.md).
@@ -82,7 +93,7 @@ Standard output carries data only; all messages go to standard error.
 | 0 | normal end, also after the first SIGINT or SIGTERM |
 | 1 | a setting cannot be used, or something failed; the last line on standard error says what |
 | 2 | the command line is wrong; the reason and all flags are on standard error |
-| 3 | `nsq_replay`: the range was not replayed completely, because it was stopped or parts can no longer be read; `nsq_dead`: not everything was done or seen |
+| 3 | `nsq_replay`: the range was not replayed completely, because it was stopped or parts can no longer be read; `nsq_dead`, `nsq_deferred`: not everything was done or seen |
 | 130, 143 | the second SIGINT or SIGTERM, which ends the tool at once |
 | 141 | the reader of standard output has gone |
 
@@ -97,7 +108,18 @@ The user agent is always that of the tool.
 def tools_page() -> str:
     names = ", ".join(f"`{name}`" for name in sorted(CLIENT_OPTIONS))
     parts = [ABOUT_TOOLS.format(client_options=names)]
-    for tool in (nsq_bench, nsq_dead, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq):
+    for tool in (
+        nsq_bench,
+        nsq_dead,
+        nsq_deferred,
+        nsq_replay,
+        nsq_stat,
+        nsq_tail,
+        nsq_to_file,
+        nsq_to_http,
+        nsq_to_nsq,
+        to_nsq,
+    ):
         name = tool.__name__.rpartition(".")[2]
         about = tool.ABOUT.strip().replace("<", "\\<")
         parts.append(f"## {name}\n\n{about}\n\n{reference_table(tool.Options)}")

@@ -67,6 +67,8 @@ class World:
                 return (f"--topic={self.topic}", f"--nsqd-tcp-address={tcp}")
             case "nsq_dead":
                 return ("list", f"--topic={self.topic}", "--channel=c", f"--nsqd-http-address={http}")
+            case "nsq_deferred":
+                return ("list", f"--topic={self.topic}", f"--nsqd-http-address={http}")
             case "nsq_stat":
                 return (f"--topic={self.topic}", "--channel=c", f"--nsqd-http-address={http}")
             case "nsq_bench":

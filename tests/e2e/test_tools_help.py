@@ -30,6 +30,7 @@ def test_these_are_all_tools() -> None:
         "nsq_replay",
         "nsq_bench",
         "nsq_dead",
+        "nsq_deferred",
     } == {*TOOLS}
 
 

@@ -1,0 +1,109 @@
+"""The deferred messages of a topic on one nsqd, over HTTP (docs/reference/http.md, "Deferred messages")."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from nsqtools.json_fields import list_in, number_in, text_in
+from nsqtools.nodes import AskFailed, Queries, Server
+
+PAGE: Final = 100  # messages, each of which may have to come from disk
+_NOT_THERE: Final = frozenset({"MESSAGE_NOT_FOUND", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"})
+_REASONS: Final = {
+    "NOT_FOUND": "this nsqd cannot list deferred messages, or take them back",
+    "UNAUTHORIZED": "the token is not known there; see --http-token-file",
+    "FORBIDDEN": "the token gives no right to do this",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a message is named by: its key or its id, and one channel or all ("")."""
+
+    kind: str  # key or id
+    text: str
+    channel: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+
+class Deferred:
+    """One topic of one nsqd. All methods raise AskFailed."""
+
+    def __init__(self, queries: Queries, server: Server, topic: str) -> None:
+        self._queries = queries
+        self.server = server
+        self._topic = topic
+
+    async def counts(self) -> dict[str, int] | None:
+        """Return the number of deferred messages of each channel; None if there is no such topic."""
+        arguments = urlencode({"format": "json", "topic": self._topic, "include_clients": "false"})
+
+        def read(said: Any) -> dict[str, int] | None:
+            for it in list_in(said, "topics"):
+                if text_in(it, "topic_name") == self._topic:
+                    channels = list_in(it, "channels")
+                    return {text_in(one, "channel_name"): number_in(one, "deferred_count") for one in channels}
+            return None
+
+        try:
+            return await self._queries.ask(self.server, f"/stats?{arguments}", read)
+        except AskFailed as error:
+            raise self._explained(error) from error
+
+    async def messages(self, channel: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield what is deferred, the next that is due first."""
+        after = ""
+        while True:
+            page = await self.page(channel, after=after)
+            for message in page:
+                yield message
+            if len(page) < PAGE:
+                return
+            after = page[-1]["after"]
+
+    async def page(self, channel: str, *, after: str = "", limit: int = PAGE) -> list[dict[str, Any]]:
+        arguments = {"topic": self._topic, "channel": channel, "limit": limit} | ({"after": after} if after else {})
+        try:
+            lines = await self._queries.ask_lines(self.server, f"/channel/deferred?{urlencode(arguments)}")
+        except AskFailed as error:
+            raise self._explained(error) from error
+        try:
+            for line in lines:
+                number_in(line, "due")
+                text_in(line, "after")
+        except (KeyError, TypeError, ValueError) as error:
+            raise AskFailed(f"{self.server}/channel/deferred: not what nsqd answers: {error}") from error
+        return lines
+
+    async def cancel(self, name: Name) -> Counter[str] | None:
+        """Take a message back. Return in how many channels it was found how; None: it was not found."""
+        return await self._post("cancel", name, {})
+
+    async def due(self, name: Name, defer_ms: int) -> Counter[str] | None:
+        """Have a message become due after so long. Return as `cancel`."""
+        return await self._post("due", name, {"defer": str(defer_ms)})
+
+    async def _post(self, verb: str, name: Name, more: dict[str, str]) -> Counter[str] | None:
+        arguments = {"topic": self._topic, name.kind: name.text} | more
+        if name.channel:
+            arguments["channel"] = name.channel
+        try:
+            return await self._queries.post(self.server, f"/message/{verb}?{urlencode(arguments)}", _counted)
+        except AskFailed as error:
+            if error.code in _NOT_THERE:
+                return None
+            raise self._explained(error) from error
+
+    def _explained(self, error: AskFailed) -> AskFailed:
+        reason = _REASONS.get(error.code)
+        return AskFailed(f"{self.server}: {reason}", status=error.status, code=error.code) if reason else error
+
+
+def _counted(said: Any) -> Counter[str]:
+    return Counter({str(how): int(count) for how, count in said.items()})
