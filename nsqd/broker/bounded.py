@@ -1,10 +1,11 @@
 """A topic and its bounds: how much it and its channels hold, who is refused, and what is dropped.
 
-A topic is built in three layers, each a class of its own that inherits from the one above it:
+A topic is built in four layers, each a class of its own that inherits from the one above it:
 
     Feed        what channels see
     Bounded     the rules of the policy
-    Topic       publishing, handing over, channels, the journal
+    Published   what is published in a turn, until the log has it
+    Topic       handing over, channels, the journal
 
 They are one object, because a step from one to another would cost each publish.
 """

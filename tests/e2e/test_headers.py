@@ -158,6 +158,20 @@ def test_a_batch_over_http_that_is_wrong(start_nsqd: StartNsqd, body: bytes, sta
     assert not (nsqd.topic("t") or {}).get("message_count")
 
 
+def test_headers_take_room_in_an_ephemeral_topic(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("mem-queue-bytes=10000")
+    long = {"long": bytes(1000)}
+    with connected(nsqd, "headers") as client:
+        client.send(hmpub("e#ephemeral", [(encode_headers(long), b"x")] * 100))
+        assert client.response() == b"OK"
+    topic = nsqd.topic("e#ephemeral")
+    assert topic["message_count"] == 100
+    assert 5 < topic["depth"] < 10
+    with connected(nsqd, "headers") as client:
+        client.subscribe("e#ephemeral", "c#ephemeral", ready=100)
+        assert pairs(client.messages(topic["depth"])) == [(b"x", long)] * topic["depth"]
+
+
 def test_a_message_may_say_how_long_it_may_wait(nsqd: Nsqd) -> None:
     nsqd.http("POST", "/pub?topic=t", b"short", headers={"Nsq-Header-nsq-ttl": "1"})
     nsqd.http("POST", "/pub?topic=t", b"long", headers={"Nsq-Header-nsq-ttl": "600000"})

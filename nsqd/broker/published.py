@@ -1,0 +1,257 @@
+"""A topic and what is published to it in a turn, from the publisher's receipt to the place in the log.
+
+Publishes become *drafts*, which are batches without a place in the log: one for each MPUB and DPUB, and one for the PUBs
+between them. At the end of the turn `record_deferred` tells the journal which drafts are deferred, and `seal` gives all
+of them their places; or `refuse` fails them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from common.wire.headers import NONE as NO_HEADERS
+from common.wire.headers import header_offsets
+from common.wire.log_record import KEYS
+from common.wire.names import is_ephemeral
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.bounded import Bounded, Refused
+from nsqd.broker.bounds import Held
+from nsqd.broker.keys import TopicKeys
+
+if TYPE_CHECKING:
+    from nsqd.broker.change import Change
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.store import TopicLog
+    from nsqd.broker.work import TopicWork
+
+_MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch, because a batch is read and sent as a whole
+_LONGEST_KEY_PLACE: Final = 60_000  # bytes; the length in a record's header has 16 bits
+
+# Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
+# tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
+_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes, int, bytes]
+
+
+class Published(Bounded):
+    def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Any]) -> None:
+        super().__init__(name, log, work.rules.topic(name), now=work.now, ephemeral=is_ephemeral(name))
+        self._work = work
+        self.message_count = 0
+        self.message_bytes = 0
+        self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
+        self._singles_bytes = 0
+        self._singles_receipt = Receipt()
+        self._single_keys: list[tuple[int, bytes]] = []  # of those singles that have one
+        self._single_key_bytes = 0
+        self._single_headers: list[tuple[int, bytes]] = []  # of those singles that have some
+        self._drafts: list[_Draft] = []
+        self._sealed: list[tuple[Batch, Receipt]] = []
+        self._keys = TopicKeys(work.keys, log.refusal)
+        self._keys.know(log.keys)
+        self._keys_from = log.keys_from  # as the journal knows it
+
+    @property
+    @abstractmethod
+    def flowing(self) -> bool:
+        """Whether H follows the tail."""
+
+    @abstractmethod
+    def record(self, change: Change) -> None:
+        """Record a change of this topic in the journal."""
+
+    # Publishing
+
+    def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"", headers: bytes = b"") -> Receipt:
+        """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt.
+
+        `headers` are encoded, as everywhere here.
+        """
+        if delay_ms:
+            return self.publish(sized_body, (0, len(sized_body)), delay_ms, key, headers)
+        if key:
+            if self.closing:
+                raise Refused("exiting")
+            if (known := self._keys.find(key, self._work.timestamp)) is not None:
+                return known
+        if self._is_guarded:
+            self._admit(1, len(sized_body) + len(headers))
+        if not self._singles:
+            self._singles_receipt = Receipt()
+            self._work.unsealed[self] = None
+        self._singles.append(sized_body)
+        self._singles_bytes += len(sized_body)
+        receipt = self._singles_receipt
+        if headers:
+            self._single_headers.append((len(self._singles) - 1, headers))
+            self._singles_bytes += len(headers)
+        if key:
+            self._single_keys.append((len(self._singles) - 1, key))
+            self._single_key_bytes += len(key)
+            self._remember(key, receipt)
+        if (
+            self._singles_bytes > _MOST_BYTES_TOGETHER
+            or self._single_key_bytes + len(self._singles) > _LONGEST_KEY_PLACE
+        ):
+            self._close_singles()
+        return receipt
+
+    def publish(
+        self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"", headers: bytes = b""
+    ) -> Receipt:
+        """Publish messages as one batch, with the headers of all of them or with none.
+
+        A key that was used not long ago returns the receipt of that time instead.
+        """
+        if self.closing:
+            raise Refused("exiting")
+        if key and (known := self._keys.find(key, self._work.timestamp)) is not None:
+            return known
+        if self._is_guarded:
+            self._admit(len(offsets) - 1, len(payload) + len(headers))
+        self._close_singles()
+        receipt = Receipt()
+        if key:
+            self._remember(key, receipt)
+        self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
+        self._work.unsealed[self] = None
+        if delay_ms:
+            self._work.deferring[self] = None
+        return receipt
+
+    def _has_drafts(self) -> bool:
+        return bool(self._singles or self._drafts)
+
+    def _drafted(self) -> Held:
+        counts, sizes = [len(self._singles)], [self._singles_bytes]
+        for payload, offsets, _, _, _, _, headers in self._drafts:
+            counts.append(len(offsets) - 1)
+            sizes.append(len(payload) + len(headers))
+        return Held(sum(counts), sum(sizes))
+
+    def _remember(self, key: bytes, receipt: Receipt) -> None:
+        if self._keys_from < 0:
+            self._note_keys_from(self.log.tail)  # before the log has it, so that a start looks for it
+        self._keys.add(key, self._work.timestamp, receipt)
+
+    def _note_keys_from(self, sequence: int) -> None:
+        self._keys_from = sequence
+        self.record(("keys", self.name, sequence))
+
+    def _note_no_keys(self) -> None:
+        self._note_keys_from(~self.log.tail)  # keys that lie before, in what was emptied, stay forgotten
+
+    def _close_singles(self) -> None:
+        singles = self._singles
+        if not singles:
+            return
+        self._singles = []
+        self._singles_bytes = 0
+        key, flags = self._take_key_place(len(singles)) if self._single_keys else (b"", 0)
+        headers = self._take_headers(len(singles)) if self._single_headers else b""
+        if len(singles) == 1:
+            payload = singles[0]
+            offsets = [0, len(payload)]
+        else:
+            payload = b"".join(singles)
+            offsets = [0]
+            end = 0
+            for sized_body in singles:
+                end += len(sized_body)
+                offsets.append(end)
+        self._drafts.append((payload, offsets, 0, self._singles_receipt, key, flags, headers))
+
+    def _take_drafts(self) -> list[_Draft]:
+        self._close_singles()
+        drafts, self._drafts = self._drafts, []
+        return drafts
+
+    def _take_headers(self, count: int) -> bytes:
+        """Return the headers of so many singles as they lie in the record."""
+        found, self._single_headers = self._single_headers, []
+        area = [NO_HEADERS] * count
+        for number, headers in found:
+            area[number] = headers
+        return b"".join(area)
+
+    def _take_key_place(self, count: int) -> tuple[bytes, int]:
+        """Return the keys of so many singles as they lie in the record, and the record's flags."""
+        keys, self._single_keys, self._single_key_bytes = self._single_keys, [], 0
+        if count == 1:
+            return keys[0][1], 0
+        place = [b"\0"] * count
+        for number, key in keys:
+            place[number] = bytes((len(key),)) + key
+        return b"".join(place), KEYS
+
+    def seal(self, timestamp: int) -> None:
+        """Give this turn's publishes their places in the log, and append them to its buffer."""
+        self._room = self._tried_room = None
+        drafts: Iterable[_Draft] = self._take_drafts()
+        if self.ephemeral and not self.flowing:
+            drafts = self._fitted(drafts)
+        log = self.log
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
+            base_sequence = log.tail
+            count = len(offsets) - 1
+            batch = Batch(
+                base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key, flags, headers
+            )
+            log.append(batch, receipt)
+            self._sealed.append((batch, receipt))
+
+    def _fitted(self, drafts: Iterable[_Draft]) -> Iterator[_Draft]:
+        """Yield what the log has room for. The rest is dropped message by message, but counts as published, as in NSQ.
+
+        The caller must append each draft before it asks for the next one.
+        """
+        for payload, offsets, delay_ms, receipt, key, flags, headers in drafts:
+            count = fitting = len(offsets) - 1
+            places = header_offsets(headers, count) if headers else None
+            if not self._has_room(count, offsets, places):
+                # The most messages that fit: the first n for which n + 1 do not.
+                counts = range(1, count + 1)
+                fitting = bisect_left(counts, True, key=lambda n: not self._has_room(n, offsets, places))
+                self.message_count += count - fitting
+                self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)
+            if fitting == count:
+                yield payload, offsets, delay_ms, receipt, key, flags, headers
+            elif fitting:  # the log is in memory, so its records have no keys
+                headers = headers[: places[fitting]] if places is not None else b""
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, b"", 0, headers
+            else:
+                receipt.settle()
+
+    def _has_room(self, count: int, offsets: Sequence[int], places: Sequence[int] | None) -> bool:
+        """Return whether the log has room for the first messages of a draft with their headers."""
+        return self.log.has_room(count, offsets[count] + (places[count] if places is not None else 0))
+
+    def record_deferred(self, timestamp: int) -> None:
+        """Tell the journal which of this turn's publishes are deferred, and where `seal` is going to place them.
+
+        The journal is told before the log has them. So a crash in between leaves nothing that could be delivered early,
+        and if the journal cannot be written, nothing has to be taken back. A log that is going to refuse the messages
+        gives them no place, so the journal is told nothing.
+        """
+        if self.ephemeral or self.log.refusal() is not None:
+            return
+        self._close_singles()
+        sequence = self.log.tail
+        for _, offsets, delay_ms, _, _, _, _ in self._drafts:
+            count = len(offsets) - 1
+            if delay_ms and self.flowing:
+                self.record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
+            elif delay_ms:
+                self.record(("park", self.name, sequence, count, delay_ms))
+            sequence += count
+
+    def refuse(self, cause: str) -> None:
+        """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
+        self._room = self._tried_room = None
+        drafts = self._take_drafts()
+        if any(delay_ms for _, _, delay_ms, _, _, _, _ in drafts):
+            self.record(("cut", self.name, self.log.tail))
+        for _, _, _, receipt, _, _, _ in drafts:
+            receipt.settle(cause)
