@@ -546,7 +546,11 @@ class HalfHeadedMpub(_HalfMpub):
         self._ends: Offsets = [0]
 
     def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
-        whole = super().cut(data, start)
+        try:
+            whole = super().cut(data, start)
+        except ProtocolError:
+            self._part(data, start + 2 * _SIZE)  # of two faults the first one counts, however the bytes are cut
+            raise
         self._part(data, start + 2 * _SIZE)
         if whole is None:
             self._ends = packed(self._ends)

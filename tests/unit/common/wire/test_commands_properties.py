@@ -228,6 +228,7 @@ def test_packet_borders_do_not_matter(stream: bytes, cuts: list[int]) -> None:
 @given(BROKEN, CUTS)
 @example(b"x" * 64 + b"\n", [63, 1])
 @example(b"x" * 63 + b"\n", [63, 1])
+@example(b"HMPUB t\n" + struct.pack(">III", 40, 2, 5) + b"\x20\0abc" + struct.pack(">I", 1 << 22), [30])  # two faults
 def test_packet_borders_do_not_matter_for_errors_either(stream: bytes, cuts: list[int]) -> None:
     whole = outcome([stream])
     assert outcome(pieces_of(stream, cuts)) == whole
