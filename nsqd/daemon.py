@@ -42,6 +42,7 @@ from nsqd.http.history import MOST_READERS
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
+from nsqd.lookup.broadcast import choose_address
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
@@ -119,6 +120,7 @@ async def run(
     trio.socket.set_custom_hostname_resolver(Resolver())
     with opened_store(options, policy) as store, listening_on(options) as listening:
         _say_who_starts(options)
+        options = await _with_broadcast_address(options)
         node = _put_together(_with_real_ports(options, listening), trust, policy, store)
         budgets = _budgets(listening)
         if trust.tls is not None:  # handshakes under way must leave room for connections that are past theirs
@@ -318,6 +320,16 @@ def _budgets(listening: Listening) -> Budgets:
     for_http = most // _SHARE_OF_HTTP if doors else 0
     each = for_http // max(1, len(doors))
     return Budgets(Budget(most - for_http, "TCP"), Budget(each, "HTTP"), Budget(each, "HTTPS"))
+
+
+async def _with_broadcast_address(options: Options) -> Options:
+    if options.broadcast_address:
+        return options
+    chosen = await choose_address(
+        platform.node(), tcp_address=options.tcp_address, lookupds=options.lookupd_tcp_address
+    )
+    log.info("NSQ: broadcast address %s: %s; --broadcast-address sets another", *chosen)
+    return replace(options, broadcast_address=chosen.address)
 
 
 def _with_real_ports(options: Options, listening: Listening) -> Options:

@@ -165,7 +165,10 @@ class Options(BaseOptions):
         "refuse to publish for web pages of other sites; everything else that changes something is always refused",
     )
     broadcast_address: str = computed_option(
-        platform.node, "the hostname", "address that is registered with nsqlookupd"
+        str,
+        "chosen at the start",
+        "address that is registered with nsqlookupd; if it is not given, the hostname, or if that resolves to nothing or "
+        "to loopback, the address from which the first nsqlookupd is reached; or the only address in --tcp-address",
     )
     broadcast_tcp_port: int = option(0, "TCP port that is registered with nsqlookupd; 0: the port listened on")
     broadcast_http_port: int = option(0, "HTTP port that is registered with nsqlookupd; 0: the port listened on")

@@ -132,7 +132,7 @@ def _node_entry(peer: Peer) -> bytes:
             _lookup_entry(peer),
             dumps(node.tombstones),
             dumps(node.topics),
-            _extensions(peer),
+            _more(peer),
         )
     return peer.node_entry
 
@@ -148,13 +148,14 @@ def _large_node_entry(peer: Peer) -> Iterator[bytes]:
     yield from _in_pieces([topic.is_hidden(peer) for topic in topics])
     yield b'],"topics":['
     yield from _in_pieces([topic.name for topic in topics])
-    yield b"]%b}" % _extensions(peer)
+    yield b"]%b}" % _more(peer)
 
 
-def _extensions(peer: Peer) -> bytes:
-    """Render the last key of a node's entry, which a node that tells none, as NSQ's do, has not."""
-    extensions = peer.identity.extensions
-    return b',"extensions":' + dumps(extensions) if extensions else b""
+def _more(peer: Peer) -> bytes:
+    """Render the last keys of a node's entry, of which an NSQ node that can be reached has none."""
+    extensions, problem = peer.identity.extensions, peer.unreachable
+    more = b',"extensions":' + dumps(extensions) if extensions else b""
+    return more + b',"reachable":false,"unreachable":' + dumps(problem) if problem else more
 
 
 def _missing_entry(missing: Missing) -> dict[str, object]:

@@ -23,12 +23,14 @@ from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.origin import OwnHosts
 from common.recipients import host_and_port
+from common.resolver import Resolver
 from common.same_site import SameSite
 from common.secure import Tunnels
 from common.streams.tls import TlsLayer
 from common.version import NSQ_VERSION
 from common.waiting import Waiting
 from common.wire.lookup import PeerAddress
+from nsqlookupd.dial_back import DialBack, Rules, is_ours
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
 from nsqlookupd.tcp import Clients, Limits
@@ -62,12 +64,16 @@ async def run(
 ) -> None:
     """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a TLS file cannot be used."""
     context = server_context(options)
+    trio.socket.set_custom_hostname_resolver(Resolver())
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
         waiting, waiting_for_nodes = Waiting(), Waiting()
         registry = _registry(options, waiting, waiting_for_nodes)
         clients = _clients(options, registry, _address(options, listening), context)
         turn = clients.turn
+        dial_back = DialBack(registry, turn, Rules(options.networks, is_ours))
+        if options.dial_back:
+            registry.on_come = dial_back.add
         is_ready = True
         app = make_app(
             registry,
@@ -84,6 +90,7 @@ async def run(
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
             connections.start_soon(turn.clear_departed)
+            connections.start_soon(dial_back.run)
             await connections.start(clients.run)
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)

@@ -228,6 +228,11 @@ class _Monitoring:
             gauge("nsqlookupd_connections", "Open TCP connections.", self._connections()),
             gauge("nsqlookupd_peers", "Connections that have identified themselves.", now.peers),
             gauge("nsqlookupd_active_peers", "Peers heard from within the inactivity timeout.", now.active_peers),
+            gauge(
+                "nsqlookupd_unreachable_peers",
+                "Peers whose broadcast address cannot be reached from here.",
+                now.unreachable_peers,
+            ),
             gauge("nsqlookupd_topics", "Registered topics.", now.topics),
             gauge("nsqlookupd_channels", "Registered channels.", now.channels),
             gauge("nsqlookupd_producers", "Producers, summed over all topics.", now.producers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import platform
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from common.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
 from common.origin import check_hosts
 from common.startup import StartupError
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CLIENT_AUTH: Final = one_of("", "require-verify")
 
@@ -49,6 +52,16 @@ class Options(BaseOptions):
         5 * MINUTE, "longest time that a /lookup or /nodes with wait= waits for a change", kind=DURATION, at_least=0
     )
 
+    # connecting back
+    dial_back: bool = option(
+        True,
+        "connect once to each nsqd that registers, at its broadcast address, and say in /nodes if that cannot be reached",
+    )
+    dial_back_to: tuple[str, ...] = option(
+        (),
+        "network in CIDR notation in which nsqd is connected back to, besides the address that it registers from",
+    )
+
     # TLS
     tls_cert: str = option("", "path to the certificate file; if given, both listeners accept TLS only")
     tls_key: str = option("", "path to the key file; empty: the key is in the certificate file")
@@ -62,7 +75,16 @@ class Options(BaseOptions):
     # accepted, but without effect
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
 
+    @property
+    def networks(self) -> list[Network]:
+        """Return the networks of --dial-back-to. Raise StartupError for a text that is none."""
+        try:
+            return [ipaddress.ip_network(text, strict=False) for text in self.dial_back_to]
+        except ValueError as error:
+            raise StartupError(f"--dial-back-to: {error}") from error
+
     def checked(self) -> Options:
+        _ = self.networks
         check_hosts("http-allowed-host", self.http_allowed_host)
         if not self.tls_cert and (self.tls_key or self.tls_client_auth_policy or self.tls_root_ca_file):
             raise StartupError("TLS options need --tls-cert")

@@ -26,6 +26,7 @@ from common.wire.lookup import (
     decode_identify,
     encode_reply,
     identify_reply,
+    unreachable_reply,
 )
 from common.wire.names import decode_name
 from nsqlookupd.registry import CLIENT, Registration
@@ -180,6 +181,9 @@ class LookupProtocol:
             self._hear_state(self._peer, [word.decode("ascii", "replace") for word in words[1:3]])
             silence = self._registry.ping(self._peer)
             self._note("info", "CLIENT(%s): pinged (last ping %s)", self.id, format_duration(round(silence * SECOND)))
+            if self._peer.unreachable and self._peer.identity.node:
+                self._outgoing.append(unreachable_reply(self._peer.unreachable))
+                return
         self._outgoing.append(_OK)
 
     def _hear_state(self, peer: Peer, said: list[str]) -> None:

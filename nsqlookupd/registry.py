@@ -65,6 +65,7 @@ class Peer:
         "node_entry",
         "state",
         "topics",
+        "unreachable",
     )
 
     def __init__(self, id: str, identity: Identity, *, now: float, timestamp: int) -> None:
@@ -76,6 +77,7 @@ class Peer:
         self.is_leaving = False  # it has announced that it drains or has drained
         self.is_retired = False  # it has announced that it will not come back
         self.state = ""  # one of common.wire.lookup.STATES; empty: it accepts messages
+        self.unreachable = ""  # why its address cannot be reached; empty: it can, or nobody knows
         self.has_left = False  # disconnected; topics and channels may still name it until `clear_some` gets to them
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
@@ -177,6 +179,7 @@ class Snapshot(NamedTuple):
     producers: int  # summed over all topics
     tombstones: int  # those that have not expired
     changes: int  # of the producers of any topic, since the start
+    unreachable_peers: int
 
 
 class Registry:
@@ -189,6 +192,7 @@ class Registry:
         first_index: int = 0,
         on_change: Callable[[str], None] = lambda topic: None,
         on_nodes_change: Callable[[], None] = lambda: None,
+        on_come: Callable[[Peer], None] = lambda peer: None,
     ) -> None:
         self.now = 0.0
         self.timestamp = 0
@@ -197,6 +201,7 @@ class Registry:
         self.nodes_index = first_index
         self.on_change = on_change
         self.on_nodes_change = on_nodes_change
+        self.on_come = on_come
         self._inactive_timeout = inactive_timeout
         self._tombstone_lifetime = tombstone_lifetime
         self._topics: dict[str, Topic] = {}
@@ -254,6 +259,7 @@ class Registry:
         self._active[peer] = None
         self._missing.come(identity)
         self._nodes_changed()
+        self.on_come(peer)
         return peer
 
     def ping(self, peer: Peer) -> float:
@@ -330,6 +336,16 @@ class Registry:
         peer.state = state
         self._told_of_itself(peer)
         return True
+
+    def set_reachable(self, peer: Peer, problem: str) -> bool:
+        """Note why the peer cannot be reached, or that it can. Return whether the answer to that has changed."""
+        has_changed = bool(problem) != bool(peer.unreachable)
+        if problem != peer.unreachable:
+            peer.unreachable = problem
+            peer.node_entry = b""
+        if has_changed:
+            self._nodes_changed()
+        return has_changed
 
     def _told_of_itself(self, peer: Peer) -> None:
         """Have the answers show what is new about this peer itself, and not about its topics."""
@@ -551,6 +567,7 @@ class Registry:
             producers=self._producers,
             tombstones=len(self._tombstones),
             changes=self.index - self.no_index,
+            unreachable_peers=sum(bool(peer.unreachable) for peer in self._peers),
         )
 
     # Topics and channels

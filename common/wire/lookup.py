@@ -25,6 +25,10 @@ DRAINING: Final = "draining"
 FULL: Final = "full"  # its disk has no room for messages
 UNHEALTHY: Final = "unhealthy"  # its /ping says NOK for another reason
 STATES: Final = frozenset({DRAINING, FULL, UNHEALTHY})
+# The answer to the PING of an nsqd whose address cannot be reached, followed by the reason. An nsqd that tells no `node`
+# in IDENTIFY, as NSQ's do, gets a plain OK.
+UNREACHABLE: Final = b"OK unreachable "
+_MOST_REASON: Final = 300  # bytes
 
 # NSQ bounds neither. The longest meaningful line has some 140 bytes, but old clients send parameters that are ignored.
 # The document of an nsqd has less than 1 kB.
@@ -102,6 +106,13 @@ def identify_body(
 
 class BadReply(Exception):
     """An impossible size precedes a reply: the peer is no nsqlookupd, or the position in the stream is lost."""
+
+
+def reason_in(reply: bytes) -> str:
+    """Return why nsqlookupd cannot reach this node, as its answer to PING says; empty: it says nothing of the kind."""
+    if not reply.startswith(UNREACHABLE):
+        return ""
+    return reply[len(UNREACHABLE) :].decode("ascii", "backslashreplace")
 
 
 class ReplyReader:
@@ -249,6 +260,10 @@ def decode_identify(body: bytes) -> Identity:
 
 def encode_reply(data: bytes) -> bytes:
     return _size.pack(len(data)) + data
+
+
+def unreachable_reply(reason: str) -> bytes:
+    return encode_reply(UNREACHABLE + reason.encode("ascii", "backslashreplace")[:_MOST_REASON])
 
 
 def identify_reply(address: PeerAddress) -> bytes:

@@ -16,10 +16,10 @@ import trio
 
 from common.net import join_host_port
 from common.wakeup import Wakeup
-from common.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command
+from common.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
 from nsqd.lookup.conversation import AT_ONCE, Conversation
 from nsqd.lookup.registration import Refused, identified
-from nsqd.lookup.times import FIRST_TRY_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, SHORTEST_BACKOFF
+from nsqd.lookup.times import FIRST_PING, FIRST_TRY_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, SHORTEST_BACKOFF
 
 if TYPE_CHECKING:
     from nsqd.lookup.registration import Registration, Words
@@ -59,6 +59,7 @@ class Peer:
         self._most = most  # bytes of a reply
         self._news = Wakeup()
         self._failures = 0
+        self._is_unreachable = False  # by others, as nsqlookupd has found
         self._conversation: Conversation | None = None  # while topics can be registered
         self._goodbye = ""  # the word to say, once asked to leave
 
@@ -158,14 +159,16 @@ class Peer:
         self.left = trio.Event()
         self._registration.connected()
         self._conversation = conversation
-        next_ping = trio.current_time() + PING_INTERVAL
+        next_ping = trio.current_time() + FIRST_PING
         said: Words = ()
         while not self._goodbye:
             self._news.clear()
             if trio.current_time() >= next_ping or said != self._state():
                 next_ping = trio.current_time() + PING_INTERVAL
                 said = self._state()
-                self._judge(await conversation.ask(encode_command("PING", *said)))
+                replies = await conversation.ask(encode_command("PING", *said))
+                self._judge(replies)
+                self._hear_verdict(replies[-1])
             if commands := self._registration.next_commands(AT_ONCE):
                 self._log_commands(commands)
                 self._judge(await conversation.ask(*(encode_command(*words) for words in commands)))
@@ -184,6 +187,21 @@ class Peer:
             return
         for words in commands:
             log.info("LOOKUPD(%s): %s %s", self.name, "channel" if len(words) == 3 else "topic", " ".join(words))
+
+    def _hear_verdict(self, reply: bytes) -> None:
+        """Log whether nsqlookupd can reach this node, whenever that has changed."""
+        reason = reason_in(reply)
+        if bool(reason) != self._is_unreachable:
+            if reason:
+                log.warning(
+                    "LOOKUPD(%s): this node cannot be reached: %s. Clients will not reach it either: "
+                    "set --broadcast-address to a name or an address that others can reach",
+                    self.name,
+                    reason,
+                )
+            else:
+                log.info("LOOKUPD(%s): this node can be reached now", self.name)
+        self._is_unreachable = bool(reason)
 
     def _judge(self, replies: list[bytes]) -> None:
         """Log errors. There is nothing else to do: after an error, nsqlookupd closes the connection."""

@@ -36,7 +36,7 @@ PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
 START_TIMEOUT: Final = 30.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
-_LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:([\d.]+):(\d+)|(/.*))$")
+_LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:(\[[\da-f:]*\]|[\d.]+):(\d+)|(/.*))$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,15 +52,16 @@ class Nsqd:
             self._reader.receive(data)
         return reply
 
-    async def identify(self, host: str) -> None:
+    async def identify(self, host: str, tcp_port: int = 4150) -> None:
         body = identify_body(
             broadcast_address=host,
             hostname=host,
             http_port=4151,
-            tcp_port=4150,
+            tcp_port=tcp_port,
             topology_region="",
             topology_zone="",
             version="1.3.0",
+            node="n1",
         )
         assert json.loads(await self.ask("IDENTIFY", body=body))["version"] == "1.3.0"
 
@@ -97,9 +98,9 @@ class Lookupd:
         for stream in self._streams:
             stream.socket.close()
 
-    async def nsqd(self, host: str, *topics: str) -> Nsqd:
+    async def nsqd(self, host: str, *topics: str, tcp_port: int = 4150) -> Nsqd:
         nsqd = await self.connect()
-        await nsqd.identify(host)
+        await nsqd.identify(host, tcp_port)
         for topic in topics:
             assert await nsqd.ask("REGISTER", topic) == b"OK"
         return nsqd
@@ -121,9 +122,17 @@ class Lookupd:
             await trio.sleep(0.005)
 
 
+def closed_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 @asynccontextmanager
 async def lookupd(**options: Any) -> AsyncIterator[Lookupd]:
-    chosen = Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", broadcast_address="here", **options)
+    # The nodes of most tests have only names.
+    given = {"dial_back": False} | options
+    chosen = Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", broadcast_address="here", **given)
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         listening = await nursery.start(partial(run, chosen, wait_for_shutdown=stop.wait))
@@ -255,6 +264,38 @@ async def test_who_waits_for_nodes_at_the_stop_is_told_the_truth() -> None:
         async with waiting(server, f"/nodes?wait=60s&index={index}") as waiter:
             server.stop.set()
             assert (await waiter.answer()).hosts == ["a"]
+
+
+@limited
+async def test_who_waits_for_nodes_hears_that_one_cannot_be_reached() -> None:
+    async with lookupd(dial_back=True) as server:
+        node = await server.nsqd("127.0.0.1", tcp_port=closed_port())
+        answer = await server.request("/nodes?wait=60s")
+        while "reachable" not in (entry := json.loads(answer.body)["producers"][0]):
+            answer = await server.request(f"/nodes?wait=60s&index={answer.index}")
+        assert (entry["reachable"], "connection refused" in entry["unreachable"]) == (False, True)
+        assert (await node.ask("PING")).startswith(b"OK unreachable dial 127.0.0.1:")
+
+
+@limited
+async def test_a_node_is_connected_back_to_once_and_told_nothing_when_that_worked() -> None:
+    visits = 0
+
+    async def visited(stream: trio.SocketStream) -> None:
+        nonlocal visits
+        visits += 1
+        assert await stream.receive_some() == b"", "nothing is said"
+        seen.set()
+
+    seen = trio.Event()
+    async with trio.open_nursery() as nursery, lookupd(dial_back=True) as server:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, visited, 0, host="127.0.0.1"))
+        node = await server.nsqd("localhost", "t", tcp_port=listener.socket.getsockname()[1])
+        await seen.wait()
+        assert await node.ask("PING") == b"OK"
+        assert b"reachable" not in (await server.request("/nodes")).body
+        nursery.cancel_scope.cancel()
+    assert visits == 1
 
 
 @limited

@@ -47,7 +47,7 @@ NSQ_FLAGS = """
     tcp-address                         string    "0.0.0.0:4150"
     http-address                        string    "0.0.0.0:4151"
     https-address                       string    "0.0.0.0:4152"
-    broadcast-address                   string    the hostname
+    broadcast-address                   string    chosen at the start
     broadcast-tcp-port                  int       0
     broadcast-http-port                 int       0
     lookupd-tcp-address                 value
@@ -163,7 +163,7 @@ def test_the_node_id_comes_from_the_hostname(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(platform, "node", lambda: "vm")
     options = read()
     assert options.node_id == 617
-    assert options.broadcast_address == "vm"
+    assert options.broadcast_address == "", "it is chosen at the start"
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,26 @@ def test_answers_tell_the_state_of_a_node_that_has_one(lookupd: Lookupd, topics:
     assert b"state" not in lookupd.get("/nodes").body
 
 
+@pytest.mark.parametrize("count", [1, 2001])
+def test_nodes_tell_that_one_cannot_be_reached_and_why(lookupd: Lookupd, count: int) -> None:
+    peer = lookupd.nsqd(*(f"t{number}" for number in range(count)), extensions=("keys",))
+
+    def told() -> tuple[bool | None, str | None]:
+        (node,) = json.loads(lookupd.get("/nodes").body)["producers"]
+        assert node["extensions"] == ["keys"]
+        return node.get("reachable"), node.get("unreachable")
+
+    assert told() == (None, None)
+    assert lookupd.registry.set_reachable(peer, "lookup h: no such host")
+    assert told() == (False, "lookup h: no such host")
+    assert not lookupd.registry.set_reachable(peer, "dial h:4150: i/o timeout")
+    assert told() == (False, "dial h:4150: i/o timeout")
+    assert b"reachable" not in lookupd.get("/lookup?topic=t0").body
+    assert b"nsqlookupd_unreachable_peers 1" in lookupd.get("/metrics").body
+    assert lookupd.registry.set_reachable(peer, "")
+    assert told() == (None, None)
+
+
 # Waiting
 
 

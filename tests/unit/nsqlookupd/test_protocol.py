@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.lookup import PeerAddress, ReplyReader, encode_command, identify_body
+from common.wire.lookup import (
+    PeerAddress,
+    ReplyReader,
+    encode_command,
+    identify_body,
+    reason_in,
+    unreachable_reply,
+)
 from nsqlookupd.protocol import LookupProtocol, State
 from nsqlookupd.registry import Registry
 
@@ -247,3 +254,31 @@ def test_a_new_state_is_noted_once(nsqd: Nsqd) -> None:
         "info: client(10.0.0.5:51234) is full",
         "info: client(10.0.0.5:51234) is accepting messages again",
     ]
+
+
+@pytest.mark.parametrize(("node", "answer"), [("n1", b"OK unreachable dial a:1: connection refused"), ("", b"OK")])
+def test_only_who_tells_its_node_hears_that_it_cannot_be_reached(node: str, answer: bytes) -> None:
+    nsqd = Nsqd()
+    body = identify_body(
+        broadcast_address="a",
+        hostname="a",
+        http_port=2,
+        tcp_port=1,
+        topology_region="",
+        topology_zone="",
+        version="1.3.0",
+        node=node,
+    )
+    nsqd.say(b"  V1" + encode_command("IDENTIFY", body=body))
+    (peer,) = nsqd.registry.active_peers()
+    assert nsqd.say(b"PING\n") == [b"OK"]
+    nsqd.registry.set_reachable(peer, "dial a:1: connection refused")
+    assert nsqd.say(b"PING full\n") == [answer]
+    nsqd.registry.set_reachable(peer, "")
+    assert nsqd.say(b"PING\n") == [b"OK"]
+
+
+def test_a_reason_of_any_length_and_any_letters_is_a_short_answer() -> None:
+    reason = reason_in(unreachable_reply("é" * 1000)[4:])
+    assert reason.startswith("\\xe9\\xe9")
+    assert len(reason) == 300
