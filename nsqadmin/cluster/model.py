@@ -131,6 +131,8 @@ class Node:
     own_health: str = ""  # what it reports about itself: "OK", or what is wrong
     policy_digest: str | None = None  # of its policy file; empty: it has none; None: it does not tell
     policy_error: str = ""  # why it still goes by an earlier policy file
+    state: str = ""  # by which nsqlookupd lists it: "draining", "full" or "unhealthy"; empty: it accepts messages
+    unreachable: tuple[str, ...] = ()  # why nsqlookupds cannot connect to it: "<nsqlookupd>: <why>"
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
     start_time: float | None = None
     memory: Memory | None = None
@@ -493,7 +495,7 @@ class Evidence:
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
-    rule: str  # "D1" to "D26"
+    rule: str  # "D1" to "D27"
     severity: Severity
     verdict: str  # one sentence
     advice: str  # what to do about it

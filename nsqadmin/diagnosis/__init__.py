@@ -12,7 +12,7 @@ group's later rules are not asked. Every finding has its evidence, and is marked
                deleted, as nobody uses it; D25 a node refuses its policy file, D26 nodes have different ones
     topic      one group: D1 and D2 paused, D13 no channel, D14 not handed over; D11 burst
     node       no group: D16 down, slow, not well, without token, not registered everywhere, old, twice, wrong clock;
-               some of these for nsqlookupd, too
+               some of these for nsqlookupd, too; D27 clients cannot connect to the address that it announces
 
 `clients.py` judges each consumer of a channel; the rules and the pages show its verdicts.
 While a node is silent, what was found before does not end: see `upkeep.py`.

@@ -1,8 +1,9 @@
-"""Rules about one nsqd or nsqlookupd: D16; D25, and D26 about all of them, are in `policy.py`. Each of them may find something."""
+"""Rules about one nsqd or nsqlookupd: D16, D27; D25, and D26 about all of them, are in `policy.py`. Each of them may find something."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from nsqadmin import numbers
@@ -12,6 +13,8 @@ from nsqadmin.diagnosis import policy
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
 _RULE: Final = "D16"
+_UNREACHABLE: Final = "D27"
+_MOST_PROBLEMS: Final = 3  # nsqlookupds whose words are quoted
 _SKEW: Final = 10.0  # seconds
 _ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than any backlog elsewhere
 
@@ -28,6 +31,7 @@ def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         known = [number("messages there, last known", node.depth)] if not node.is_reachable and node.answered_at else []
         yield _finding(node, _severity(node.health), verdict, node.explanation, *known)
     yield from _without_token(node, snapshot)
+    yield from _unreachable(node)
     if node.is_reachable:
         for rule in _OF_THE_REACHABLE:
             yield from rule(node, snapshot)
@@ -80,6 +84,36 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
+def _unreachable(node: Node) -> Iterator[Finding]:
+    """Find a node to which clients cannot connect, as it announces an address that means nothing to others."""
+    if not node.unreachable:
+        return
+    where = f"TCP port {node.tcp_port} of {node.broadcast_address}"
+    if node.is_reachable:
+        seen = f"nsqadmin reaches its HTTP port from here, but nsqlookupd cannot connect to {where}; clients there cannot either."
+    else:
+        seen = f"It is registered, so it runs, but neither nsqlookupd nor nsqadmin can connect to {node.broadcast_address}."
+    remote = _remote_host(node)
+    here = f" (it connects from {remote})" if remote else ""
+    yield replace(
+        _finding(
+            node,
+            Severity.WARNING if node.is_reachable else Severity.PROBLEM,
+            f"{node.address} cannot be reached by clients, says nsqlookupd",
+            f"{seen} Start it with --broadcast-address=<a name or address that clients can reach>{here}, and with "
+            "--broadcast-tcp-port and --broadcast-http-port where ports are mapped.",
+            *(say("nsqlookupd says", problem) for problem in node.unreachable[:_MOST_PROBLEMS]),
+        ),
+        rule=_UNREACHABLE,
+    )
+
+
+def _remote_host(node: Node) -> str:
+    """Return the IP address from which the node registers."""
+    remote = node.remote_addresses[0].partition("/")[2] if node.remote_addresses else ""
+    return remote.rpartition(":")[0].strip("[]")
+
+
 def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.own_health not in ("", "OK"):
         yield _finding(
@@ -97,7 +131,7 @@ def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         for lookupd in snapshot.lookupds
         if lookupd.is_reachable and lookupd.address not in node.lookupds
     ]
-    if snapshot.has_lookupds and missing and not node.draining:  # which deregisters a node
+    if snapshot.has_lookupds and missing and not node.draining:  # an earlier version deregisters then
         yield _finding(
             node,
             Severity.WARNING,

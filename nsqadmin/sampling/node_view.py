@@ -48,6 +48,8 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         lookupds=tuple(announced.sources),
         remote_addresses=tuple(announced.remote_addresses),
         tombstones=tuple(sorted(topic for topic, is_tombstoned in announced.topics.items() if is_tombstoned)),
+        state=announced.state if asked.left_at is None else "",
+        unreachable=tuple(announced.problems) if asked.left_at is None else (),
         out_of_date=out_of_date,
         clock_skew=asked.clock_skew,
     )

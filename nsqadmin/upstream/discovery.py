@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from common.wire.lookup import STATES
 from nsqadmin.cluster.node_stats import stats_in_slices
 from nsqadmin.cluster.sane import NotUnderstood
 
@@ -19,6 +20,8 @@ _NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
 MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
 _MOST_MISSING: Final = 10_000  # nodes that have left; our nsqlookupd remembers 1,000
 _MOST_REMOTES: Final = 100  # registrations of one node that are kept
+_LONGEST_REASON: Final = 300  # characters
+_NO_REASON: Final = "it does not say why"
 _LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
 
 
@@ -37,6 +40,9 @@ class Announced:
     remote_addresses: list[str] = field(default_factory=list)  # of all of them: "<nsqlookupd>/<remote address>"
     sources: list[str] = field(default_factory=list)  # the nsqlookupds that list it
     topics: dict[str, bool] = field(default_factory=dict)  # its topics; True: a tombstone hides the node there
+    state: str = ""  # a word of STATES: it should get no messages
+    unreachable: str = ""  # why the first nsqlookupd cannot reach it
+    problems: list[str] = field(default_factory=list)  # of all of them: "<nsqlookupd>: <why>"
 
     @property
     def address(self) -> str:
@@ -61,6 +67,8 @@ def read_producer(raw: Json) -> Announced:
         region=_text(raw.get("topology_region")),
         zone=_text(raw.get("topology_zone")),
         remote_address=_text(raw.get("remote_address")),
+        state=_state(raw.get("state")),
+        unreachable=_problem(raw.get("unreachable")) if raw.get("reachable") is False else "",
         topics={topic: bool(tombstones[at]) if at < len(tombstones) else False for at, topic in enumerate(topics)},
     )
 
@@ -78,6 +86,14 @@ def read_info(raw: Json, configured: str) -> Announced:
         region=_text(raw.get("topology_region")),
         zone=_text(raw.get("topology_zone")),
     )
+
+
+def _state(value: Any) -> str:
+    return value if isinstance(value, str) and value in STATES else ""
+
+
+def _problem(value: Any) -> str:
+    return _text(value)[:_LONGEST_REASON] or _NO_REASON
 
 
 def _text(value: Any) -> str:
@@ -181,11 +197,14 @@ def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Ann
     merged: dict[str, Announced] = {}
     for source, producers in answers:
         for node in producers:
-            fresh = replace(node, remote_addresses=[], sources=[], topics=dict(node.topics))
+            fresh = replace(node, remote_addresses=[], sources=[], problems=[], topics=dict(node.topics))
             known = merged.setdefault(node.tcp_key, fresh)
             if len(known.sources) < _MOST_REMOTES:
                 known.remote_addresses.append(f"{source}/{node.remote_address or _NO_REMOTE}")
                 known.sources.append(source)
+                known.state = known.state or node.state
+                if node.unreachable:
+                    known.problems.append(f"{source}: {node.unreachable}")
             for topic, is_tombstoned in node.topics.items():
                 known.topics[topic] = known.topics.get(topic, False) or is_tombstoned
     return list(merged.values())

@@ -16,7 +16,7 @@ import pytest
 from common.wire.lookup import encode_command, identify_body
 from tests.support.client import Client
 from tests.support.namespaces import Machine, Network, a_network
-from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 pytestmark = pytest.mark.e2e
 
@@ -41,6 +41,16 @@ class Site:
         self.lookupd = Nsqlookupd(f"tcp-address={LOOKUPD}:4160", f"http-address={LOOKUPD}:4161", *options)
         self.lookupd.under = self.where.under
         return self._running.enter_context(self.lookupd)
+
+    def start_nsqadmin(self, *options: str) -> Nsqadmin:
+        addresses = (f"http-address={LOOKUPD}:4171", f"lookupd-http-address={LOOKUPD}:4161")
+        admin = Nsqadmin(*addresses, *options)
+        admin.under = self.where.under
+        return self._running.enter_context(admin)
+
+    def findings(self, rule: str) -> list[dict[str, Any]]:
+        found = self.get("/api/v2/diagnose", port=4171)["findings"]
+        return [it for it in found if it["rule"] == rule]
 
     def start_nsqd(self, machine: Machine, *options: str, lookupd: str = LOOKUPD) -> Nsqd:
         addresses = ("tcp-address=0.0.0.0:4150", "http-address=0.0.0.0:4151")
@@ -126,7 +136,9 @@ def test_a_node_that_cannot_be_reached_is_named_by_everybody(
     site: Site, options: tuple[str, ...], problem: str
 ) -> None:
     """Start an nsqd whose name only its own machine knows, as in a container, or with a wrong port."""
+    needs_module("starlette")
     lookupd = site.start_lookupd()
+    site.start_nsqadmin("sample-interval=300ms", "discovery-interval=1s")
     nsqd = site.start_nsqd(site.network.machine("web7", NODE, hosts=f"{NODE} web7"), *options)
     eventually(lambda: site.nodes)
     registered = time.monotonic()
@@ -135,6 +147,12 @@ def test_a_node_that_cannot_be_reached_is_named_by_everybody(
     assert f"where clients will look for it: {problem}" in lookupd.log
     eventually(lambda: f"this node cannot be reached: {problem}" in nsqd.log)
     assert "set --broadcast-address to" in nsqd.log
+    (finding,) = eventually(lambda: site.findings("D27"))
+    assert finding["node"] == f"{site.nodes[0]['broadcast_address']}:4151"
+    assert finding["evidence"] == [{"label": "nsqlookupd says", "value": f"{LOOKUPD}:4161: {problem}"}]
+    assert (
+        f"--broadcast-address=<a name or address that clients can reach> (it connects from {NODE})" in finding["advice"]
+    )
     assert time.monotonic() - registered < PROMISED
 
 

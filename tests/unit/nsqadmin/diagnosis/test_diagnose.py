@@ -267,6 +267,29 @@ def test_d16_of_a_node(fields: dict[str, Any], text: str) -> None:
     assert text in finding.verdict
 
 
+REFUSED = ("l1:4161: dial n1:4150: connection refused",)
+
+
+def test_d27_a_node_that_nsqadmin_reaches_and_clients_do_not() -> None:
+    one = node(unreachable=REFUSED, remote_addresses=("l1:4161/10.0.0.5:51234",))
+    finding = only(found(snapshot(nodes=(one,))))
+    assert (finding.rule, finding.node, finding.severity) == ("D27", "n1:4151", Severity.WARNING)
+    assert finding.verdict == "n1:4151 cannot be reached by clients, says nsqlookupd"
+    assert "nsqadmin reaches its HTTP port from here" in finding.advice
+    assert (
+        "--broadcast-address=<a name or address that clients can reach> (it connects from 10.0.0.5)" in finding.advice
+    )
+    assert said(finding) == {"nsqlookupd says": REFUSED[0]}
+
+
+def test_d27_a_node_that_nobody_reaches_runs_all_the_same() -> None:
+    one = node(health=Health.NEVER, error="no such host", unreachable=("l1:4161: lookup n1: no such host",))
+    findings = {it.rule: it for it in found(snapshot(nodes=(one,)))}
+    assert {*findings} == {"D16", "D27"}
+    assert findings["D27"].severity is Severity.PROBLEM
+    assert "It is registered, so it runs" in findings["D27"].advice
+
+
 def test_d16_newest_version_is_found_by_its_numbers() -> None:
     old, new = node("n1:4151", version="1.9.0", out_of_date=True), node("n2:4151", version="1.10.0")
     finding = only(found(snapshot(nodes=(old, new))))
