@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -52,10 +53,13 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
 # Compose. tests/e2e/test_compose.py tests with an engine, if there is one, that it works
 
 
+def document() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    return document
+
+
 def services() -> dict[str, dict[str, Any]]:
-    services: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))[
-        "services"
-    ]
+    services: dict[str, dict[str, Any]] = document()["services"]
     return services
 
 
@@ -89,8 +93,18 @@ def test_ports_are_the_same_inside_and_published() -> None:
         command = " ".join(node["command"])
         listened = re.findall(r"--(?:tcp|http)-address=0\.0\.0\.0:(\d+)", command)
         assert node["ports"] == [f"${{NSQ_PUBLISH:-127.0.0.1}}:{port}:{port}" for port in listened]
-        assert f"--broadcast-address=${{NSQ_HOST:-{name}}}" in command
+        address = node["networks"]["default"]["ipv4_address"]
+        assert f"--broadcast-address=${{NSQ_HOST:-{address}}}" in command, "which the host reaches without a name"
+        assert node["hostname"] == name
         assert f":{listened[1]}/" in node["healthcheck"]["test"][-1]
+
+
+def test_addresses_of_nodes_are_in_the_network_and_differ() -> None:
+    (pool,) = document()["networks"]["default"]["ipam"]["config"]
+    network = ipaddress.ip_network(pool["subnet"])
+    addresses = [ipaddress.ip_address(node["networks"]["default"]["ipv4_address"]) for node in nodes().values()]
+    assert all(address in network for address in addresses)
+    assert len({*addresses}) == 3
 
 
 @pytest.mark.parametrize("name", [name for name, it in services().items() if "demo" not in it.get("profiles", ())])
