@@ -12,7 +12,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from nsqadmin.actions import plan as actions
 from nsqadmin.cluster import model
-from nsqadmin.messages import burials, taking
+from nsqadmin.messages import burials, deferrals, recalling, taking
 from nsqadmin.messages import model as messages
 
 ABOUT: Final = """\
@@ -65,6 +65,11 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
         taking.Share,
         taking.LeftOut,
         taking.Taken,
+    ),
+    "Deferred messages": (
+        deferrals.NodeDeferred,
+        recalling.RecallShare,
+        recalling.Recalled,
     ),
 }
 _WORDS: Final[Mapping[Any, str]] = {

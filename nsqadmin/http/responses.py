@@ -117,10 +117,10 @@ async def lists_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, lis
     return values
 
 
-async def object_of(request: Request) -> dict[str, Any]:
+async def object_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, Any]:
     """Read a JSON object. Raise 400 for any other body."""
     try:
-        value = nsq_json.loads(await body_of(request))
+        value = nsq_json.loads(await body_of(request, limit=limit))
     except nsq_json.JsonError as error:
         raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
     if not isinstance(value, dict):

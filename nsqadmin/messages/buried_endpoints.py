@@ -12,6 +12,7 @@ from nsqadmin.http.responses import caller_of, json_answer, number_argument, obj
 from nsqadmin.messages.burials import Burial, Look
 from nsqadmin.messages.buried_reading import MOST
 from nsqadmin.messages.changing import result_of
+from nsqadmin.messages.endpoints import channel_named
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
 from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.buried import Buried
 
@@ -46,7 +46,7 @@ class _Endpoints:
 
     async def read(self, request: Request) -> Response:
         """Send what is buried on each node, and a page of messages. Arguments: `reason=`, `node=`, `limit=`, `after=`."""
-        channel = self._channel(request, request.path_params)
+        channel = channel_named(self._view, request, request.path_params)
         arguments = request.query_params
         try:
             after = parse_places(arguments.get("after", ""))
@@ -90,24 +90,16 @@ class _Endpoints:
 
     async def stop(self, request: Request) -> Response:
         """End every kick and discard that is under way in `{"topic":"t","channel":"c"}`."""
-        channel = self._channel(request, await object_of(request))
+        channel = channel_named(self._view, request, await object_of(request))
         rows = await self._buried.stop(channel, caller_of(request))
         return json_answer({"result": result_of(rows), "nodes": to_json(rows)})
 
     async def _plan(self, request: Request, body: Mapping[str, Any]) -> Taking:
-        channel = self._channel(request, body)
+        channel = channel_named(self._view, request, body)
         try:
             return await self._buried.plan(channel, _wanted(body))
         except BadTaking as error:
             raise HttpError(400, "INVALID_MESSAGES", details={"reason": str(error)}) from error
-
-    def _channel(self, request: Request, named: Mapping[str, Any]) -> Channel:
-        topic, name = word_in(named, "topic"), word_in(named, "channel")
-        require(request, Right.VIEW, topic)
-        channel = self._view.snapshot.channel(topic, name)
-        if channel is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return channel
 
 
 def _wanted(body: Mapping[str, Any]) -> Wanted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -59,7 +59,7 @@ class BuriedTaker:
                 done, job = taken.done + _count(answer[verb.past]), job_in(answer["job"])
                 taken = replace(taken, done=done, job=job, kick=kick_in(answer))
         except UpstreamError as error:
-            return replace(taken, **_failure(error))
+            return replace(taken, **failure_of(error, _WORDS))
         except _NONSENSE as error:
             return replace(taken, error=f"its answer cannot be read: {error!r}")
         return taken
@@ -82,7 +82,7 @@ class BuriedTaker:
             job = job_in(answer["job"])
             return Taken(node=node, asked=_count(answer["kicked"]), done=_count(answer["buried"]), job=job)
         except UpstreamError as error:
-            return Taken(node=node, asked=0, **_failure(error))
+            return Taken(node=node, asked=0, **failure_of(error, _WORDS))
         except _NONSENSE as error:
             return Taken(node=node, asked=0, error=f"its answer cannot be read: {error!r}")
 
@@ -102,7 +102,7 @@ class BuriedTaker:
         try:
             job: Job | None = job_in((await self._post(node, "/channel/jobs/stop", named))["job"])
         except UpstreamError as error:
-            return Taken(node=node, asked=0, **_failure(error))
+            return Taken(node=node, asked=0, **failure_of(error, _WORDS))
         except _NONSENSE as error:
             return Taken(node=node, asked=0, error=f"its answer cannot be read: {error!r}")
         return Taken(node=node, asked=job.limit if job is not None else 0, done=job.done if job else 0, job=job)
@@ -129,9 +129,10 @@ def _requests(share: Share, wanted: Wanted) -> Iterator[list[tuple[str, object]]
     yield arguments
 
 
-def _failure(error: UpstreamError) -> dict[str, Any]:
+def failure_of(error: UpstreamError, words: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a result that say why a node did not do what it was asked for, or has not said so."""
     follows = may_follow(error)
-    return {"error": _NO_ANSWER if follows else why(error, _WORDS), "may_follow": follows}
+    return {"error": _NO_ANSWER if follows else why(error, words), "may_follow": follows}
 
 
 def _count(value: Any) -> int:

@@ -35,6 +35,7 @@ from nsqadmin.messages.walk import BadCursor, parse_cursor
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from nsqadmin.cluster.model import Channel
     from nsqadmin.cluster.view import View
     from nsqadmin.messages.service import Messages
 
@@ -257,6 +258,16 @@ def filter_of(text: str) -> Filter:
         return parse_filter(text)
     except BadFilter as error:
         raise HttpError(400, "INVALID_ARG_FILTER", details={"reason": str(error)}) from error
+
+
+def channel_named(view: View, request: Request, named: Mapping[str, Any]) -> Channel:
+    """Return the channel that a request names. Raises 403, 404."""
+    topic, name = word_in(named, "topic"), word_in(named, "channel")
+    require(request, Right.VIEW, topic)
+    channel = view.snapshot.channel(topic, name)
+    if channel is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    return channel
 
 
 def selection_of(text: str) -> Selection:

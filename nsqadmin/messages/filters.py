@@ -1,11 +1,11 @@
 """Filters for searching messages: a piece of text, or conditions on fields of JSON bodies. Nothing is executed.
 
-timeout                            the body contains the text, in any case
+timeout                            the body or the key contains the text, in any case
 "order id"                         quotes, for a text with a blank
 customer.country = DE              a field of a JSON body; items of lists by number: items.0.price
 amount >= 100 and status != paid   several conditions, all of which must hold
 header.traceparent ~ 0af7          a header of the message
-@size > 4096                       @size, @sequence, @delay: properties of the message itself
+@size > 4096                       @size, @sequence, @delay, @key: properties of the message itself
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONDITION: Final = re.compile(
     r"(?:\"(?P<quoted>[^\"]*)\"|(?P<bare>[^\s\"]+))\s*"
 )
 _AND: Final = re.compile(r"and\s+", re.IGNORECASE)
-_OF_MESSAGE: Final = ("size", "sequence", "delay")
+_OF_MESSAGE: Final = ("size", "sequence", "delay", "key")
 _HEADER: Final = "header."
 MISSING: Final = object()
 
@@ -54,6 +54,9 @@ class Matched(Protocol):
     def delay(self) -> float: ...
 
     @property
+    def key(self) -> str: ...
+
+    @property
     def headers(self) -> Mapping[str, str]: ...
 
 
@@ -72,6 +75,7 @@ class Condition:
             found = message.headers.get(self.path[0], MISSING)
         else:
             found = getattr(message, self.path[0]) if self.of_message else field_at(document, self.path)
+            found = MISSING if found == "" and self.of_message else found  # a message without a key
         if found is MISSING:
             return self.operator == "!="
         if self.operator == "~":
@@ -105,7 +109,7 @@ class Filter:
         Otherwise the user could find out masked fields by searching for them.
         """
         if self.text:
-            return self.text in body.lower()
+            return self.text in body.lower() or self.text in message.key.lower().encode()
         if not self.conditions:
             return True
         document = None

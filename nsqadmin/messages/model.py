@@ -27,6 +27,7 @@ class Message:
     attempts: int | None = None  # so far; None: not known
     delay: float = 0.0  # seconds of delay with which it was published
     is_masked: bool = False  # something in the body was replaced
+    key: str = ""  # with which it was published, where the node tells
     headers: Mapping[str, str] = field(default_factory=dict)  # by name; what is not UTF-8 is Base64 behind "base64:"
 
 
@@ -152,6 +153,8 @@ def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
     The body is cut after `most` bytes; None: it is whole. A masked body may be longer than `size`.
     """
     document = {name: value for name, value in to_json_but_body(message).items() if value is not None}
+    if message.key:
+        document["key"] = message.key
     if message.headers:
         document["headers"] = dict(message.headers)
     if message.body is None:

@@ -36,6 +36,7 @@ _LONGEST_READ: Final = 60.0  # seconds for one page
 _NANOSECOND: Final = 1e-9
 _OK: Final = 200
 _HIGHEST: Final = (1 << 63) - 1
+_LONGEST_KEY: Final = 1024  # characters; nsqd allows fewer
 _LOG_ID: Final = re.compile(r"[\w.-]{1,64}", re.ASCII).fullmatch
 _NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 
@@ -266,8 +267,9 @@ class Reader:
         if identity.may(Right.PAYLOAD, topic) or message.body is None:
             return message
         masked = self._masking.masked(message.body)
-        # Rules are about bodies. What headers give away nobody has thought of, so they are for those with the right.
-        return replace(message, body=masked, is_masked=masked != message.body, headers={})
+        # Rules are about bodies. What headers and keys give away nobody has thought of, so they are for those with the
+        # right.
+        return replace(message, body=masked, is_masked=masked != message.body, key="", headers={})
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
@@ -340,6 +342,7 @@ def message_in(node: str, line: dict[str, Any], log: str = "") -> Message:
             size=len(body),
             body=body,
             delay=_whole(line.get("delay_ms", 0)) / 1000,
+            key=str(line.get("key", ""))[:_LONGEST_KEY],
             headers=_headers_in(line.get("headers", {})),
         )
     except _NONSENSE as error:

@@ -13,6 +13,9 @@ from nsqadmin.messages.buried import Buried
 from nsqadmin.messages.buried_reading import BuriedReader
 from nsqadmin.messages.buried_taking import BuriedTaker
 from nsqadmin.messages.changing import Changing
+from nsqadmin.messages.deferred import DeferredMessages
+from nsqadmin.messages.deferred_reading import DeferredReader
+from nsqadmin.messages.deferred_recalling import Recaller
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.redelivery import Redeliverer
@@ -41,7 +44,9 @@ class Messages:
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
-        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), view, Changing(activity))
+        changing = Changing(activity)
+        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), view, changing)
+        self.deferred = DeferredMessages(DeferredReader(upstream, self.reader), Recaller(upstream), view, changing)
         self._view = view
         self._activity = activity
 

@@ -30,6 +30,7 @@ from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.buried import BuriedPages
 from nsqadmin.pages.charts import Line
+from nsqadmin.pages.deferred import DeferredPages
 from nsqadmin.pages.draining import DrainingPages, why_not_drained
 from nsqadmin.pages.forgetting import ForgettingPages
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
@@ -40,6 +41,7 @@ from nsqadmin.pages.page_cache import PageCache
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.policies import PolicyPages
 from nsqadmin.pages.readers import landing
+from nsqadmin.pages.recalling import RecallPages
 from nsqadmin.pages.remains import remains_on
 from nsqadmin.pages.replays import ReplayPages
 from nsqadmin.pages.status import Standing
@@ -55,14 +57,14 @@ if TYPE_CHECKING:
     from nsqadmin.services import Services
 
 _TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "policy")
-_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "buried", "policy")
+_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "deferred", "buried", "policy")
 
 
 def routes(services: Services) -> list[Route]:
     painter = Painter(services)
     messages = MessagePages(services, painter)
-    buried = BuriedPages(services, painter)
-    pages = _Pages(services, painter, messages, buried)
+    buried, deferred = BuriedPages(services, painter), DeferredPages(services, painter)
+    pages = _Pages(services, painter, messages, buried, deferred)
     cached = PageCache(services)
     return [
         Route("GET", "/", cached(pages.overview)),
@@ -83,7 +85,9 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
         *buried.routes(),
+        *deferred.routes(),
         *TakingPages(services, painter).routes(),
+        *RecallPages(services, painter).routes(),
         *IncidentPages(services, painter).routes(cached),
         *ReplayPages(services, painter).routes(),
         *UndoPages(services, painter).routes(),
@@ -108,12 +112,20 @@ def missing(services: Services) -> Handler:
 
 
 class _Pages:
-    def __init__(self, services: Services, painter: Painter, messages: MessagePages, buried: BuriedPages) -> None:
+    def __init__(
+        self,
+        services: Services,
+        painter: Painter,
+        messages: MessagePages,
+        buried: BuriedPages,
+        deferred: DeferredPages,
+    ) -> None:
         self._services = services
         self._painter = painter
         self._messages = messages
         self._policy = PolicyPages(services)
         self._buried = buried
+        self._deferred = deferred
         results = services.options.pipeline_results
         self._results = PipelineResults(results) if results else None
         self._links = painter.links
@@ -208,6 +220,7 @@ class _Pages:
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
             policy=await self._policy.of_channel(request, snapshot, channel) if tab == "policy" else None,
             buried=await self._buried.of_channel(request, channel) if tab == "buried" else None,
+            deferred=await self._deferred.of_channel(request, channel) if tab == "deferred" else None,
         )
 
     async def consumers(self, request: Request) -> Response:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqadmin.http.app import Handler
     from nsqadmin.services import Services
 
-_READING: Final = ("messages", "buried")  # tabs that ask nodes themselves
+_READING: Final = ("messages", "buried", "deferred")  # tabs that ask nodes themselves
 MOST_BYTES: Final = 16 << 20  # of all cached pages together; pages that do not fit are rendered each time
 
 

@@ -32,6 +32,8 @@ _OTHERS: Final = {
     "delete_topics": Right.ADMIN,
     "forget_node": Right.ADMIN,
     "drain_node": Right.ADMIN,
+    "cancel_deferred": Right.OPERATE,
+    "move_deferred": Right.OPERATE,
     "kick_buried": Right.OPERATE,
     "discard_buried": Right.ADMIN,
     "stop_buried": Right.OPERATE,

@@ -65,7 +65,7 @@ class TakingPages:
         try:
             values = await lists_of(request)
             channel, taking = await self._plan(request, values)
-            if taking.must_type and _first(values, "typed").replace(",", "") != taking.must_type:
+            if taking.must_type and first_of(values, "typed").replace(",", "") != taking.must_type:
                 problem = f"Nothing was done: type the number of messages, {taking.must_type}, to go on."
                 return await self._plan_page(request, values, problem=problem)
             results = await self._buried().take(taking, caller_of(request))
@@ -76,7 +76,7 @@ class TakingPages:
 
     async def stop(self, request: Request) -> Response:
         try:
-            channel = await self._channel(request, await lists_of(request))
+            channel = await channel_in(self._painter, request, await lists_of(request))
             results = await self._buried().stop(channel, caller_of(request))
         except HttpError as error:
             return await self._painter.refusal(request, error, "Nothing was done")
@@ -85,7 +85,7 @@ class TakingPages:
     async def undo(self, request: Request) -> Response:
         try:
             values = await lists_of(request)
-            channel = await self._channel(request, values)
+            channel = await channel_in(self._painter, request, values)
             results = await self._buried().undo(channel, _kicks(channel, values), caller_of(request))
         except HttpError as error:
             return await self._painter.refusal(request, error, "Nothing was done")
@@ -94,19 +94,11 @@ class TakingPages:
         )
 
     async def _plan(self, request: Request, values: Values) -> tuple[Channel, Taking]:
-        channel = await self._channel(request, values)
+        channel = await channel_in(self._painter, request, values)
         try:
             return channel, await self._buried().plan(channel, _wanted(request, values))
         except BadTaking as error:
             raise HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."}) from error
-
-    async def _channel(self, request: Request, values: Values) -> Channel:
-        topic = _first(values, "topic")
-        require(request, Right.VIEW, topic)
-        channel = (await self._painter.picture(request)).channel(topic, _first(values, "channel"))
-        if channel is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": "This channel does not exist any more."})
-        return channel
 
     async def _plan_page(self, request: Request, values: Values, *, problem: str = "") -> Response:
         channel, taking = await self._plan(request, values)
@@ -206,14 +198,24 @@ def _wanted(request: Request, values: Values) -> Wanted:
     ids = parse_picks(values.get("pick", ()))
     if ids:
         return Wanted(verb=verb, ids=ids)
-    if _first(values, "on") == "selected":
+    if first_of(values, "on") == "selected":
         raise BadTaking("select messages first")
-    limit = _first(values, "limit").strip()
+    limit = first_of(values, "limit").strip()
     if limit and not (limit.isascii() and limit.isdecimal() and int(limit[:17]) < _HIGHEST):
         raise BadTaking(f"a limit is a number of messages, not {limit[:40]}")
-    rate = _first(values, "rate") if "rate" in values else f"{DEFAULT_RATE:g}" * (verb is Verb.KICK)
-    return Wanted(verb=verb, reason=_first(values, "reason"), limit=int(limit or 0), rate=parse_rate(rate))
+    rate = first_of(values, "rate") if "rate" in values else f"{DEFAULT_RATE:g}" * (verb is Verb.KICK)
+    return Wanted(verb=verb, reason=first_of(values, "reason"), limit=int(limit or 0), rate=parse_rate(rate))
 
 
-def _first(values: Values, name: str) -> str:
+async def channel_in(painter: Painter, request: Request, values: Values) -> Channel:
+    """Return the channel that a form names. Raises 403, 404."""
+    topic = first_of(values, "topic")
+    require(request, Right.VIEW, topic)
+    channel = (await painter.picture(request)).channel(topic, first_of(values, "channel"))
+    if channel is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND", details={"reason": "This channel does not exist any more."})
+    return channel
+
+
+def first_of(values: Values, name: str) -> str:
     return next(iter(values.get(name, ())), "")

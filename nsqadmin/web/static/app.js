@@ -206,9 +206,11 @@ const Numbers = (() => {
         continue;
       }
       const open = new Set($$("details[open] > summary", part).map((summary) => summary.textContent));
+      const picked = new Set($$("input[name=pick]:checked", part).map((box) => box.value));
       part.dataset.was = fresh.innerHTML;
       part.replaceChildren(...[...fresh.childNodes].map((node) => document.importNode(node, true)));
       for (const summary of $$("details > summary", part)) if (open.has(summary.textContent)) summary.parentElement.open = true;
+      for (const box of $$("input[name=pick]", part)) box.checked = picked.has(box.value);
       dress(part);
     }
     for (const cell of $$("[data-k]", page)) {

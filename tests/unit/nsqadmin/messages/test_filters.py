@@ -15,6 +15,7 @@ class AMessage:
     size: int = 100
     sequence: int | None = 7
     delay: float = 0.0
+    key: str = "order-17"
     headers: Mapping[str, str] = field(default_factory=lambda: {"traceparent": "00-0af7-01", "ce.type": "Order"})
 
 
@@ -44,6 +45,9 @@ BODY = b'{"id": 12, "state": "Paid", "ok": true, "none": null, "customer": {"cou
         "header.missing != 1",
         "@size > 50",
         "@sequence = 7",
+        "ORDER-17",
+        "@key = order-17",
+        "@key ~ ORDER and id = 12",
     ],
 )
 def test_what_is_found(text: str) -> None:

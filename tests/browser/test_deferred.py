@@ -1,0 +1,119 @@
+"""Deferred messages on the pages: found, cancelled, moved; without scripts, on a phone, with the keyboard."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.test_pages import axe_core, serious_violations
+from tests.e2e.test_admin_deferred import COUNT, TAB, Three, names, three_nodes
+from tests.support.browser import Browser
+from tests.support.cluster import name_of
+
+pytestmark = pytest.mark.e2e
+
+OTHER = TAB.replace("/c?", "/other?")  # a channel that only the last test changes
+
+
+@pytest.fixture(scope="module")
+def three(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with three_nodes(tmp_path_factory.mktemp("three")) as it:
+        yield it
+
+
+@pytest.fixture
+def page(chromium: Browser, three: Three) -> Iterator[Browser]:
+    yield from prepared(chromium, three.admin)
+
+
+def test_a_node_that_hangs_is_unknown_and_not_zero(page: Browser, three: Three) -> None:
+    hung = three.nodes[1]
+    hung.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: "unknown" in three.text(), f"{name_of(hung)} is missed")
+        page.open(TAB)
+        page.wait_for_text(f"{name_of(hung)}: unknown.", "main")
+        assert f"{COUNT} messages when last seen" in page.text("main")
+        assert f"{2 * COUNT} messages on the nodes that answer (2 of 3)" in page.text("main")
+        page.screenshot(ARTEFACTS / "deferred-silent.png")
+    finally:
+        hung.send_signal(signal.SIGCONT)
+    until(lambda: "unknown" not in three.text(), f"{name_of(hung)} answers again")
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_the_tab_and_the_plan_can_be_read(page: Browser, look: str) -> None:
+    page.look(width=390 if look == "phone" else 1400, scheme="dark" if look == "dark" else "light")
+    page.open(TAB)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert serious_violations(page, axe_core()) == []
+    page.screenshot(ARTEFACTS / f"deferred-{look}.png")
+    page.run("document.querySelector('input[name=pick]').click()")
+    page.click_text("Cancel selected…")
+    page.wait_for_text("This cannot be undone", "#dialog")
+    assert serious_violations(page, axe_core()) == []
+    page.screenshot(ARTEFACTS / f"deferred-cancel-{look}.png")
+    page.click_text("Keep them", "#dialog a")
+
+
+def test_it_works_without_scripts(page: Browser, three: Three) -> None:
+    page.allow_scripts(False)
+    page.open(f"{TAB}&filter=order-2-11")
+    assert "1 hit" in page.source
+    page.click("input[name=pick]")
+    page.click_text("Due now…")
+    assert "Make 1 deferred message of t/c due now" in page.source
+    page.click_text("Make due")
+    assert "1 message made due now." in page.source
+    assert three.deferred() == [COUNT, COUNT, COUNT - 1]
+
+
+def test_with_the_keyboard_a_message_is_opened_and_cancelled(page: Browser, three: Three) -> None:
+    page.open(f"{TAB}&filter=order-1-1")
+    before = sum(three.deferred())
+    page.run("document.querySelector('input[name=pick]').focus()")
+    page.press(" ")
+    page.run("document.querySelector('#messages a[data-detail]').focus()")
+    page.press("enter")
+    page.wait_for_text("<script>alert(1)</script>", "#detail pre")
+    page.screenshot(ARTEFACTS / "deferred-detail.png")
+    page.press("escape")
+    page.run("document.querySelector('form[data-in-dialog] button').focus()")
+    page.press("enter")
+    page.wait_for_text("This cannot be undone", "#dialog")
+    assert page.run("return document.activeElement.textContent") == "Keep them"  # Enter alone cancels nothing
+    page.press("tab", "enter")
+    page.wait_for_text("1 message cancelled.", "#dialog")
+    page.screenshot(ARTEFACTS / "deferred-receipt.png")
+    page.press("enter")
+    page.wait("!document.querySelector('#messages input[name=pick][value^=\"1@\"]')")  # its row is gone
+    assert sum(three.deferred()) == before - 1
+
+
+def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivered(page: Browser, three: Three) -> None:
+    page.open(OTHER)
+    page.fill("#filter", "header.region = eu")
+    page.click_text("Search", "main button")
+    page.wait_for_text("9 hits", "main")
+    page.click_text("Cancel all that match…")
+    page.wait_for_text("Type 9", "#dialog")
+    assert page.run("return document.querySelector('#dialog button.danger').disabled")
+    page.fill("#typed", "9")
+    page.screenshot(ARTEFACTS / "deferred-cancel-all.png")
+    page.click("#dialog button.danger")
+    page.wait_for_text("9 messages cancelled.", "#dialog")
+    page.click_text("Close", "#dialog a")
+    page.wait_for_text("among all that is deferred", "main")
+    page.open(OTHER)
+    page.run("document.querySelector('input[name=pick]').click()")
+    page.click_text("Move to a time…")
+    page.wait_for_text("Move 1 deferred message", "#dialog")
+    page.fill("#when", "50m")
+    page.screenshot(ARTEFACTS / "deferred-move.png")
+    page.click("#dialog button.primary")
+    page.wait_for_text("1 message made due in 50m", "#dialog")
+    page.click_text("Close", "#dialog a")
+    assert three.consumed("other") == names(*(it for it in range(COUNT) if it % 4))
