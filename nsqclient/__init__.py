@@ -12,9 +12,11 @@ Where the rules are; docs/decisions/0006-client-library.md says more:
     cancel, reschedule        _recall.py
     which nsqds are listed    _listings.py             reconnecting                 _reconnect.py
     which nsqds are followed  _sources.py, then _consumer.py or _aio_consumer.py
+    which nsqds are members   _membership.py, of what _node_list.py reads, by _roster.py (producers)
 """
 
 from nsqclient import events
+from nsqclient._batches import Batch
 from nsqclient._config import Config, options_of_flags
 from nsqclient._consumer import Consumer, open_consumer, serve_consumer
 from nsqclient._delivery import Answered
@@ -39,7 +41,7 @@ from nsqclient._errors import (
     Unsupported,
 )
 from nsqclient._hostpool import Strategy, quorum
-from nsqclient._message import Batch, Message
+from nsqclient._message import Message
 from nsqclient._producer import Producer, Receipt, open_producer
 from nsqclient._results import CancelResult, NodeFailure, RescheduleResult
 from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats

@@ -15,20 +15,23 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer
+from nsqclient._aio_subscribers import Subscribers
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
+from nsqclient._batches import Batch, Batches
 from nsqclient._config import Config
 from nsqclient._delivery import Delivery, only_one
 from nsqclient._errors import ConnectError, NSQError
+from nsqclient._listings import Listings, parse_lookupd
 from nsqclient._log import LOGGER
 from nsqclient._pump import tls_maker
 from nsqclient._reconnect import Reconnect
 from nsqclient._sources import Sources
 from nsqclient._threads import for_thread
-from nsqclient.events import Connected, ConnectFailed, Disconnected, Event
+from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
 
 if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection
-    from nsqclient._listings import Listings
+    from nsqclient._listings import Listed
 
 _SHORTEST_TOUCH: Final = 0.1
 
@@ -76,6 +79,7 @@ async def open_consumer(
     discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None = None,
     dead_letter: DeadLetter | None = None,
     startup: Literal["background", "require"] = "background",
+    drop_unlisted_after: float | None = None,
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Consumer]:
     """Open a consumer, as nsqclient.open_consumer does, whose documentation says more.
@@ -93,6 +97,7 @@ async def open_consumer(
         ),
         config=config,
         dead_letter=dead_letter,
+        drop_unlisted_after=drop_unlisted_after,
         logger=logger,
     )
     try:
@@ -125,6 +130,7 @@ class Consumer(BaseConsumer[Message]):
         *,
         config: Config,
         dead_letter: DeadLetter | None,
+        drop_unlisted_after: float | None,
         logger: logging.Logger,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -140,6 +146,8 @@ class Consumer(BaseConsumer[Message]):
         sources.check()
         self._sources = sources
         self._dead_letter = dead_letter
+        self._drop_after = drop_unlisted_after
+        self._subscribers = Subscribers()
         self._arrivals: deque[asyncio.Future[None]] = deque()
         self._ticks = asyncio.Event()
         self._dead_letters_arrived = asyncio.Event()
@@ -149,9 +157,11 @@ class Consumer(BaseConsumer[Message]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[str, _Node] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
+        self._listings = Listings(topic)
+        lookupds = list(map(parse_lookupd, sources.lookupd))
         self._discovery = (
-            Discovery(topic, sources.lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
-            if sources.lookupd
+            Discovery(self._listings, lookupds, config, random=self._random, emit=self._emit, apply=self._apply)
+            if lookupds
             else None
         )
 
@@ -194,6 +204,18 @@ class Consumer(BaseConsumer[Message]):
             if not limit.expired():
                 raise
 
+    def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch[Message]]:
+        """Yield up to `max_size` messages at a time.
+
+        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
+        some are answered.
+        """
+        return Batches(self, max_size, max_wait, within=_within)
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        return self._subscribers.subscribe()
+
     def stop(self) -> None:
         """Begin to drain: iteration and `run` end once the messages being handled are done. Idempotent."""
         if not self._core.is_stopping:
@@ -217,13 +239,14 @@ class Consumer(BaseConsumer[Message]):
                 left -= 1
         if core.dead_letters:
             self._dead_letters_arrived.set()
-        if core.backoff.until is not None:
+        if core.backoff.until is not None or core.has_earlier_tick:
             self._ticks.set()
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Connected) and event.address in self._nodes:
             self._nodes[event.address].first_try.set()
         self._log(event)
+        self._subscribers.publish(event)
 
     # --- services
 
@@ -257,7 +280,7 @@ class Consumer(BaseConsumer[Message]):
                 raise node.error
         if self._discovery is not None:
             await self._discovery.first_round.wait()
-            if not self._discovery.listings.has_begun:
+            if not self._listings.has_begun:
                 raise ConnectError("no nsqlookupd could be asked")
 
     async def _keep_time(self) -> None:
@@ -291,6 +314,7 @@ class Consumer(BaseConsumer[Message]):
             await asyncio.gather(*tasks, return_exceptions=True)
             for producer in self._dead_letter_producers.values():
                 await producer._shut_down()
+            self._subscribers.close()
 
     async def _serve_dead_letters(self, dead_letter: DeadLetter) -> None:
         handle = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
@@ -309,13 +333,29 @@ class Consumer(BaseConsumer[Message]):
 
     # --- nsqds
 
-    def _apply(self, listings: Listings) -> None:
-        given, chosen = self._sources.given, self._sources.chosen(listings.nsqds)
+    def _apply(self) -> None:
+        listed = self._listings.nsqds
+        given, chosen = self._sources.given, self._sources.chosen(listed)
         for address in chosen:
             self._follow(address)
         for address, node in self._nodes.items():
+            node.listed = listed.get(address)
             node.is_wanted = address in given or address in chosen
+            self._watch_listing(node)
         self._core.expect({*given, *chosen})
+
+    def _watch_listing(self, node: _Node) -> None:
+        if node.is_wanted:
+            if node.drop is not None:
+                node.drop.cancel()
+                node.drop = None
+        elif self._drop_after is not None and node.drop is None:
+            node.drop = self._loop.call_later(self._drop_after, self._drop_unlisted, node)
+
+    def _drop_unlisted(self, node: _Node) -> None:
+        node.stop()
+        if node.connection is not None and node.connection.is_open:
+            self._core.retire(node.connection)
 
     def _follow(self, address: str) -> None:
         if address not in self._nodes and not self._core.is_stopping:
@@ -333,6 +373,8 @@ class Consumer(BaseConsumer[Message]):
                 if not self._core.is_stopping:
                     await node.interruptible(asyncio.sleep(reconnect.pause()))
         finally:
+            if node.drop is not None:
+                node.drop.cancel()
             del self._nodes[node.address]
             self._changed.set()
 
@@ -367,6 +409,9 @@ class Consumer(BaseConsumer[Message]):
         elif error is not None:
             node.failures += 1
             self._emit(ConnectFailed(node.address, str(error), node.failures))
+            if node.listed is not None and node.failures == UNREACHABLE_AFTER:
+                listed = node.listed
+                self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
         return error
 
 
@@ -375,7 +420,9 @@ class _Node:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.listed: Listed | None = None  # its entry in nsqlookupd
         self.is_wanted = True
+        self.drop: asyncio.TimerHandle | None = None  # drops it unless it is listed again in time
         self.first_try = asyncio.Event()  # set once it has connected or failed
         self.error: NSQError | None = None  # of the last attempt to connect
         self.failures = 0  # of attempts to connect, in a row
@@ -407,6 +454,14 @@ class _Node:
             self._wait.cancel()
         if self.connection is not None and not self.connection.is_open:
             self.connection.close()
+
+
+async def _within(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await work()
+    except TimeoutError:
+        pass
 
 
 async def _in_thread(handler: Callable[[Message], Any], message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Discovery on asyncio: ask nsqlookupd for the nsqds of a topic."""
+"""Discovery on asyncio: ask nsqlookupd for nsqds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nsqclient._listings import (
     TRIES,
     WAIT,
     BadAnswer,
-    Listings,
     Lookupd,
     Pace,
+    Question,
     groups_of,
     headers_of,
-    read_answer,
 )
 from nsqclient.events import DiscoveryRound, Event, LookupFailed
 
@@ -32,17 +31,16 @@ class Discovery:
 
     def __init__(
         self,
-        topic: str,
-        lookupds: Sequence[str],
+        question: Question,
+        lookupds: Sequence[Lookupd],
         config: Config,
         *,
         random: Random,
         emit: Callable[[Event], None],
-        apply: Callable[[Listings], None],
+        apply: Callable[[], None],
     ) -> None:
-        self.listings = Listings()
+        self.question = question
         self.first_round = asyncio.Event()
-        self._topic = topic
         self._config = config
         self._random = random
         self._emit = emit
@@ -97,7 +95,7 @@ class Discovery:
 
         With an `index` the query waits until nsqlookupd has another one.
         """
-        target = lookupd.query_target(self._topic, wait=WAIT if index else 0, index=index)
+        target = self.question.target(lookupd, wait=WAIT if index else 0, index=index)
         limit = self._config.lookupd_poll_timeout + (WAIT if index else 0)
         try:
             async with asyncio.timeout(limit):
@@ -109,15 +107,16 @@ class Discovery:
                     headers=headers_of(self._config),
                     tls=self._tls if lookupd.scheme == "https" else None,
                 )
-            listed = read_answer(answer.status, answer.body)
+            is_news = self.question.take(lookupd, answer.status, answer.body)
         except (OSError, ValueError, BadResponse, BadAnswer) as error:
             pace.record_query(has_answered=False)
-            self.listings.record_failure(lookupd)
-            self._emit(LookupFailed(str(lookupd), str(error) or "timeout"))
-            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+            reason = str(error) or "timeout"
+            if self.question.record_failure(lookupd, reason):
+                self._emit(LookupFailed(str(lookupd), reason))
+                self._emit(DiscoveryRound(self.question.found, self.question.failures))
             return None
         pace.record_query(has_answered=True)
-        if self.listings.record_answer(lookupd, listed):
-            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
-        self._apply(self.listings)
+        if is_news:
+            self._emit(DiscoveryRound(self.question.found, self.question.failures))
+        self._apply()
         return answer.index

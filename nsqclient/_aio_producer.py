@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_posting import post
-from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared, T
+from nsqclient._aio_subscribers import Subscribers
+from nsqclient._base_node import BaseNode, Shared
+from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T
 from nsqclient._config import Config
-from nsqclient._errors import ConfigError, NSQError, Stopped
-from nsqclient._hostpool import Quorum, Strategy
+from nsqclient._errors import NSQError
 from nsqclient._log import LOGGER
 from nsqclient._publication import Headers, ProducerConnection, check_one_key, mpub_commands, pub_command
 
 if TYPE_CHECKING:
     from nsqclient._dial import Target
+    from nsqclient._hostpool import Strategy
     from nsqclient._recall import Place
+    from nsqclient.events import Event
 
 
 class Receipt(BaseReceipt):
@@ -43,8 +47,9 @@ class Receipt(BaseReceipt):
 
 @asynccontextmanager
 async def open_producer(
-    addresses: Sequence[str] | str,
+    addresses: Sequence[str] | str = (),
     *,
+    nsqlookupd: Sequence[str] | str = (),
     strategy: Strategy = "hostpool",
     config: Config = Config(),
     retry: Retry = "safe",
@@ -53,12 +58,10 @@ async def open_producer(
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Producer]:
-    """Open a producer, as nsqclient.open_producer does, whose documentation says more.
-
-    The strategies that publish to several nsqds are missing.
-    """
+    """Open a producer, as nsqclient.open_producer does, whose documentation says more."""
     producer = Producer(
         [addresses] if isinstance(addresses, str) else addresses,
+        nsqlookupd=[nsqlookupd] if isinstance(nsqlookupd, str) else nsqlookupd,
         strategy=strategy,
         config=config,
         retry=retry,
@@ -67,6 +70,7 @@ async def open_producer(
         logger=logger,
     )
     try:
+        producer._start()
         if connect == "require":
             await producer._wait_for_one()
         yield producer
@@ -82,14 +86,15 @@ async def open_producer(
 class Producer(BaseProducer["_Node", Receipt]):
     """Made by `open_producer`. For the tasks of its event loop, not for other threads.
 
-    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome is
-    logged.
+    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome becomes a
+    LatePublish event.
     """
 
     def __init__(
         self,
         addresses: Sequence[str],
         *,
+        nsqlookupd: Sequence[str] = (),
         strategy: Strategy = "hostpool",
         config: Config = Config(),
         retry: Retry = "safe",
@@ -97,10 +102,9 @@ class Producer(BaseProducer["_Node", Receipt]):
         max_pending: int = 1000,
         logger: logging.Logger = LOGGER,
     ) -> None:
-        if strategy == "all" or isinstance(strategy, Quorum):
-            raise ConfigError("strategy", strategy, "nsqclient.aio publishes to one nsqd at a time")
         super().__init__(
             addresses,
+            nsqlookupd=nsqlookupd,
             strategy=strategy,
             config=config,
             retry=retry,
@@ -111,6 +115,8 @@ class Producer(BaseProducer["_Node", Receipt]):
             node=_Node,
             receipt=Receipt,
         )
+        self._discovering: set[asyncio.Task[None]] = set()
+        self._subscribers = Subscribers()
 
     async def publish(
         self,
@@ -128,7 +134,7 @@ class Producer(BaseProducer["_Node", Receipt]):
         """
         command = pub_command(topic, body, delay, headers)
         async with asyncio.timeout(timeout):
-            await self._publish(topic, command, 1, key)
+            await self._send(topic, command, 1, key)
 
     async def publish_many(
         self,
@@ -144,7 +150,15 @@ class Producer(BaseProducer["_Node", Receipt]):
         check_one_key(key, commands)
         async with asyncio.timeout(timeout):
             for command, count in commands:
-                await self._publish(topic, command, count, key)
+                await self._send(topic, command, count, key)
+
+    def events(self) -> AsyncIterator[Event]:
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
+        return self._subscribers.subscribe()
+
+    def _emit(self, event: Event) -> None:
+        super()._emit(event)
+        self._subscribers.publish(event)
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -157,17 +171,37 @@ class Producer(BaseProducer["_Node", Receipt]):
             return otherwise
 
     async def _together(self, works: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_coroutine(work)) for work in works]
-        return [task.result() for task in tasks]
+        tasks = [asyncio.create_task(_coroutine(work)) for work in works]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self) -> None:
+        self._roster.begin()
+        if self._listing is not None:
+            discovery = Discovery(
+                self._listing, self._lookupds, self.config, random=self._random, emit=self._emit, apply=self._apply
+            )
+            discovery.start(self._discover)
+
+    def _discover(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._discovering.add(task)
 
     async def _post(self, place: Place, target: str) -> tuple[int, bytes]:
         return await post(place, target, self.config)
 
     async def _shut_down(self) -> None:
         self._is_stopped = True
-        for node in self._nodes:
+        for task in self._discovering:
+            task.cancel()
+        await asyncio.gather(*self._discovering, return_exceptions=True)
+        for node in list(self._nodes):
             await node.stop()
+        self._subscribers.close()
 
 
 async def _coroutine(work: Callable[[], Awaitable[T]]) -> T:
@@ -175,21 +209,37 @@ async def _coroutine(work: Callable[[], Awaitable[T]]) -> T:
 
 
 class _Node(BaseNode):
-    def __init__(self, target: Target, shared: Shared) -> None:
-        super().__init__(target, shared)
+    def __init__(self, target: Target, shared: Shared, number: int) -> None:
+        super().__init__(target, shared, number)
+        self._heartbeat = asyncio.Event()  # set by the next heartbeat, then replaced
         self._room = asyncio.Event()
         self._demand = asyncio.Event()
         self._try = asyncio.Event()  # set when the attempt to connect has ended
         self._task: asyncio.Task[None] | None = None
 
+    def begin(self) -> None:
+        """Do nothing: the first demand makes the task."""
+
+    def hurry(self) -> None:
+        if self.usable is None:
+            if self._task is None:
+                self._task = asyncio.create_task(self._keep_connected())
+            self._demand.set()
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._stopped()
+
+    async def wait_for_heartbeat(self) -> None:
+        await self._heartbeat.wait()
+
     async def wait_for_room(self) -> None:
         await self._room.wait()
 
     async def _wait_for_try(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_connected())
         over = self._try
-        self._demand.set()
+        self.hurry()
         await over.wait()
 
     async def stop(self) -> None:
@@ -204,7 +254,7 @@ class _Node(BaseNode):
                 self._demand.clear()
                 await self._connect_once()
                 try:
-                    async with asyncio.timeout(self._reconnect.pause()):
+                    async with asyncio.timeout(self._pause()):
                         await self._demand.wait()
                 except TimeoutError:
                     pass
@@ -217,7 +267,7 @@ class _Node(BaseNode):
         connection: ProducerConnection | None = None
         try:
             link = await dial(self.address, self._shared.config)
-            connection = self._new_connection(wake=link.wake, on_room=self._make_room, on_heartbeat=lambda: None)
+            connection = self._new_connection(wake=link.wake, on_room=self._make_room, on_heartbeat=self._heard)
             link.attach(connection)
             await link.ended.wait()
             error = link.error
@@ -227,14 +277,19 @@ class _Node(BaseNode):
             if link is not None:
                 link.abort()
             self._closed(connection, error)
+            self._heard()
 
     def _stopped(self) -> None:
-        self._error = Stopped("stopped")
+        self._error = self._last_error
         self._try.set()  # and it stays set: no further attempt will come
 
     def _end_try(self) -> None:
         over, self._try = self._try, asyncio.Event()
         over.set()
+
+    def _heard(self) -> None:
+        heartbeat, self._heartbeat = self._heartbeat, asyncio.Event()
+        heartbeat.set()
 
     def _make_room(self) -> None:
         room, self._room = self._room, asyncio.Event()

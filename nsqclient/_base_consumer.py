@@ -24,6 +24,7 @@ MessageT = TypeVar("MessageT", bound=Delivery)
 
 REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
 DEAD_LETTER_TIMEOUT: Final = 30.0
+UNREACHABLE_AFTER: Final = 3  # failures in a row to connect to an nsqd that nsqlookupd lists
 _TURN: Final = 0.001  # seconds for which messages are handed out before other tasks may run
 
 
@@ -145,6 +146,11 @@ class BaseConsumer(ABC, Generic[MessageT]):
                 message.requeue()
             else:
                 self._core.finish_dead_letter(message)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a message is available at once."""
+        return bool(self._queue)
 
     # Flow control
 

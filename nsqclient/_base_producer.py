@@ -5,40 +5,44 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
+from nsqclient._base_node import FIRST_PAUSE, LONGEST_PAUSE, BaseNode, Shared
 from nsqclient._dial import Target, check_target
 from nsqclient._errors import (
     ConfigError,
     ConnectError,
     NSQError,
     OutcomeUnknown,
+    PublishError,
     PublishRejected,
     PublishUnknown,
     PublishUnsent,
     Stopped,
     Unsupported,
 )
-from nsqclient._hostpool import Quorum, Strategy, pool_of
-from nsqclient._identity import our_identity
+from nsqclient._errors import Disconnected as NotConnected
+from nsqclient._hostpool import Quorum, Strategy
+from nsqclient._listings import parse_lookupd
 from nsqclient._log import logging_events
+from nsqclient._membership import Membership
+from nsqclient._node_list import NODES, NodeList
 from nsqclient._publication import (
     Headers,
     Names,
     Outcome,
-    ProducerConnection,
     checked_key,
     has_headers,
     keyed,
     pub_command,
 )
-from nsqclient._pump import tls_maker
 from nsqclient._recalling import Recalling
 from nsqclient._reconnect import Reconnect
-from nsqclient._stats import NodeStats, ProducerStats
-from nsqclient.events import ConnectFailed, Disconnected, Event
+from nsqclient._roster import Roster
+from nsqclient._stats import ProducerStats
+from nsqclient.events import ConnectFailed, Event
 
 if TYPE_CHECKING:
     from nsqclient._config import Config
@@ -47,10 +51,9 @@ Retry = Literal["safe", "never", "unsent", "anywhere"]
 
 _REPEATING: Final = ("safe", "anywhere")  # at the same nsqd, with a key
 _PUB_FAILED: Final = "PUB_FAILED"  # E_, E_M and E_D
-_FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
-_LONGEST_PAUSE: Final = 15.0
 _LONGEST_PAUSE_TO_REPEAT: Final = 1.0  # where an earlier try may have succeeded: no other nsqd can help
 _ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
+_PATIENCE: Final = 3.0  # seconds that a publish waits for nsqlookupd to list a first nsqd
 
 
 class BaseReceipt(Outcome, ABC):
@@ -61,127 +64,6 @@ class BaseReceipt(Outcome, ABC):
     @abstractmethod
     async def wait(self) -> Self:
         """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The things that a producer shares with each of its nodes."""
-
-    config: Config
-    max_pending: int
-    emit: Callable[[Event], None]
-    random: Random
-    clock: Callable[[], float]
-
-
-class BaseNode(ABC):
-    """One nsqd of a producer. The first publish connects to it; from then on the connection is kept up."""
-
-    def __init__(self, target: Target, shared: Shared) -> None:
-        self.address = str(target)
-        self.connection: ProducerConnection | None = None  # None unless it is open
-        self.target = target
-        self._shared = shared
-        self._reconnect = Reconnect(shared.config, shared.random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
-        self._error: NSQError = Stopped("stopped")  # of the last attempt to connect
-        self._published = 0  # messages on earlier connections
-        self._failed = 0  # messages on earlier connections
-        self._failures = 0  # of attempts to connect, in a row
-
-    @abstractmethod
-    async def wait_for_room(self) -> None:
-        """Return when the connection may have room for another publish, or is closed."""
-
-    @abstractmethod
-    async def _wait_for_try(self) -> None:
-        """Ask for a connection, and return when the next attempt has ended, successfully or not."""
-
-    @abstractmethod
-    def _end_try(self) -> None:
-        """Wake the tasks in `_wait_for_try`."""
-
-    def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
-        """Queue a command on the connection; `receipt` will hold its outcome."""
-        connection.publish(command, receipt)
-
-    async def connected(self) -> ProducerConnection:
-        """Return the connection as soon as it is open. Raise ConnectError if the next attempt fails."""
-        if self.usable is None:
-            await self._wait_for_try()
-        connection = self.usable
-        if connection is None:
-            raise self._error
-        return connection
-
-    @property
-    def usable(self) -> ProducerConnection | None:
-        """The connection, unless it is closing."""
-        connection = self.connection
-        return None if connection is None or connection.is_closed else connection
-
-    def _new_connection(
-        self, *, wake: Callable[[], None], on_room: Callable[[], object], on_heartbeat: Callable[[], None]
-    ) -> ProducerConnection:
-        shared = self._shared
-        connection = ProducerConnection(
-            self.address,
-            shared.config,
-            our_identity(),
-            max_pending=shared.max_pending,
-            make_tls=tls_maker(self.target, shared.config),
-            wake=wake,
-            emit=shared.emit,
-            on_open=lambda: self._opened(connection),
-            on_room=on_room,
-            on_heartbeat=on_heartbeat,
-        )
-        return connection
-
-    def _opened(self, connection: ProducerConnection) -> None:
-        self.connection = connection
-        self._failures = 0
-        self._end_try()
-
-    def _closed(self, connection: ProducerConnection | None, error: NSQError | None) -> None:
-        """Settle everything that is pending on the connection.
-
-        `connection` is None if not even a socket was opened, and `error` is None if this side closed the connection.
-        """
-        self.connection = None
-        self._error = error if isinstance(error, ConnectError) else ConnectError(f"not connected: {error or 'closed'}")
-        if connection is not None:
-            connection.lost(error)
-            self._published += connection.published
-            self._failed += connection.failed
-        if connection is not None and connection.is_open:
-            self._reconnect.worked(connection.opened_at, self._shared.clock())
-            self._shared.emit(Disconnected(self.address, str(error or ""), 0))
-        else:
-            if error is not None:
-                self._failures += 1
-                self._shared.emit(ConnectFailed(self.address, str(error), self._failures))
-            self._end_try()
-
-    @property
-    def published(self) -> int:
-        """The number of messages that this nsqd has accepted."""
-        return self._published + (self.connection.published if self.connection is not None else 0)
-
-    @property
-    def failed(self) -> int:
-        """The number of messages that were not published, as far as is known."""
-        return self._failed + (self.connection.failed if self.connection is not None else 0)
-
-    def stats(self) -> NodeStats:
-        """Return the figures of this moment."""
-        connection = self.connection
-        return NodeStats(
-            address=self.address,
-            connected=connection is not None,
-            pending=len(connection.pending) if connection is not None else 0,
-            pending_bytes=connection.pending_bytes if connection is not None else 0,
-            server_version=connection.terms.version if connection is not None else "",
-        )
 
 
 T = TypeVar("T")
@@ -196,6 +78,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         self,
         addresses: Sequence[Target],
         *,
+        nsqlookupd: Sequence[str],
         strategy: Strategy,
         config: Config,
         retry: Retry,
@@ -203,30 +86,42 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         max_pending: int,
         logger: logging.Logger,
         clock: Callable[[], float],
-        node: type[NodeT],
+        node: Callable[[Target, Shared, int], NodeT],
         receipt: type[ReceiptT],
     ) -> None:
-        if not addresses:
-            raise ConfigError("addresses", addresses, "no nsqd to publish to")
-        for target in addresses:
-            check_target(target)
-        if max_pending < 1:
-            raise ConfigError("max_pending", max_pending, f"invalid max_pending ! {max_pending} < 1")
-        if isinstance(strategy, Quorum) and strategy.count > len(addresses):
-            raise ConfigError("strategy", strategy, f"a quorum of {strategy.count}, but only {len(addresses)} nsqds")
+        lookupds = [parse_lookupd(text, NODES) for text in nsqlookupd]
+        _check(addresses, has_lookupd=bool(lookupds), max_pending=max_pending, strategy=strategy)
         self.config = config
         self._clock = clock
         self._random = Random()
-        self._pool = pool_of(strategy, len(addresses), self._random)
         self._retry = retry
         self._retry_timeout = retry_timeout
         self._names = Names()
         self._log = logging_events(logger, "")
-        shared = Shared(config, max_pending, self._emit, self._random, clock)
-        self._nodes = [node(target, shared) for target in addresses]
-        self._only = self._nodes[0] if len(addresses) == 1 else None  # the only nsqd, which spares the choice
+        shared = Shared(config, max_pending, self._emit, self._random, clock, self._connection_changed, bool(lookupds))
+        self._lookupds = lookupds
+        membership = Membership(map(str, addresses)) if lookupds else None
+        self._roster = Roster(
+            addresses,
+            lambda target, number: node(target, shared, number),
+            membership,
+            strategy=strategy,
+            config=config,
+            random=self._random,
+            emit=self._emit,
+        )
+        self._listing = NodeList(membership, clock=clock, emit=self._emit) if membership is not None else None
+        self._first_nodes: list[ReceiptT] = []  # of those that wait until an nsqd is known
+        self._strategy = strategy
+        is_for_several = strategy == "all" or isinstance(strategy, Quorum)
+        self._send = self._publish_to_several if is_for_several else self._publish
+        self._attempt = self._try if membership is None else self._try_counted
         self._receipt = receipt
         self._is_stopped = False
+
+    @property
+    def _nodes(self) -> Sequence[NodeT]:
+        return self._roster.nodes
 
     @abstractmethod
     async def _sleep(self, seconds: float) -> None: ...
@@ -252,20 +147,41 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
         """
         command = pub_command(topic, body, delay, headers)
-        number, node = self._pick_node()
+        node = self._roster.only or await self._pick_node()
         receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
-        if self._only is None:
+        if self._roster.only is None:
             started = self._clock()
-            receipt.when_done(lambda: self._report_to_pool(number, receipt.error, started))
+            receipt.when_done(lambda: self._report_to_pool(node, receipt.error, started))
         return receipt
 
     async def flush(self) -> None:
         """Return when everything that was submitted before has been answered. Cancelling it cancels no publish."""
-        for node in self._nodes:
+        for node in list(self._nodes):
             if node.connection is not None and node.connection.pending:
                 last = node.connection.pending[-1]
                 assert isinstance(last, BaseReceipt)
                 await last.wait()
+
+    async def ping(self) -> None:
+        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
+        if self.config.heartbeat_interval is None:
+            raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
+        await self._wait_for_nodes()
+        await self._together([partial(self._hear_from, node) for node in self._roster.active])
+
+    async def _hear_from(self, node: NodeT) -> None:
+        self._check_running()
+        await node.connected()
+        await node.wait_for_heartbeat()
+        if node.connection is None:
+            raise NotConnected("not connected")
+
+    async def probe_write(self) -> None:
+        """Return when a NOP is queued on each connection, which proves less than `ping`. Raise ConnectError."""
+        await self._wait_for_nodes()
+        for node in list(self._roster.active):
+            self._check_running()
+            (await node.connected()).probe()
 
     # Figures
 
@@ -290,22 +206,56 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         return self._names.next() if self._retry in _REPEATING else b""
 
     async def _publish(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
-        tries = len(self._nodes) * _ROUNDS
+        tries = 0
+        refused: tuple[int, ...] = ()  # nsqds that have refused this message
         pauses: Reconnect | None = None
+        only = self._roster.only
         while True:
-            number, node = self._pick_node()
-            started = self._clock() if self._only is None else 0.0
-            error = await self._try(node, topic, command, count, key)
-            if self._only is None:
-                self._report_to_pool(number, error, started)
+            if only is not None:
+                node = only
+                error = await self._attempt(node, topic, command, count, key)
+            else:
+                node = await self._pick_node(refused)
+                started = self._clock()
+                error = await self._attempt(node, topic, command, count, key)
+                self._report_to_pool(node, error, started)
             if error is None:
                 return
-            tries -= 1
-            if not tries or not self._may_be_retried(error):
+            tries += 1
+            size = len(self._roster.active)
+            if _is_refused(error) and self._retry != "never":
+                refused = (*refused, node.number)
+                if size <= len(refused):
+                    raise error
+                continue
+            if tries >= size * _ROUNDS or not self._may_be_retried(error):
                 raise error
-            if tries % len(self._nodes) == 0:
-                pauses = pauses or Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+            if tries % size == 0:
+                pauses = pauses or Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
                 await self._sleep(pauses.pause())
+
+    async def _publish_to_several(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
+        await self._wait_for_nodes()
+        nodes = self._roster.active
+        needed = self._strategy.count if isinstance(self._strategy, Quorum) else len(nodes)
+        if needed > len(nodes):
+            nodes = list(self._roster.nodes)
+        outcomes = await self._together([partial(self._attempt, node, topic, command, count, key) for node in nodes])
+        accepted = outcomes.count(None)
+        if accepted < needed:
+            error = next(filter(None, outcomes), None)
+            raise PublishError(f"{accepted} of {len(nodes)} nsqds have it, not {needed}: {error}") from error
+
+    async def _try_counted(
+        self, node: NodeT, topic: str, command: bytes, count: int, key: str | None
+    ) -> Exception | None:
+        """Publish as `_try`, and keep the nsqd meanwhile, even if nsqlookupd does not list it any more."""
+        node.users += 1
+        try:
+            return await self._try(node, topic, command, count, key)
+        finally:
+            node.users -= 1
+            self._roster.drop_unless_used(node)
 
     async def _try(self, node: NodeT, topic: str, command: bytes, count: int, key: str | None) -> Exception | None:
         """Publish to this nsqd and return the error, or None.
@@ -318,7 +268,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             return error
         unknown: Exception | None = error
         until = self._clock() + self._retry_timeout
-        pauses = Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
+        pauses = Reconnect(self.config, self._random, first=FIRST_PAUSE, longest=_LONGEST_PAUSE_TO_REPEAT)
         while self._clock() < until:
             await self._sleep(min(pauses.pause(), max(until - self._clock(), 0.0)))
             left = max(until - self._clock(), 0.0)
@@ -332,7 +282,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 return None
             if isinstance(again, PublishRejected):
                 # nsqd has looked for the key before it fails to store, but not before it refuses the client or the command.
-                return again if again.code.endswith(_PUB_FAILED) else error
+                return again if _is_refused(again) else error
         return error
 
     async def _try_once(
@@ -371,22 +321,47 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         node.publish(connection, command, receipt)
         return receipt
 
-    def _pick_node(self) -> tuple[int, NodeT]:
-        if self._only is not None:
-            return 0, self._only
-        number = self._pool.pick(self._clock())
-        return number, self._nodes[number]
+    async def _pick_node(self, refused: Sequence[int] = ()) -> NodeT:
+        if not self._roster.active:
+            await self._wait_for_nodes()
+        return self._roster.pick(self._clock(), refused)
 
-    def _report_to_pool(self, number: int, error: Exception | None, started: float) -> None:
+    def _report_to_pool(self, node: NodeT, error: Exception | None, started: float) -> None:
         """Report the result to the pool.
 
-        An nsqd that refuses a message has not failed, unless it failed to store the message.
+        An nsqd that refuses a message has not failed, unless it failed to store the message. Where nodes come and go,
+        the end of a connection is no failure: only nodes with a connection are picked, as long as there are some.
         """
         now = self._clock()
-        if error is None or (isinstance(error, PublishRejected) and not error.code.endswith(_PUB_FAILED)):
-            self._pool.succeeded(number, now - started, now)
-        else:
-            self._pool.failed(number, now)
+        if error is None or (isinstance(error, PublishRejected) and not _is_refused(error)):
+            self._roster.succeeded(node, now - started, now)
+        elif self._roster.membership is None or _is_refused(error):
+            self._roster.failed(node, now)
+
+    # Nodes that come and go
+
+    def _connection_changed(self, node: BaseNode, is_open: bool) -> None:
+        self._roster.connection_changed(node, is_open=is_open, now=self._clock())
+
+    def _apply(self) -> None:
+        """Take note that an nsqlookupd has answered."""
+        self._roster.update()
+        if self._roster.active:
+            waiting, self._first_nodes = self._first_nodes, []
+            for receipt in waiting:
+                receipt.settle(None)
+
+    async def _wait_for_nodes(self) -> None:
+        """Return when an nsqd is known. Raise ConnectError if that takes too long."""
+        if not self._roster.active:
+            self._check_running()
+            receipt = self._receipt("", count=0, size=0)
+            self._first_nodes.append(receipt)
+            await self._within(_PATIENCE, receipt.wait, receipt)
+            self._check_running()
+            if not self._roster.active:
+                said = self._listing is not None and self._listing.has_begun
+                raise ConnectError("nsqlookupd lists no nsqd" if said else "no nsqlookupd could be asked")
 
     def _may_be_retried(self, error: Exception) -> bool:
         if isinstance(error, ConnectError | PublishUnsent):
@@ -394,19 +369,25 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         return isinstance(error, PublishUnknown) and self._retry == "anywhere"
 
     def _all_nodes(self) -> Sequence[NodeT]:
-        return self._nodes
+        return list(self._nodes)
 
     def _check_running(self) -> None:
         if self._is_stopped:
             raise Stopped("stopped")
 
     def _emit(self, event: Event) -> None:
-        self._log(event)
+        if not (isinstance(event, ConnectFailed) and self._is_repetition(event)):
+            self._log(event)
+
+    def _is_repetition(self, event: ConnectFailed) -> bool:
+        """Return whether to leave out the line: of nodes that nsqlookupd lists, the 1st, 2nd, 4th, ... failure is logged."""
+        return bool(self._lookupds) and event.failures & (event.failures - 1) != 0
 
     async def _wait_for_one(self) -> None:
         """Return when one nsqd is connected. Raise the last error if none can be reached."""
+        await self._wait_for_nodes()
         error: NSQError | None = None
-        for node in self._nodes:
+        for node in list(self._roster.active):
             try:
                 await node.connected()
             except NSQError as caught:
@@ -415,3 +396,20 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 return
         assert error is not None
         raise error
+
+
+def _check(addresses: Sequence[Target], *, has_lookupd: bool, max_pending: int, strategy: Strategy) -> None:
+    """Raise ConfigError for what can never work."""
+    if not addresses and not has_lookupd:
+        raise ConfigError("addresses", addresses, "no nsqd to publish to")
+    for target in addresses:
+        check_target(target)
+    if max_pending < 1:
+        raise ConfigError("max_pending", max_pending, f"invalid max_pending ! {max_pending} < 1")
+    if isinstance(strategy, Quorum) and strategy.count > len(addresses) and not has_lookupd:
+        raise ConfigError("strategy", strategy, f"a quorum of {strategy.count}, but only {len(addresses)} nsqds")
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether nsqd could not store the message: it was certainly not published, and another nsqd may do it."""
+    return isinstance(error, PublishRejected) and error.code.endswith(_PUB_FAILED)

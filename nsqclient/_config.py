@@ -61,12 +61,12 @@ class Config:
     backoff: BackoffStrategy = "exponential"
     backoff_multiplier: float = 1.0  # seconds; a pause takes this times 2 to the power of the level
     max_backoff_duration: float = 120.0  # 0: no backoff
-    # With more nsqds than max_in_flight, they take turns. An nsqd that sends nothing loses its turn after
-    # low_rdy_idle_timeout, and any other after low_rdy_timeout.
+    # With more nsqds than max_in_flight, they take turns: of a second at most, or with the policy "even" as in NSQ. Then
+    # an nsqd that sends nothing loses its turn after low_rdy_idle_timeout, and any other after low_rdy_timeout.
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0  # between two checks of the turns
-    rdy_policy: Literal["even", "adaptive"] = "even"  # "adaptive": idle nsqds keep RDY 1, busy ones get the rest
+    rdy_policy: Literal["even", "adaptive"] = "adaptive"  # busy nsqds get more than idle ones; turns are short
     drain_timeout: float = 30.0  # how long, after a stop, messages may take to be answered, or publishes to end
 
     # Discovery
@@ -253,7 +253,8 @@ OPTIONS: Final = _table(
         "low_rdy_idle_timeout",
         1.0,
         5 * _MINUTE,
-        help="with more nsqds than `max_in_flight`, an nsqd that sends nothing for this time loses its turn",
+        help="with more nsqds than `max_in_flight`, an nsqd that sends nothing for this time loses its turn; only with the "
+        "`rdy_policy` `even`",
     ),
     Option(
         "low_rdy_timeout",
@@ -261,7 +262,7 @@ OPTIONS: Final = _table(
         "low_rdy_timeout",
         1.0,
         5 * _MINUTE,
-        help="the longest turn of an nsqd that sends messages",
+        help="the longest turn of an nsqd that sends messages; only with the `rdy_policy` `even`",
     ),
     Option(
         "rdy_redistribute_interval",
@@ -278,7 +279,7 @@ OPTIONS: Final = _table(
         "topology_region",
         "string",
         "topology_region",
-        help="the region of this client, for nsqds that prefer clients nearby",
+        help="the region of this client, for nsqds that prefer clients nearby, and the strategy `near` of producers",
     ),
     Option("topology_zone", "string", "topology_zone", help="the zone within the region"),
     Option(

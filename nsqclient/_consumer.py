@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import trio
 
 from common.wakeup import Wakeup
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer
-from nsqclient._batches import Batches
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
+from nsqclient._batches import Batch, Batches
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
 from nsqclient._errors import ConnectError, NSQError
 from nsqclient._groups import unwrapped
+from nsqclient._listings import Listings, parse_lookupd
 from nsqclient._log import LOGGER
-from nsqclient._message import Batch, Message
+from nsqclient._message import Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
 from nsqclient._reconnect import Reconnect
@@ -40,10 +41,9 @@ from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unre
 
 if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection
-    from nsqclient._listings import Listed, Listings
+    from nsqclient._listings import Listed
 
 _DIALS: Final = 8  # at the same time
-_UNREACHABLE_AFTER: Final = 3  # failures in a row
 
 
 AsyncHandler = Callable[[Message], Awaitable[None]]
@@ -170,9 +170,11 @@ class Consumer(BaseConsumer[Message]):
         self._nodes: dict[str, _Node] = {}
         self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._dialling = trio.CapacityLimiter(_DIALS)
+        self._listings = Listings(topic)
+        lookupds = list(map(parse_lookupd, sources.lookupd))
         self._discovery = (
-            Discovery(topic, sources.lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
-            if sources.lookupd
+            Discovery(self._listings, lookupds, config, random=self._random, emit=self._emit, apply=self._apply)
+            if lookupds
             else None
         )
 
@@ -203,7 +205,7 @@ class Consumer(BaseConsumer[Message]):
                 self._core.max_in_flight,
                 concurrency,
             )
-        call = cast(AsyncHandler, handler if _is_async(handler) else partial(_in_thread, handler, thread_limiter))
+        call = cast(AsyncHandler, handler if is_async(handler) else partial(_in_thread, handler, thread_limiter))
         with unwrapped(), trio.CancelScope(deadline=self._drained_by) as scope:
             self._handling.add(scope)
             try:
@@ -215,15 +217,13 @@ class Consumer(BaseConsumer[Message]):
 
     # Batches
 
-    def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch]:
+    def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch[Message]]:
         """Yield up to `max_size` messages at a time.
 
         A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
         some are answered.
         """
-        if max_size < 1:
-            raise ValueError(f"max_size of {max_size}")
-        return Batches(self, max_size, max_wait)
+        return Batches(self, max_size, max_wait, within=_within)
 
     # Stop
 
@@ -239,11 +239,6 @@ class Consumer(BaseConsumer[Message]):
 
     # State and events
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether a message is available at once."""
-        return bool(self._queue)
-
     def events(self) -> AsyncIterator[Event]:
         """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
         return self._subscribers.subscribe()
@@ -258,7 +253,7 @@ class Consumer(BaseConsumer[Message]):
             self._arrivals.unpark(count=len(core.queue))
         if core.dead_letters:
             self._dead_letters_arrived.set()
-        if core.backoff.until is not None or core.failure is not None:
+        if core.backoff.until is not None or core.failure is not None or core.has_earlier_tick:
             self._ticks.set()
 
     def _emit(self, event: Event) -> None:
@@ -295,7 +290,7 @@ class Consumer(BaseConsumer[Message]):
                 raise node.error
         if self._discovery is not None:
             await self._discovery.wait_for_first_round()
-            if not self._discovery.listings.has_begun:
+            if not self._listings.has_begun:
                 raise ConnectError("no nsqlookupd could be asked")
 
     async def _keep_time(self) -> None:
@@ -339,9 +334,9 @@ class Consumer(BaseConsumer[Message]):
 
     # --- nsqds
 
-    def _apply(self, listings: Listings) -> None:
+    def _apply(self) -> None:
         """Follow the nsqds that are listed now."""
-        listed = listings.nsqds
+        listed = self._listings.nsqds
         given, chosen = self._sources.given, self._sources.chosen(listed)
         for address in chosen:
             self._follow(address)
@@ -420,7 +415,7 @@ class Consumer(BaseConsumer[Message]):
     def _failed_to_connect(self, node: _Node, error: NSQError) -> None:
         node.failures += 1
         self._emit(ConnectFailed(node.address, str(error), node.failures))
-        if node.listed is not None and node.failures == _UNREACHABLE_AFTER:
+        if node.listed is not None and node.failures == UNREACHABLE_AFTER:
             listed = node.listed
             self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
 
@@ -447,11 +442,17 @@ class _Node:
             self.connection.close()
 
 
+async def _within(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    with trio.move_on_after(seconds):
+        await work()
+
+
 def _targets(nsqd: Sequence[Target] | Target) -> Sequence[Target]:
     return nsqd if isinstance(nsqd, Sequence) and not isinstance(nsqd, str) else [nsqd]
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Return whether a handler has to be awaited."""
     while isinstance(handler, partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

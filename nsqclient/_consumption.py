@@ -24,7 +24,7 @@ from nsqclient._backoff import Backoff, Signal, Step
 from nsqclient._connection import LATE, Connection, Identity
 from nsqclient._delivery import Delivery, reason_of
 from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused, Unsupported
-from nsqclient._flow import Flow, Seat
+from nsqclient._flow import LOOK, Flow, Seat
 from nsqclient._stats import ConnectionStats, ConsumerStats
 from nsqclient.events import (
     BackoffEnded,
@@ -94,6 +94,7 @@ class Consumption:
         self._requested = config.max_in_flight  # also while paused, for `resume`
         self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
+        self.has_earlier_tick = False  # `next_tick` returns less than it has returned before
         self._refusals = Refusals()
 
     # Connections
@@ -117,6 +118,7 @@ class Consumption:
             text = f"max RDY count {terms.max_rdy} < consumer max in flight {requested}, truncation possible"
             self.emit(Limited(connection.address, text))
         self.flow.join(connection.seat, now)
+        self._look_soon()
 
     def retire(self, connection: ConsumerConnection) -> None:
         """Receive nothing new on this connection, and end it once its messages are answered."""
@@ -236,6 +238,7 @@ class Consumption:
 
     def next_tick(self) -> float:
         """Return when `tick` has to be called."""
+        self.has_earlier_tick = False
         until = self.backoff.until
         return self._next_round if until is None else min(until, self._next_round)
 
@@ -247,9 +250,21 @@ class Consumption:
         if until is not None and now >= until:
             self.backoff.tested(now, has_begun=self.flow.test_one(now))
         if now >= self._next_round:
-            self._next_round = now + self.config.rdy_redistribute_interval
+            self._next_round = now + self._interval()
             if not self.is_stopping and self.backoff.until is None:
                 self.flow.redistribute(now)
+
+    def _interval(self) -> float:
+        interval = self.config.rdy_redistribute_interval
+        return min(interval, LOOK) if self.flow.has_short_turns else interval
+
+    def _look_soon(self) -> None:
+        """Let the next tick come earlier if turns have become short."""
+        now = self.clock()
+        if self._next_round > now + self._interval():
+            self._next_round = now + self._interval()
+            self.has_earlier_tick = True
+            self.notify()
 
     # Flow control and stop
 
@@ -263,6 +278,7 @@ class Consumption:
         self._requested = count
         if not self._is_paused and count != self.flow.requested:
             self.flow.set_max_in_flight(count, self.clock())
+            self._look_soon()
 
     def pause(self) -> None:
         if not self._is_paused:
@@ -273,6 +289,7 @@ class Consumption:
         if self._is_paused:
             self._is_paused = False
             self.flow.set_max_in_flight(self._requested, self.clock())
+            self._look_soon()
 
     def stop(self) -> None:
         """Receive no new messages. Requeue those that no handler has taken; the others may still be answered."""
@@ -418,7 +435,7 @@ class ConsumerConnection(Connection):
         self.max_msg_timeout = self.terms.max_msg_timeout
         self.can_requeue_uncounted = extensions.BURY in self.terms.extensions
         self.can_bury = self.can_requeue_uncounted and not (is_ephemeral(self.topic) or is_ephemeral(self.channel))
-        self.seat = Seat(self._tell_rdy, max_rdy=self.terms.max_rdy, now=now)
+        self.seat = Seat(self._tell_rdy, max_rdy=self.terms.max_rdy, now=now, in_flight=self.in_flight.__len__)
         self._send(commands.sub(self.topic, self.channel))
         self._consumption.connection_opened(self, now)
 

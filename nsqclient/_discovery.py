@@ -1,4 +1,4 @@
-"""Discovery on trio: ask every nsqlookupd for the nsqds of a topic, at intervals or by queries that wait."""
+"""Discovery on trio: ask every nsqlookupd for nsqds, at intervals or by queries that wait."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nsqclient._listings import (
     TRIES,
     WAIT,
     BadAnswer,
-    Listings,
     Lookupd,
     Pace,
+    Question,
     groups_of,
     headers_of,
-    read_answer,
 )
 from nsqclient.events import DiscoveryRound, Event, LookupFailed
 
@@ -32,16 +31,15 @@ class Discovery:
 
     def __init__(
         self,
-        topic: str,
-        lookupds: Sequence[str],
+        question: Question,
+        lookupds: Sequence[Lookupd],
         config: Config,
         *,
         random: Random,
         emit: Callable[[Event], None],
-        apply: Callable[[Listings], None],
+        apply: Callable[[], None],
     ) -> None:
-        self.listings = Listings()
-        self._topic = topic
+        self.question = question
         self._config = config
         self._emit = emit
         self._apply = apply
@@ -85,19 +83,19 @@ class Discovery:
         With an `index` the query waits until nsqlookupd has another one.
         """
         client = self._waiting if index else self._asking
-        target = lookupd.query_target(self._topic, wait=WAIT if index else 0, index=index)
+        target = self.question.target(lookupd, wait=WAIT if index else 0, index=index)
         tls = self._tls if lookupd.scheme == "https" else None
         try:
             answer = await client.get(lookupd.host, lookupd.port, target, tls=tls, headers=self._headers)
-            listed = read_answer(answer.status, answer.body)
+            is_news = self.question.take(lookupd, answer.status, answer.body)
         except (HttpFailed, BadAnswer) as error:
-            self.listings.record_failure(lookupd)
-            self._emit(LookupFailed(str(lookupd), str(error)))
-            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+            if self.question.record_failure(lookupd, str(error)):
+                self._emit(LookupFailed(str(lookupd), str(error)))
+                self._emit(DiscoveryRound(self.question.found, self.question.failures))
             return None
-        if self.listings.record_answer(lookupd, listed):
-            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
-        self._apply(self.listings)
+        if is_news:
+            self._emit(DiscoveryRound(self.question.found, self.question.failures))
+        self._apply()
         return answer.index
 
 

@@ -8,18 +8,25 @@ the first one is sent RDY 5, and the second one gets its RDY 5 once that has bee
 If no `max_in_flight` was set, it is the number of connections: each nsqd may send one message at a time.
 
 With at most `max_in_flight` connections, each has its share; shares differ by one at most. With more of them, RDY 1
-goes round: an nsqd that is idle or has had it long enough gives it up to the one that has waited longest. During
-backoff, only the nsqd being tested has RDY 1.
+goes round: an nsqd that is idle or has had it long enough gives it up to the one that has waited longest. The adaptive
+policy makes these turns short, so that no nsqd waits long whoever has messages: QUIET without a message, or TURN with
+some. The next one begins only when the messages of the one before are answered, so no more than `max_in_flight` are ever
+in flight. During backoff, only the nsqd being tested has RDY 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqclient._config import Config
+
+
+LOOK: Final = 0.1  # seconds between two looks at short turns
+_QUIET: Final = 0.1  # seconds without a message after which a short turn ends
+_TURN: Final = 1.0  # the longest short turn, in seconds
 
 
 class Seat:
@@ -30,6 +37,7 @@ class Seat:
         "_peak",
         "_tell",
         "believed",
+        "in_flight",
         "is_idle",
         "last_message",
         "last_rdy",
@@ -39,8 +47,11 @@ class Seat:
         "was_starved",
     )
 
-    def __init__(self, tell: Callable[[int], None], *, max_rdy: int, now: float) -> None:
+    def __init__(
+        self, tell: Callable[[int], None], *, max_rdy: int, now: float, in_flight: Callable[[], int] = lambda: 0
+    ) -> None:
         self._tell = tell  # sends RDY
+        self.in_flight = in_flight  # the number of its messages that are not answered
         self.max_rdy = max_rdy  # nsqd's limit
         self.rdy = 0  # sent last
         self.believed = 0  # the highest value that nsqd may still go by
@@ -102,6 +113,11 @@ class Flow:
     def believed(self) -> int:
         """The sum over all nsqds. It exceeds `max_in_flight` only by what was sent before that was lowered."""
         return sum(seat.believed for seats in (self.seats, self._retired) for seat in seats)
+
+    @property
+    def has_short_turns(self) -> bool:
+        """Whether `redistribute` has to be called every LOOK seconds."""
+        return self._is_adaptive and 0 < self.max_in_flight < len(self.seats)
 
     # Events
 
@@ -180,14 +196,19 @@ class Flow:
             if self._tested is not None and len(self.seats) > 1 and self._is_wasted(self._tested, now):
                 self._test_another()
         elif len(self.seats) > self.max_in_flight:
+            is_over = self._is_turn_over if self._is_adaptive else self._is_wasted
             for seat in self.seats:
-                if seat.rdy and self._is_wasted(seat, now):
+                if seat.rdy and is_over(seat, now):
                     seat.set_rdy(0, now)
         elif self._is_adaptive:
             for seat in self.seats:
                 seat.is_idle = now - seat.last_message > self._idle_timeout
                 seat.was_starved, seat.starved = seat.starved, False
         self._rebalance(now)
+
+    def _is_turn_over(self, seat: Seat, now: float) -> bool:
+        is_quiet = now - max(seat.last_message, seat.last_rdy) > _QUIET and not seat.in_flight()
+        return is_quiet or now - seat.last_rdy > _TURN
 
     def _is_wasted(self, seat: Seat, now: float) -> bool:
         return now - seat.last_message > self._idle_timeout or now - seat.last_rdy > self._timeout
@@ -206,6 +227,8 @@ class Flow:
                 seat.set_rdy(share, now)
         self._is_owed = False
         free = self.max_in_flight - self.believed
+        if self.has_short_turns:
+            free -= sum(seat.in_flight() for seat in self.seats if not seat.believed)
         for seat, share in zip(self.seats, shares, strict=True):
             if share > seat.rdy:
                 given = min(share, seat.believed + max(free, 0))

@@ -1,11 +1,13 @@
 """Strategies for choosing the nsqd to publish to.
 
-`pick` returns its number; `succeeded` and `failed` report the result. Times are in seconds and passed in.
+`pick` returns its number; `succeeded` and `failed` report the result. Times are in seconds and passed in. At first the
+numbers are 0, 1, ... to the size of the pool; `choose_among` sets others when nsqds come and go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal, Protocol
@@ -27,7 +29,7 @@ class Quorum:
     count: int
 
 
-Strategy = Literal["round_robin", "hostpool", "epsilon_greedy", "first", "all"] | Quorum
+Strategy = Literal["round_robin", "hostpool", "epsilon_greedy", "first", "fewest_in_flight", "near", "all"] | Quorum
 
 
 def quorum(count: int) -> Quorum:
@@ -44,9 +46,25 @@ class Pool(Protocol):
     def succeeded(self, number: int, seconds: float, now: float) -> None: ...
     def failed(self, number: int, now: float) -> None: ...
 
+    def choose_among(self, numbers: Sequence[int]) -> None:
+        """Pick only these from now on, at least one; what is known about others is kept."""
 
-def pool_of(strategy: Strategy, size: int, random: Random) -> Pool:
-    """Return the pool of a strategy."""
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Forget all results of these."""
+
+
+def pool_of(
+    strategy: Strategy,
+    size: int,
+    random: Random,
+    *,
+    load: Callable[[int], int] = lambda number: 0,
+    distance: Callable[[int], int] = lambda number: 0,
+) -> Pool:
+    """Return the pool of a strategy.
+
+    `load` tells how many publishes are in flight at an nsqd, and `distance` how far away it is.
+    """
     match strategy:
         case "round_robin":
             return RoundRobin(size)
@@ -54,6 +72,10 @@ def pool_of(strategy: Strategy, size: int, random: Random) -> Pool:
             return HostPool(size, is_ordered=True)
         case "epsilon_greedy":
             return EpsilonGreedy(size, random)
+        case "fewest_in_flight":
+            return Least(size, load)
+        case "near":
+            return Least(size, distance)
         case "hostpool" | "all" | Quorum():
             return HostPool(size)
     raise ValueError(f"no such strategy: {strategy!r}")
@@ -63,17 +85,23 @@ class RoundRobin:
     """Picks each in turn, whatever the results."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._members: Sequence[int] = range(size)
         self._last = 0
 
     def pick(self, now: float) -> int:
-        self._last = (self._last + 1) % self._size
-        return self._last
+        self._last = (self._last + 1) % len(self._members)
+        return self._members[self._last]
+
+    def choose_among(self, numbers: Sequence[int]) -> None:
+        self._members = numbers
 
     def succeeded(self, number: int, seconds: float, now: float) -> None:
         """Do nothing: results do not matter."""
 
     def failed(self, number: int, now: float) -> None:
+        """Do nothing: results do not matter."""
+
+    def forget(self, numbers: Iterable[int]) -> None:
         """Do nothing: results do not matter."""
 
 
@@ -102,26 +130,31 @@ class HostPool:
     """
 
     def __init__(self, size: int, *, is_ordered: bool = False) -> None:
-        self._hosts = [_Host() for _ in range(size)]
+        self._hosts: defaultdict[int, _Host] = defaultdict(_Host)
+        self._members: Sequence[int] = range(size)
         self._is_ordered = is_ordered
         self._at = 0
 
     def pick(self, now: float) -> int:
-        size = len(self._hosts)
+        members = self._members
+        size = len(members)
         for step in range(size):
-            number = step if self._is_ordered else (self._at + step) % size
-            if self._hosts[number].may_be_tried(now):
-                self._hosts[number].begin_try(now)
-                self._at = number + 1
-                return number
-        for host in self._hosts:
-            host.is_dead = False
+            at = step if self._is_ordered else (self._at + step) % size
+            host = self._hosts[members[at]]
+            if host.may_be_tried(now):
+                host.begin_try(now)
+                self._at = at + 1
+                return members[at]
+        self._revive()
         self._at = 1
-        return 0
+        return members[0]
+
+    def choose_among(self, numbers: Sequence[int]) -> None:
+        self._members = numbers
 
     def usable(self, now: float) -> Sequence[int]:
         """Return the numbers of those that are not left out."""
-        return [number for number, host in enumerate(self._hosts) if host.may_be_tried(now)]
+        return [number for number in self._members if self._hosts[number].may_be_tried(now)]
 
     def succeeded(self, number: int, seconds: float, now: float) -> None:
         self._hosts[number].is_dead = False
@@ -132,6 +165,38 @@ class HostPool:
             host.is_dead = True
             host.delay = _FIRST_DELAY
             host.next_try = now + host.delay
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._hosts.pop(number, None)
+
+    def _revive(self) -> None:
+        for number in self._members:
+            self._hosts[number].is_dead = False
+
+
+class Least(HostPool):
+    """Picks the one for which `measure` is least, and each in turn of those for which it is the same.
+
+    It leaves out those that have failed, as HostPool does.
+    """
+
+    def __init__(self, size: int, measure: Callable[[int], int]) -> None:
+        super().__init__(size)
+        self._measure = measure
+
+    def pick(self, now: float) -> int:
+        usable = self.usable(now)
+        if not usable:
+            self._revive()
+            usable = self._members
+        measured = [(self._measure(number), number) for number in usable]
+        least = min(measured)[0]
+        equal = [number for measure, number in measured if measure == least]
+        self._at += 1
+        number = equal[self._at % len(equal)]
+        self._hosts[number].begin_try(now)
+        return number
 
 
 class _Speed:
@@ -172,7 +237,7 @@ class EpsilonGreedy:
 
     def __init__(self, size: int, random: Random) -> None:
         self._pool = HostPool(size)
-        self._speeds = [_Speed() for _ in range(size)]
+        self._speeds: defaultdict[int, _Speed] = defaultdict(_Speed)
         self._random: Callable[[], float] = random.random
         self._epsilon = _FIRST_EPSILON
 
@@ -195,3 +260,11 @@ class EpsilonGreedy:
 
     def failed(self, number: int, now: float) -> None:
         self._pool.failed(number, now)
+
+    def choose_among(self, numbers: Sequence[int]) -> None:
+        self._pool.choose_among(numbers)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._speeds.pop(number, None)
+            self._pool.forget((number,))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from nsqclient._errors import ConfigError
@@ -30,6 +30,27 @@ TRIES: Final = 3  # queries in a round of the strategy "rotate"
 
 class BadAnswer(Exception):
     """The answer of an nsqlookupd is unusable."""
+
+
+class Question(Protocol):
+    """What nsqlookupds are asked, and what becomes of their answers."""
+
+    @property
+    def found(self) -> int:
+        """The number of nsqds in the answers."""
+
+    @property
+    def failures(self) -> int:
+        """The number of nsqlookupds whose last query failed."""
+
+    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+        """Return the target of a query, which may wait for so many seconds until there is another index."""
+
+    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+        """Take an answer; return whether the nsqds or the number of failures have changed. Raise BadAnswer."""
+
+    def record_failure(self, lookupd: Lookupd, reason: str) -> bool:
+        """Take note that a query has failed; return whether that is news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +84,8 @@ class Lookupd:
         return f"{target}&wait={wait:g}s&index={quote(index, safe='')}" if wait else target
 
 
-def parse_lookupd(text: str) -> Lookupd:
-    """Read `host:port` or a URL. Raise ConfigError."""
+def parse_lookupd(text: str, default_path: str = "/lookup") -> Lookupd:
+    """Read `host:port` or a URL, whose path is `default_path` unless it has one. Raise ConfigError."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts: SplitResult = urlsplit(url)
@@ -75,13 +96,13 @@ def parse_lookupd(text: str) -> Lookupd:
         raise ConfigError("lookupd", text, f"{text} is no address of an nsqlookupd")
     if port is None:
         raise ConfigError("lookupd", text, "missing port")
-    path = parts.path if parts.path not in ("", "/") else "/lookup"
+    path = parts.path if parts.path not in ("", "/") else default_path
     return Lookupd(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
 
 
-def groups_of(texts: Sequence[str], config: Config) -> list[list[Lookupd]]:
+def groups_of(lookupds: Sequence[Lookupd], config: Config) -> list[list[Lookupd]]:
     """Return groups of nsqlookupds. All groups are asked at the same time, the members of a group in turn."""
-    places = list(dict.fromkeys(map(parse_lookupd, texts)))
+    places = list(dict.fromkeys(lookupds))
     return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
 
 
@@ -137,12 +158,19 @@ class Pace:
 
 
 class Listings:
-    """The union of the last good answers: an nsqlookupd that fails takes nothing away."""
+    """The union of the last good answers: an nsqlookupd that fails takes nothing away. Implements `Question`."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: str = "") -> None:
+        self._topic = topic
         self._by_lookupd: dict[Lookupd, Sequence[Listed]] = {}
         self._failed: set[Lookupd] = set()
         self.has_begun = False  # at least one has answered
+
+    def target(self, lookupd: Lookupd, *, wait: float = 0.0, index: str = "") -> str:
+        return lookupd.query_target(self._topic, wait=wait, index=index)
+
+    def take(self, lookupd: Lookupd, status: int, body: bytes) -> bool:
+        return self.record_answer(lookupd, read_answer(status, body))
 
     def record_answer(self, lookupd: Lookupd, listed: Sequence[Listed]) -> bool:
         """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
@@ -152,8 +180,14 @@ class Listings:
         self._by_lookupd[lookupd] = listed
         return (self.nsqds.keys(), len(self._failed)) != before
 
-    def record_failure(self, lookupd: Lookupd) -> None:
+    def record_failure(self, lookupd: Lookupd, reason: str = "") -> bool:
         self._failed.add(lookupd)
+        return True
+
+    @property
+    def found(self) -> int:
+        """The number of nsqds."""
+        return len(self.nsqds)
 
     @property
     def failures(self) -> int:

@@ -12,6 +12,8 @@ from nsqclient import events
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
+_MOST_SHOWN: Final = 5  # addresses in one line
+
 # Events that may occur for each message, or as often as a faulty nsqd causes them.
 _OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, events.Refused)
 
@@ -72,6 +74,11 @@ def _line(event: events.Event) -> tuple[int, str]:
                 f"cannot be reached after {failures} tries, but nsqlookupd lists it (hostname {hostname}, "
                 f"registered from {remote}): is its broadcast address right?"
             )
+        case events.NodeIgnored(lookupd=lookupd, reason=reason):
+            return logging.WARNING, f"is listed by nsqlookupd ({lookupd}) and not used: {reason}"
+        case events.NodesChanged(addresses=addresses, members=members):
+            shown = ", ".join(addresses[:_MOST_SHOWN]) + (", ..." if len(addresses) > _MOST_SHOWN else "")
+            return logging.INFO, f"publishing to {len(addresses)} of {members} nsqds: {shown}"
         case events.LatePublish(topic=topic, error=error):
             outcome = "done" if error is None else f"failed - {error}"
             return logging.INFO, f"cancelled publish to {topic}: {outcome}"

@@ -1,4 +1,4 @@
-"""Messages on trio, alone and in batches."""
+"""A message on trio."""
 
 from __future__ import annotations
 
@@ -37,27 +37,3 @@ class Message(Delivery):
         while trio.current_time() < self.hard_deadline and self.answered == "no":
             self.touch()
             await trio.sleep(max(_SHORTEST_TOUCH, (self.deadline - trio.current_time()) / _TOUCHES))
-
-
-class Batch(list[Message]):
-    """Messages to be answered together; those that are already answered keep their answer."""
-
-    def finish(self) -> None:
-        """Finish all messages."""
-        for message in self:
-            message.finish()
-
-    def requeue(self, delay: float | None = None, *, backoff: bool = True, count: bool = True) -> None:
-        """Requeue all messages; see `Message.requeue`."""
-        for message in self:
-            message.requeue(delay, backoff=backoff, count=count)
-
-    def bury(self, reason: str = "") -> None:
-        """Bury all messages; see `Message.bury`."""
-        for message in self:
-            message.bury(reason)
-
-    def touch(self) -> None:
-        """Touch all messages."""
-        for message in self:
-            message.touch()

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import trio
 
 from common.wakeup import Wakeup
-from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared, T
+from nsqclient._base_node import BaseNode, Shared
+from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
-from nsqclient._errors import ConfigError, Disconnected, NSQError, PublishError, Stopped
+from nsqclient._discovery import Discovery
+from nsqclient._errors import NSQError
 from nsqclient._groups import unwrapped
 from nsqclient._log import LOGGER
 from nsqclient._posting import post
@@ -51,8 +53,9 @@ class Receipt(BaseReceipt):
 
 @asynccontextmanager
 async def open_producer(
-    addresses: Sequence[Target] | Target,
+    addresses: Sequence[Target] | Target = (),
     *,
+    nsqlookupd: Sequence[str] | str = (),
     strategy: Strategy = "hostpool",
     config: Config = Config(),
     retry: Retry = "safe",
@@ -65,9 +68,14 @@ async def open_producer(
 
     At the end of the block, submitted messages have `drain_timeout` to be answered.
 
+    With `nsqlookupd`, `host:port` or URLs, the producer also publishes to all nsqds that these list; they may come and go.
+    An nsqlookupd that fails or lists no nsqd removes none. An nsqd that says that it drains, is full or is unhealthy gets
+    nothing new as long as others do not say so.
+
     `strategy` chooses among several nsqds: "hostpool" takes each in turn, leaving out those that fail; "round_robin"
-    takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "all" and `quorum(n)` send
-    to all.
+    takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "fewest_in_flight" the one with
+    the fewest unanswered publishes; "near" one in the zone or region of `config` that nsqlookupd tells; "all" and
+    `quorum(n)` send to all.
 
     `retry` is what may be retried automatically. "safe": everything, without publishing anything twice. Messages that
     were certainly not published, because there was no connection or it was lost before nsqd had received all of the
@@ -75,14 +83,15 @@ async def open_producer(
     repeated at the same nsqd, with a key by which it recognizes them, until it answers or `retry_timeout` seconds are
     over; then OutcomeUnknown has the key. NSQ's own nsqd knows no keys, so there the caller gets PublishUnknown.
     "anywhere": as "safe", but what remains unknown is tried at any nsqd, which can publish it twice. "unsent": only
-    messages that were certainly not published. "never": nothing; the caller gets each failure. A message that nsqd refuses is never
-    retried.
+    messages that were certainly not published. "never": nothing; the caller gets each failure. A message that nsqd could
+    not store goes to the other nsqds; one that nsqd refuses for what it is fails at once.
 
     Each connection has at most `max_pending` unanswered publishes, and 8 MiB of them; further publishes wait for room.
     `connect="require"` raises ConnectError if no nsqd can be reached.
     """
     producer = Producer(
         [addresses] if isinstance(addresses, str) or not isinstance(addresses, Sequence) else addresses,
+        nsqlookupd=[nsqlookupd] if isinstance(nsqlookupd, str) else nsqlookupd,
         strategy=strategy,
         config=config,
         retry=retry,
@@ -113,6 +122,7 @@ class Producer(BaseProducer["_Node", Receipt]):
         self,
         addresses: Sequence[Target],
         *,
+        nsqlookupd: Sequence[str] = (),
         strategy: Strategy = "hostpool",
         config: Config = Config(),
         retry: Retry = "safe",
@@ -123,6 +133,7 @@ class Producer(BaseProducer["_Node", Receipt]):
     ) -> None:
         super().__init__(
             addresses,
+            nsqlookupd=nsqlookupd,
             strategy=strategy,
             config=config,
             retry=retry,
@@ -130,12 +141,11 @@ class Producer(BaseProducer["_Node", Receipt]):
             max_pending=max_pending,
             logger=logger,
             clock=trio.current_time,
-            node=_Node,
+            node=self._make_node,
             receipt=Receipt,
         )
         self._subscribers = Subscribers()
-        self._needed = {"all": len(addresses)}.get(strategy, 0) if isinstance(strategy, str) else strategy.count
-        self._send = self._publish_to_all if self._needed else self._publish
+        self._tasks: trio.Nursery | None = None
         self._must_connect = must_connect
         self._scope = trio.CancelScope()
 
@@ -188,51 +198,9 @@ class Producer(BaseProducer["_Node", Receipt]):
             for command, count in commands:
                 await self._send(topic, command, count, key)
 
-    async def ping(self) -> None:
-        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
-        if self.config.heartbeat_interval is None:
-            raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
-        with unwrapped():
-            async with trio.open_nursery() as nursery:
-                for node in self._nodes:
-                    nursery.start_soon(self._hear_from, node)
-
-    async def probe_write(self) -> None:
-        """Return when a NOP is queued on each connection, which proves less than `ping`. Raise ConnectError."""
-        for node in self._nodes:
-            self._check_running()
-            (await node.connected()).probe()
-
     def events(self) -> AsyncIterator[Event]:
         """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
         return self._subscribers.subscribe()
-
-    async def _publish_to_all(self, topic: str, command: bytes, count: int, key: str | None = None) -> None:
-        errors: list[Exception] = []
-        accepted = 0
-
-        async def publish(node: _Node) -> None:
-            nonlocal accepted
-            if error := await self._try(node, topic, command, count, key):
-                errors.append(error)
-            else:
-                accepted += 1
-
-        with unwrapped():
-            async with trio.open_nursery() as nursery:
-                for node in self._nodes:
-                    nursery.start_soon(publish, node)
-        if accepted < self._needed:
-            raise PublishError(
-                f"{accepted} of {len(self._nodes)} nsqds have it, not {self._needed}: {errors[0]}"
-            ) from errors[0]
-
-    async def _hear_from(self, node: _Node) -> None:
-        self._check_running()
-        await node.connected()
-        await node.heartbeat.wait()
-        if node.connection is None:
-            raise Disconnected("not connected")
 
     def _emit(self, event: Event) -> None:
         super()._emit(event)
@@ -258,6 +226,13 @@ class Producer(BaseProducer["_Node", Receipt]):
                     nursery.start_soon(do, number, work)
         return [results[number] for number in range(len(works))]
 
+    def _make_node(self, target: Target, shared: Shared, number: int) -> _Node:
+        return _Node(target, shared, number, self._spawn)
+
+    def _spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(task)
+
     async def _post(self, place: Place, target: str) -> tuple[int, bytes]:
         return await post(place, target, self.config)
 
@@ -268,9 +243,18 @@ class Producer(BaseProducer["_Node", Receipt]):
     ) -> None:
         """Keep the connections up. Shielded, this goes on after a cancellation from outside, until `_shut_down`."""
         with self._scope:
-            async with trio.open_nursery() as tasks:
-                for node in self._nodes:
-                    tasks.start_soon(node.keep_connected)
+            async with trio.open_nursery() as self._tasks:
+                self._roster.begin()
+                if self._listing is not None:
+                    discovery = Discovery(
+                        self._listing,
+                        self._lookupds,
+                        self.config,
+                        random=self._random,
+                        emit=self._emit,
+                        apply=self._apply,
+                    )
+                    self._tasks.start_soon(discovery.run)
                 if self._must_connect:
                     await self._wait_for_one()
                 await trio.lowlevel.checkpoint()  # a caller that is cancelled by now will not call `_shut_down`
@@ -284,13 +268,30 @@ class Producer(BaseProducer["_Node", Receipt]):
 
 
 class _Node(BaseNode):
-    def __init__(self, target: Target, shared: Shared) -> None:
-        super().__init__(target, shared)
-        self.heartbeat = trio.Event()  # set by the next heartbeat, then replaced
+    def __init__(
+        self, target: Target, shared: Shared, number: int, spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    ) -> None:
+        super().__init__(target, shared, number)
+        self._spawn = spawn
+        self._scope = trio.CancelScope()
+        self._heartbeat = trio.Event()  # set by the next heartbeat, then replaced
         self._room = trio.lowlevel.ParkingLot()
         self._demand = Wakeup()
         self._try = trio.Event()  # set when the attempt to connect has ended
         self._pump = Pump(shared.config)
+
+    def begin(self) -> None:
+        self._spawn(self._keep_connected)
+
+    def hurry(self) -> None:
+        if self.usable is None:
+            self._demand.set()
+
+    def _end(self) -> None:
+        self._scope.cancel()
+
+    async def wait_for_heartbeat(self) -> None:
+        await self._heartbeat.wait()
 
     async def wait_for_room(self) -> None:
         await self._room.park()
@@ -309,15 +310,16 @@ class _Node(BaseNode):
             connection.publish(command, receipt)
             self._pump.release()
 
-    async def keep_connected(self) -> None:
+    async def _keep_connected(self) -> None:
         try:
-            await self._demand.wait()
-            while True:
-                await self._connect_once()
-                with trio.move_on_after(self._reconnect.pause()):
-                    await self._demand.wait()
+            with self._scope:
+                await self._demand.wait()
+                while True:
+                    await self._connect_once()
+                    with trio.move_on_after(self._pause()):
+                        await self._demand.wait()
         finally:
-            self._error = Stopped("stopped")
+            self._error = self._last_error
             self._try.set()  # and it stays set: no further attempt will come
 
     async def _connect_once(self) -> None:
@@ -338,5 +340,5 @@ class _Node(BaseNode):
         self._try = trio.Event()
 
     def _heard(self) -> None:
-        self.heartbeat.set()
-        self.heartbeat = trio.Event()
+        self._heartbeat.set()
+        self._heartbeat = trio.Event()

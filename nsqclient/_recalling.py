@@ -72,6 +72,7 @@ class Recalling(ABC):
 
     async def _recall(self, target: str, kind: type[ResultT], timeout: float) -> ResultT:
         self._check_running()
+        await self._wait_for_nodes()
         nodes = self._all_nodes()
         silent: Counts | NSQError = ConnectError(f"no answer within {timeout:g} seconds")
 
@@ -100,6 +101,10 @@ class Recalling(ABC):
 
     @abstractmethod
     def _all_nodes(self) -> Sequence[Node]: ...
+
+    @abstractmethod
+    async def _wait_for_nodes(self) -> None:
+        """Return when an nsqd is known. Raise ConnectError if that takes too long."""
 
     @abstractmethod
     def _check_running(self) -> None: ...

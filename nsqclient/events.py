@@ -109,6 +109,23 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeIgnored:
+    """A producer does not use an nsqd that nsqlookupd lists. Reported once for each address."""
+
+    address: str
+    lookupd: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesChanged:
+    """A producer publishes to other nsqds than before, because nsqlookupd says so or connections came or went."""
+
+    addresses: tuple[str, ...]  # that get new publishes
+    members: int  # nsqds that are known, whether they get some or not
+
+
+@dataclass(frozen=True, slots=True)
 class LatePublish:
     """A publish whose caller was cancelled has been answered."""
 
@@ -129,5 +146,7 @@ Event = (
     | DiscoveryRound
     | LookupFailed
     | Unreachable
+    | NodeIgnored
+    | NodesChanged
     | LatePublish
 )

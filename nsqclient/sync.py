@@ -8,6 +8,11 @@
             print(message.body)
             message.finish()
 
+or with a handler, which runs in threads:
+
+    with nsqclient.sync.consumer("clicks", "cli", lookupd=["127.0.0.1:4161"]) as consumer:
+        consumer.run(handle, concurrency=4)
+
 A timeout raises TimeoutError. Messages may be answered in any thread.
 """
 
@@ -21,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
+from nsqclient._batches import Batch
 from nsqclient._consumer import Consumer as TrioConsumer
-from nsqclient._consumer import open_consumer
+from nsqclient._consumer import is_async, open_consumer
 from nsqclient._errors import Stopped
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from nsqclient._message import Message
     from nsqclient._publication import Headers
     from nsqclient._results import CancelResult, RescheduleResult
+    from nsqclient._stats import ConsumerStats, ProducerStats
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 
@@ -94,6 +101,19 @@ class Producer:
             partial(self._portal.client.publish_many, topic, list(bodies), key=key, headers=headers), timeout
         )
 
+    def ping(self, *, timeout: float | None = None) -> None:
+        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError, Disconnected or TimeoutError."""
+        self._portal.call(self._portal.client.ping, timeout)
+
+    @property
+    def connected(self) -> bool:
+        """Whether at least one nsqd has an open connection."""
+        return self._portal.look(lambda: self._portal.client.connected)
+
+    def stats(self) -> ProducerStats:
+        """Return the figures of this moment."""
+        return self._portal.look(self._portal.client.stats)
+
     def cancel(self, topic: str, key: str, *, channel: str | None = None, timeout: float = TIMEOUT) -> CancelResult:
         """Take back the message that was published with this key. As `cancel` of nsqclient's producer."""
         cancel = self._portal.client.cancel
@@ -127,6 +147,69 @@ class Consumer:
     async def _next(self) -> Message | None:
         return await anext(self._portal.client, None)
 
+    def batches(self, max_size: int, max_wait: float) -> Iterator[Batch[Message]]:
+        """Yield up to `max_size` messages at a time until `stop` is called.
+
+        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
+        some are answered.
+        """
+        batches = self._portal.client.batches(max_size, max_wait)
+
+        async def next_batch() -> Batch[Message] | None:
+            return await anext(batches, None)
+
+        while (batch := self._portal.call(next_batch)) is not None:
+            yield Batch(for_thread(message, self._portal.answer) for message in batch)
+
+    def run(self, handler: Callable[[Message], None], *, concurrency: int = 1) -> None:
+        """Call `handler` with each message, in `concurrency` threads, until `stop` and the end of the last call.
+
+        When the handler returns, the message is finished. Requeue, GiveUp or any other exception decides what happens to
+        it otherwise. A handler may call `stop`.
+        """
+        if is_async(handler):
+            raise TypeError(
+                "a handler of nsqclient.sync is a plain function; nsqclient and nsqclient.aio take async ones"
+            )
+
+        async def run() -> None:
+            limiter = trio.CapacityLimiter(max(concurrency, 1))
+            await self._portal.client.run(handler, concurrency=concurrency, thread_limiter=limiter)
+
+        self._portal.call(run)
+
+    # Flow control and figures
+
+    def pause(self) -> None:
+        """Receive no new messages until `resume`. Messages that were delivered already may still be answered."""
+        self._portal.look(self._portal.client.pause)
+
+    def resume(self) -> None:
+        """Receive messages again."""
+        self._portal.look(self._portal.client.resume)
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most messages that all nsqds together may have in flight here."""
+        return self._portal.look(lambda: self._portal.client.max_in_flight)
+
+    def set_max_in_flight(self, count: int) -> None:
+        """Change `max_in_flight` at once. Raise ValueError for a negative number."""
+        self._portal.look(lambda: self._portal.client.set_max_in_flight(count))
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a message is available at once."""
+        return self._portal.look(lambda: self._portal.client.has_waiting)
+
+    def is_starved(self) -> bool:
+        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
+        return self._portal.look(self._portal.client.is_starved)
+
+    def stats(self) -> ConsumerStats:
+        """Return the figures of this moment."""
+        return self._portal.look(self._portal.client.stats)
+
     def stop(self) -> None:
         """End `messages`. May be called in any thread."""
         try:
@@ -155,6 +238,13 @@ class _Portal(Generic[T]):
         except trio.TooSlowError as error:
             raise TimeoutError(f"not within {timeout} seconds") from error
         except (trio.RunFinishedError, trio.Cancelled):
+            raise self._fatal() or Stopped("stopped") from None
+
+    def look(self, function: Callable[[], R]) -> R:
+        """Call a plain function in the thread and return its result. Raise Stopped once the thread has ended."""
+        try:
+            return trio.from_thread.run_sync(function, trio_token=self.token)
+        except trio.RunFinishedError:
             raise self._fatal() or Stopped("stopped") from None
 
     def answer(self, answer: Callable[[], bool]) -> bool:

@@ -145,7 +145,8 @@ Only in code:
 CODE_ONLY: Final[Mapping[str, str]] = {
     "server_hostname": "the name that nsqd's certificate must have; by default the host that is dialled",
     "reconnect_delay": "`growing`: half a second to a minute; `fixed`: `lookupd_poll_interval`, as in NSQ",
-    "rdy_policy": "`adaptive`: busy nsqds get the unused share of idle ones",
+    "rdy_policy": "`adaptive`: busy nsqds get the unused share of idle ones, and with more nsqds than `max_in_flight` turns "
+    "last a second at most; `even`: equal shares, and the turns of `low_rdy_idle_timeout` and `low_rdy_timeout`",
     "drain_timeout": "how long a consumer or producer waits for answers when it ends",
     "lookupd_strategy": "`rotate`: ask one nsqlookupd after another, for very large fleets",
     "lookupd_wait": "let our nsqlookupd report changes at once",

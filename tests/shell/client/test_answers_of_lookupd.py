@@ -16,7 +16,7 @@ import trio
 from nsqclient import Config
 from nsqclient._aio_discovery import Discovery as AioDiscovery
 from nsqclient._discovery import Discovery
-from nsqclient._listings import Listings
+from nsqclient._listings import Listings, parse_lookupd
 from nsqclient.events import Event, LookupFailed
 
 LIMIT: Final = 30.0
@@ -54,7 +54,10 @@ def lookupd_that_sends(*pieces: bytes) -> Iterator[str]:
 
 def on_trio(address: str, emit: Callable[[Event], None], apply: Callable[[Listings], None]) -> None:
     async def main() -> None:
-        discovery = Discovery("t", [address], CONFIG, random=Random(1), emit=emit, apply=apply)
+        listings = Listings("t")
+        discovery = Discovery(
+            listings, [parse_lookupd(address)], CONFIG, random=Random(1), emit=emit, apply=lambda: apply(listings)
+        )
         with trio.fail_after(LIMIT):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(discovery.run)
@@ -66,7 +69,10 @@ def on_trio(address: str, emit: Callable[[Event], None], apply: Callable[[Listin
 
 def on_asyncio(address: str, emit: Callable[[Event], None], apply: Callable[[Listings], None]) -> None:
     async def main() -> None:
-        discovery = AioDiscovery("t", [address], CONFIG, random=Random(1), emit=emit, apply=apply)
+        listings = Listings("t")
+        discovery = AioDiscovery(
+            listings, [parse_lookupd(address)], CONFIG, random=Random(1), emit=emit, apply=lambda: apply(listings)
+        )
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
             started: list[asyncio.Task[None]] = []
             discovery.start(lambda work: started.append(tasks.create_task(work)))

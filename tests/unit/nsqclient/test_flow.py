@@ -194,7 +194,7 @@ def test_who_comes_while_backoff_waits_gets_nothing() -> None:
 def test_with_too_many_nsqds_each_has_its_turn(count: int, max_in_flight: int) -> None:
     max_in_flight = min(max_in_flight, count - 1)
     nsqds = [Nsqd() for _ in range(count)]
-    flow = flow_of(nsqds, max_in_flight, low_rdy_idle_timeout=10, rdy_redistribute_interval=5)
+    flow = flow_of(nsqds, max_in_flight, low_rdy_idle_timeout=10, rdy_redistribute_interval=5, rdy_policy="even")
     visited: set[int] = set()
     now = 0.0
     while now <= count * (10 + 5):
@@ -208,7 +208,7 @@ def test_with_too_many_nsqds_each_has_its_turn(count: int, max_in_flight: int) -
 
 def test_a_busy_one_gives_up_its_turn_in_the_end() -> None:
     nsqds = [Nsqd() for _ in range(2)]
-    flow = flow_of(nsqds, 1, low_rdy_timeout=30)
+    flow = flow_of(nsqds, 1, low_rdy_timeout=30, rdy_policy="even")
     busy = next(nsqd for nsqd in nsqds if nsqd.seat.rdy)
     for second in range(1, 31):
         flow.message_from(busy.seat, float(second))

@@ -88,8 +88,10 @@ def test_the_secret_is_shown_unless_told_otherwise() -> None:
 
 def test_who_is_asked_side_by_side() -> None:
     texts = ["a:1", "b:1", "http://a:1/lookup"]
-    assert [len(group) for group in groups_of(texts, Config())] == [1, 1]
-    assert [len(group) for group in groups_of(texts, Config(lookupd_strategy="rotate"))] == [2]
+    assert [len(group) for group in groups_of(list(map(parse_lookupd, texts)), Config())] == [1, 1]
+    assert [len(group) for group in groups_of(list(map(parse_lookupd, texts)), Config(lookupd_strategy="rotate"))] == [
+        2
+    ]
 
 
 def test_pauses() -> None:

@@ -1,0 +1,192 @@
+"""One nsqd of a producer, on any loop: its connection, and when that is tried again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from nsqclient._errors import ConnectError, NSQError, Stopped
+from nsqclient._identity import our_identity
+from nsqclient._publication import Outcome, ProducerConnection
+from nsqclient._pump import tls_maker
+from nsqclient._reconnect import Reconnect
+from nsqclient._stats import NodeStats
+from nsqclient.events import ConnectFailed, Disconnected, Event
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+    from nsqclient._dial import Target
+
+FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
+LONGEST_PAUSE: Final = 15.0
+_LATELY: Final = 60.0  # seconds after the loss of a connection to a node of nsqlookupd's for which pauses stay short
+_LONGEST_PAUSE_LATELY: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The things that a producer shares with each of its nodes."""
+
+    config: Config
+    max_pending: int
+    emit: Callable[[Event], None]
+    random: Random
+    clock: Callable[[], float]
+    connection_changed: Callable[[BaseNode, bool], None]  # whether there is a connection
+    nodes_move: bool  # nsqlookupd lists them
+
+
+class BaseNode(ABC):
+    """One nsqd of a producer. The first publish connects to it; from then on the connection is kept up."""
+
+    def __init__(self, target: Target, shared: Shared, number: int) -> None:
+        self.address = str(target)
+        self.number = number
+        self.users = 0  # publishes under way, with their repeats; counted only where nodes come and go
+        self.connection: ProducerConnection | None = None  # None unless it is open
+        self.target = target
+        self._shared = shared
+        self._reconnect = Reconnect(shared.config, shared.random, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._error: NSQError = Stopped("stopped")  # of the last attempt to connect
+        self._last_error: NSQError = Stopped("stopped")  # of all that wait when this node ends
+        self._published = 0  # messages on earlier connections
+        self._failed = 0  # messages on earlier connections
+        self._failures = 0  # of attempts to connect, in a row
+        self._lost_at = -inf  # when the last connection ended
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start to keep a connection up, from the first publish on."""
+
+    @abstractmethod
+    def hurry(self) -> None:
+        """Try to connect at once, if there is no connection."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """End the connection and the task that keeps it up."""
+
+    def drop(self) -> None:
+        """End the connection, because this nsqd is not used any more."""
+        self._last_error = ConnectError(f"nsqlookupd does not list {self.address} any more")
+        self._end()
+
+    @abstractmethod
+    async def wait_for_heartbeat(self) -> None:
+        """Return when the next heartbeat has arrived, or the connection has gone."""
+
+    @abstractmethod
+    async def wait_for_room(self) -> None:
+        """Return when the connection may have room for another publish, or is closed."""
+
+    @abstractmethod
+    async def _wait_for_try(self) -> None:
+        """Ask for a connection, and return when the next attempt has ended, successfully or not."""
+
+    @abstractmethod
+    def _end_try(self) -> None:
+        """Wake the tasks in `_wait_for_try`."""
+
+    def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
+        """Queue a command on the connection; `receipt` will hold its outcome."""
+        connection.publish(command, receipt)
+
+    async def connected(self) -> ProducerConnection:
+        """Return the connection as soon as it is open. Raise ConnectError if the next attempt fails."""
+        if self.usable is None:
+            await self._wait_for_try()
+        connection = self.usable
+        if connection is None:
+            raise self._error
+        return connection
+
+    @property
+    def usable(self) -> ProducerConnection | None:
+        """The connection, unless it is closing."""
+        connection = self.connection
+        return None if connection is None or connection.is_closed else connection
+
+    def _pause(self) -> float:
+        """Return the seconds until the next attempt to connect.
+
+        A node that was there a moment ago probably starts again; it should have its share of publishes soon.
+        """
+        pause = self._reconnect.pause()
+        is_awaited = self._shared.nodes_move and self._shared.clock() < self._lost_at + _LATELY
+        return min(pause, _LONGEST_PAUSE_LATELY) if is_awaited else pause
+
+    def _new_connection(
+        self, *, wake: Callable[[], None], on_room: Callable[[], object], on_heartbeat: Callable[[], None]
+    ) -> ProducerConnection:
+        shared = self._shared
+        connection = ProducerConnection(
+            self.address,
+            shared.config,
+            our_identity(),
+            max_pending=shared.max_pending,
+            make_tls=tls_maker(self.target, shared.config),
+            wake=wake,
+            emit=shared.emit,
+            on_open=lambda: self._opened(connection),
+            on_room=on_room,
+            on_heartbeat=on_heartbeat,
+        )
+        return connection
+
+    def _opened(self, connection: ProducerConnection) -> None:
+        self.connection = connection
+        self._failures = 0
+        self._end_try()
+        self._shared.connection_changed(self, True)
+
+    def _closed(self, connection: ProducerConnection | None, error: NSQError | None) -> None:
+        """Settle everything that is pending on the connection.
+
+        `connection` is None if not even a socket was opened, and `error` is None if this side closed the connection.
+        """
+        self.connection = None
+        self._error = error if isinstance(error, ConnectError) else ConnectError(f"not connected: {error or 'closed'}")
+        if connection is not None:
+            connection.lost(error)
+            self._published += connection.published
+            self._failed += connection.failed
+        if connection is not None and connection.is_open:
+            self._lost_at = self._shared.clock()
+            self._reconnect.worked(connection.opened_at, self._lost_at)
+            self._shared.emit(Disconnected(self.address, str(error or ""), 0))
+        else:
+            if error is not None:
+                self._failures += 1
+                self._shared.emit(ConnectFailed(self.address, str(error), self._failures))
+            self._end_try()
+        self._shared.connection_changed(self, False)
+
+    @property
+    def pending(self) -> int:
+        """The number of publishes that are not answered yet."""
+        return len(self.connection.pending) if self.connection is not None else 0
+
+    @property
+    def published(self) -> int:
+        """The number of messages that this nsqd has accepted."""
+        return self._published + (self.connection.published if self.connection is not None else 0)
+
+    @property
+    def failed(self) -> int:
+        """The number of messages that were not published, as far as is known."""
+        return self._failed + (self.connection.failed if self.connection is not None else 0)
+
+    def stats(self) -> NodeStats:
+        """Return the figures of this moment."""
+        connection = self.connection
+        return NodeStats(
+            address=self.address,
+            connected=connection is not None,
+            pending=len(connection.pending) if connection is not None else 0,
+            pending_bytes=connection.pending_bytes if connection is not None else 0,
+            server_version=connection.terms.version if connection is not None else "",
+        )

@@ -1,0 +1,121 @@
+"""Which nsqds a producer publishes to: a core that takes nsqlookupd's answers, and what becomes of connections.
+
+A node joins as soon as one nsqlookupd lists it. It leaves only when nobody can need it:
+
+    listed        by the last answer with nodes of at least one nsqlookupd
+    unlisted      every nsqlookupd that listed it has since given such an answer without it
+    gone          unlisted, and either it has no connection, or CONFIRM_AFTER seconds later an answer still lacks it
+
+An nsqlookupd that fails, or that lists no node at all, says nothing about any node: it has just started, say, or is cut
+off. So its last answer with nodes still counts, and the last member never leaves. The seconds until an unlisted node
+that is connected leaves are there for the start of an nsqlookupd, at which nodes register one after another.
+
+A node with a state (it drains, is full or is unhealthy) stays a member. `preferred` leaves it out while others are better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+MOST_NODES: Final = 1000  # of all nsqlookupds together
+CONFIRM_AFTER: Final = 10.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """An nsqd in an answer of nsqlookupd to `/nodes`."""
+
+    address: str
+    state: str = ""  # why it should get no publishes: draining, full, unhealthy; empty if it should
+    is_reachable: bool = True  # nsqlookupd could connect to it, or has not tried
+    zone: str = ""
+    region: str = ""
+
+
+class Membership:
+    """The nsqds that a producer knows. Those that are `given` never leave."""
+
+    def __init__(self, given: Iterable[str] = ()) -> None:
+        self.members = {address: NodeEntry(address) for address in given}
+        self.has_begun = False  # at least one nsqlookupd has answered
+        self.left_out = 0  # nodes of the last answers for which there was no room
+        self._given = frozenset(self.members)
+        self._listings: dict[Hashable, Mapping[str, NodeEntry]] = {}  # the last answers with nodes, by nsqlookupd
+        self._failed: set[Hashable] = set()
+        self._connected: set[str] = set()
+        self._unlisted: dict[str, float] = {}  # since when
+
+    @property
+    def failures(self) -> int:
+        """The number of nsqlookupds whose last query failed."""
+        return len(self._failed)
+
+    def answered(self, lookupd: Hashable, entries: Iterable[NodeEntry], now: float) -> None:
+        """Take an answer of an nsqlookupd."""
+        self.has_begun = True
+        self._failed.discard(lookupd)
+        listing = {entry.address: entry for entry in entries}
+        if listing:
+            self._listings[lookupd] = listing
+        self._update(now, is_answer=bool(listing))
+
+    def failed(self, lookupd: Hashable, now: float) -> None:
+        """Take note that a query has failed."""
+        self._failed.add(lookupd)
+        self._update(now)
+
+    def connected(self, address: str) -> None:
+        """Take note that a connection is open."""
+        self._connected.add(address)
+
+    def disconnected(self, address: str, now: float) -> None:
+        """Take note that there is no connection any more."""
+        self._connected.discard(address)
+        self._update(now)
+
+    def preferred(self) -> list[str]:
+        """Return the addresses to publish to: all members of the best kind that there is."""
+        kinds: list[list[str]] = [[], [], [], []]
+        for address, entry in self.members.items():
+            if address in self._connected:
+                kinds[1 if entry.state else 0].append(address)
+            else:
+                kinds[3 if entry.state or not entry.is_reachable else 2].append(address)
+        return next(filter(None, kinds), [])
+
+    def _update(self, now: float, *, is_answer: bool = False) -> None:
+        listed = self._listed()
+        self._unlisted = {
+            address: self._unlisted.get(address, now)
+            for address in self.members
+            if address not in listed and address not in self._given and listed
+        }
+        for address, since in self._unlisted.items():
+            if address not in self._connected or (is_answer and now - since >= CONFIRM_AFTER):
+                del self.members[address]
+        self.left_out = 0
+        for address, entry in listed.items():
+            if address in self.members or len(self.members) < MOST_NODES:
+                self.members[address] = entry
+            else:
+                self.left_out += 1
+        self._unlisted = {address: since for address, since in self._unlisted.items() if address in self.members}
+
+    def _listed(self) -> dict[str, NodeEntry]:
+        """Return all listed nodes. An nsqlookupd that answers overrides what one that fails has said before."""
+        said: dict[str, NodeEntry] = {}
+        for is_failed in (True, False):
+            answers = [nodes for lookupd, nodes in self._listings.items() if (lookupd in self._failed) is is_failed]
+            together: dict[str, NodeEntry] = {}
+            for nodes in answers:
+                for address, entry in nodes.items():
+                    together[address] = _joined(together[address], entry) if address in together else entry
+            said |= together
+        return said
+
+
+def _joined(one: NodeEntry, other: NodeEntry) -> NodeEntry:
+    """Join what two nsqlookupds say: NSQ's own tells no states, so a state counts if anyone tells it."""
+    return replace(other, state=other.state or one.state, is_reachable=one.is_reachable and other.is_reachable)

@@ -1,0 +1,183 @@
+"""What trio has, asyncio and plain calls have too: with a real nsqd."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from nsqclient import Config, ConnectError, GiveUp, Message, aio, events, quorum, sync
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd, Nsqlookupd, eventually
+
+pytestmark = pytest.mark.e2e
+
+LIMIT = 30.0
+
+
+def place(nsqd: Nsqd) -> str:
+    return f"127.0.0.1:{nsqd.tcp[1]}"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT):
+            await work
+
+    asyncio.run(limited())
+
+
+def fill(nsqd: Nsqd, topic: str, count: int) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    with sync.producer(place(nsqd)) as producer:
+        producer.publish_many(topic, [b"%d" % number for number in range(count)], timeout=10)
+
+
+def test_batches_on_asyncio(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 25)
+
+    async def work() -> None:
+        sizes = []
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=50)) as consumer:
+            async for batch in consumer.batches(10, 0.5):
+                sizes.append(len(batch))
+                batch.finish()
+                if sum(sizes) == 25:
+                    break
+            assert not consumer.has_waiting
+            with pytest.raises(ValueError, match="max_size of 0"):
+                consumer.batches(0, 1)
+        assert max(sizes) <= 10
+
+    run(work())
+    eventually(lambda: nsqd.channel(topic)["depth"] == 0)
+
+
+def test_a_batch_on_asyncio_that_is_cancelled_is_requeued(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 3)
+
+    async def work() -> None:
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=50)) as consumer:
+            batches = consumer.batches(10, 20)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await anext(batches)
+            again = await anext(consumer.batches(3, 10))
+            assert [message.attempts for message in again] == [2, 2, 2]
+            again.finish()
+
+    run(work())
+
+
+def test_events_and_pings_on_asyncio(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 1)
+
+    async def work() -> None:
+        async with aio.open_consumer(topic, "c", nsqd=place(nsqd)) as consumer:
+            happened = consumer.events()
+            (await anext(consumer)).finish()
+            assert isinstance(await anext(happened), events.Connected)
+        left = [event async for event in happened]  # the end of the consumer ends the events
+        assert isinstance(left[-1], events.Disconnected)
+        config = Config(heartbeat_interval=1.0)
+        async with aio.open_producer(place(nsqd), config=config) as producer:
+            happened = producer.events()
+            await producer.probe_write()
+            assert isinstance(await anext(happened), events.Connected)
+            await producer.ping()
+        async with aio.open_producer("127.0.0.1:1") as producer:
+            with pytest.raises(ConnectError):
+                await producer.ping()
+
+    run(work())
+
+
+def test_a_quorum_on_asyncio(start_nsqd: StartNsqd) -> None:
+    one, two = start_nsqd(), start_nsqd()
+
+    async def work() -> None:
+        async with aio.open_producer([place(one), place(two)], strategy="all") as producer:
+            await producer.publish("t", b"all")
+        async with aio.open_producer([place(one), place(two), "127.0.0.1:1"], strategy=quorum(2)) as producer:
+            await producer.publish("t", b"two of three")
+
+    run(work())
+    assert [node.topic("t")["message_count"] for node in (one, two)] == [2, 2]
+
+
+def test_an_nsqd_that_is_listed_no_more_is_dropped_on_asyncio(start_nsqd: StartNsqd) -> None:
+    with Nsqlookupd() as lookupd:
+        nsqd = start_nsqd(f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1")
+        fill(nsqd, "t", 1)
+        eventually(lambda: lookupd.producers("t"))
+
+        async def work() -> None:
+            config = Config(lookupd_poll_interval=0.1)
+            async with aio.open_consumer(
+                "t", "c", lookupd=f"127.0.0.1:{lookupd.http_address[1]}", config=config, drop_unlisted_after=0.2
+            ) as consumer:
+                (await anext(consumer)).finish()
+                node = f"127.0.0.1:{nsqd.http_address[1]}"
+                lookupd.post(f"/topic/tombstone?topic=t&node={node}")
+                while consumer.stats().connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+        run(work())
+
+
+def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 20)
+    at_once = most = handled = 0
+    lock = threading.Lock()
+    with sync.consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=20, backoff="none")) as consumer:
+
+        def handle(message: Message) -> None:
+            nonlocal at_once, most, handled
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            time.sleep(0.02)
+            with lock:
+                at_once -= 1
+                handled += 1
+                if handled == 20:
+                    consumer.stop()
+            if message.body == b"7":
+                raise GiveUp("never")
+
+        consumer.run(handle, concurrency=4)
+        with pytest.raises(TypeError, match="plain function"):
+            consumer.run(asyncio.sleep)  # type: ignore[arg-type]
+    assert 1 < most <= 4
+    found = nsqd.channel(topic)
+    assert (found["depth"], found["in_flight_count"]) == (0, 0)
+
+
+def test_batches_and_figures_in_plain_calls(nsqd: Nsqd, topic: str) -> None:
+    fill(nsqd, topic, 25)
+    with sync.consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=50)) as consumer:
+        count = 0
+        for batch in consumer.batches(10, 0.5):
+            count += len(batch)
+            batch.finish()
+            if count == 25:
+                consumer.stop()
+        assert count == 25
+        assert consumer.max_in_flight == 50
+        consumer.set_max_in_flight(7)
+        consumer.pause()
+        consumer.resume()
+        assert consumer.max_in_flight == 7
+        assert not consumer.has_waiting
+        assert not consumer.is_starved()
+        assert consumer.stats().finished == 25
+    with sync.producer(place(nsqd), config=Config(heartbeat_interval=1.0)) as producer:
+        assert not producer.connected
+        producer.ping(timeout=10)
+        assert producer.connected
+        assert producer.stats().nodes[0].connected
