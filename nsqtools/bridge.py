@@ -21,14 +21,14 @@ STATUS_EVERY: Final = "messages after which a line of the log says how long they
 MODE: Final = (
     "choice of the target: round-robin, hostpool (skips those that fail), or epsilon-greedy (prefers quick ones)"
 )
-_STRATEGIES: Final[dict[str, Strategy]] = {
+STRATEGIES: Final[dict[str, Strategy]] = {
     "round-robin": "round_robin",
     "hostpool": "hostpool",
     "epsilon-greedy": "epsilon_greedy",
 }
-MODES: Final = one_of(*_STRATEGIES)
+MODES: Final = one_of(*STRATEGIES)
 ALL: Final = "all"
-MODES_AND_ALL: Final = one_of(*_STRATEGIES, ALL)
+MODES_AND_ALL: Final = one_of(*STRATEGIES, ALL)
 
 
 class Targets:
@@ -36,7 +36,7 @@ class Targets:
 
     def __init__(self, names: Sequence[str], mode: str, status_every: int, random: Random | None = None) -> None:
         self._count = len(names)
-        self._pool = None if mode == ALL else pool_of(_STRATEGIES[mode], len(names), random or Random())
+        self._pool = None if mode == ALL else pool_of(STRATEGIES[mode], len(names), random or Random())
         self._status = StatusLines(status_every, list(names))
         for line in self._status.warnings:
             log.warning("%s", line)

@@ -13,6 +13,10 @@ from nsqtools.nodes import parse_server
 
 NSQD_TCP_ADDRESS: Final = "TCP address of an nsqd, host:port"
 LOOKUPD_HTTP_ADDRESS: Final = "HTTP address of an nsqlookupd, host:port or URL"
+DESTINATION_NSQD: Final = "TCP address of an nsqd to publish to, host:port"
+DESTINATION_LOOKUPD: Final = (
+    "HTTP address of an nsqlookupd that lists the nsqds to publish to, host:port or URL; they may come and go"
+)
 NSQD_HTTP_ADDRESS: Final = "HTTP address of an nsqd, host:port"
 CONNECT_TIMEOUT: Final = "longest time to open an HTTP connection"
 REQUEST_TIMEOUT: Final = "longest time for an HTTP request"
@@ -44,6 +48,14 @@ def check_sources(nsqd: Sequence[str], lookupd: Sequence[str], *, kind: str = "t
         raise StartupError(f"--nsqd-{kind}-address or --lookupd-http-address required{full_stop}")
     if nsqd and lookupd:
         raise StartupError(f"use --nsqd-{kind}-address or --lookupd-http-address not both")
+
+
+def check_destinations(nsqd: Sequence[str], lookupd: Sequence[str], *, is_needed: bool = True) -> None:
+    """Check that there are addresses of one kind to publish to. Raise StartupError."""
+    if is_needed and not nsqd and not lookupd:
+        raise StartupError("--destination-nsqd-tcp-address or --destination-lookupd-http-address required")
+    if nsqd and lookupd:
+        raise StartupError("use --destination-nsqd-tcp-address or --destination-lookupd-http-address not both")
 
 
 def check_timeouts(connect: int, request: int) -> None:

@@ -62,7 +62,8 @@ class Options(ToolOptions):
     to: str = option("latest", "end before: latest, a sequence, a time, or 1h (an hour ago)")
     limit: int = option(0, "most messages to replay; 0: all")
     destination_topic: str = option("", "topic to publish into")
-    destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), flags.DESTINATION_NSQD)
+    destination_lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
     rate: float = option(0.0, "most messages per second; 0: as fast as possible")
     batch_size: int = option(200, "most messages to publish together")
@@ -82,8 +83,13 @@ class Options(ToolOptions):
         if self.destination_topic:
             flags.check_topic(self.destination_topic)
         flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
-        for address in (*self.nsqd_http_address, *self.lookupd_http_address, *self.destination_nsqd_tcp_address):
-            flags.check_server(address)
+        flags.check_destinations(
+            self.destination_nsqd_tcp_address, self.destination_lookupd_http_address, is_needed=False
+        )
+        flags.check_addresses(
+            (*self.nsqd_http_address, *self.destination_nsqd_tcp_address),
+            (*self.lookupd_http_address, *self.destination_lookupd_http_address),
+        )
         flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
         now = datetime.now(UTC)
         parse_position("from", self.from_, now)
@@ -261,8 +267,8 @@ async def _publish(topic: str, batch: Sequence[tuple[bytes, Mapping[str, bytes]]
 
 
 async def destinations(options: Options, queries: Queries, replay: Replay) -> list[str]:
-    """Return the TCP addresses of the nsqd to publish to. Raise AskFailed."""
-    if options.destination_nsqd_tcp_address:
+    """Return the TCP addresses of the nsqd to publish to; none if nsqlookupd lists them. Raise AskFailed."""
+    if options.destination_nsqd_tcp_address or options.destination_lookupd_http_address:
         return list(options.destination_nsqd_tcp_address)
     servers = [reader.log.server for reader in replay.readers]
     return [join_host_port(it.host, await queries.ask(it, "/info", tcp_port_in)) for it in servers]
@@ -290,7 +296,13 @@ async def run(options: Options, stop: trio.Event) -> int:
 
     async def publish_all() -> None:
         nonlocal complete
-        async with open_producer(addresses, config=config, retry="anywhere", connect="require") as producer:
+        async with open_producer(
+            addresses,
+            nsqlookupd=options.destination_lookupd_http_address,
+            config=config,
+            retry="anywhere",
+            connect="require",
+        ) as producer:
             complete = await publish(replay, producer, progress, stop)
 
     try:

@@ -16,7 +16,7 @@ from common.startup import StartupError
 from common.wire.names import is_valid_name
 from nsqclient import Message, NSQError, Producer, Requeue, open_producer
 from nsqtools import flags
-from nsqtools.bridge import MODE, MODES, STATUS_EVERY, Targets, consume
+from nsqtools.bridge import MODE, MODES, STATUS_EVERY, STRATEGIES, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
@@ -41,7 +41,8 @@ class Options(ToolOptions):
     topic: tuple[str, ...] = option((), "topic to consume")
     channel: str = option("nsq_to_nsq", "channel to consume")
     destination_topic: str = option("", "topic to publish to; empty: the same topic")
-    destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), flags.DESTINATION_NSQD)
+    destination_lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
     max_in_flight: int = option(200, f"{MAX_IN_FLIGHT}, of each topic")
     mode: str = option("hostpool", MODE, kind=MODES)
     status_every: int = option(250, STATUS_EVERY)
@@ -63,13 +64,20 @@ class Options(ToolOptions):
         if not is_valid_name(self.channel):
             raise StartupError("--channel is invalid")
         flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
-        if not self.destination_nsqd_tcp_address:
-            raise StartupError("--destination-nsqd-tcp-address required")
-        flags.check_addresses((*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address), self.lookupd_http_address)
+        flags.check_destinations(self.destination_nsqd_tcp_address, self.destination_lookupd_http_address)
+        flags.check_addresses(
+            (*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address),
+            (*self.lookupd_http_address, *self.destination_lookupd_http_address),
+        )
 
     @property
     def must_connect(self) -> bool:
         return bool(self.nsqd_tcp_address)
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The names of the destinations, each of which has a producer: an nsqd, or all that nsqlookupd lists."""
+        return self.destination_nsqd_tcp_address or (",".join(self.destination_lookupd_http_address),)
 
     @property
     def filter(self) -> JsonFilter:
@@ -80,10 +88,10 @@ class Forwarder:
     """Forwards each message to one of the destinations."""
 
     def __init__(self, options: Options, producers: list[Producer]) -> None:
-        self._destinations = list(map(Destination, options.destination_nsqd_tcp_address, producers))
+        self._destinations = list(map(Destination, options.destinations, producers))
         self._destination = options.destination_topic
         self._filter = options.filter
-        self._targets = Targets(options.destination_nsqd_tcp_address, options.mode, options.status_every)
+        self._targets = Targets(options.destinations, options.mode, options.status_every)
         self.dropped = 0
 
     def handler(self, topic: str) -> Callable[[Message], Awaitable[None]]:
@@ -116,10 +124,16 @@ async def run(options: Options, stop: trio.Event) -> int:
     # Handlers await the answer to what they publish, so no answer is outstanding at the end.
     producer_config = client_config("nsq_to_nsq", options.producer_opt, drain_timeout=0.0)
     async with AsyncExitStack() as stack:
-        producers = [
-            await stack.enter_async_context(open_producer(address, config=producer_config))
-            for address in options.destination_nsqd_tcp_address
-        ]
+        opened = [open_producer(address, config=producer_config) for address in options.destination_nsqd_tcp_address]
+        if options.destination_lookupd_http_address:
+            opened.append(
+                open_producer(
+                    nsqlookupd=options.destination_lookupd_http_address,
+                    strategy=STRATEGIES[options.mode],
+                    config=producer_config,
+                )
+            )
+        producers = [await stack.enter_async_context(producer) for producer in opened]
         forwarder = Forwarder(options, producers)
         async with trio.open_nursery() as nursery:
             for topic in dict.fromkeys(options.topic):

@@ -1,4 +1,4 @@
-"""to_nsq: publish standard input, record by record, to every nsqd that is given."""
+"""to_nsq: publish standard input, record by record, to every nsqd that is given, or to one that nsqlookupd lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from nsqtools.throttle import Throttle
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Publishes each record to every nsqd, one record after another, without empty ones. The first publish that fails ends
+Publishes each record to every nsqd, one record after another, without empty ones. With --lookupd-http-address each
+record goes to one of the nsqds that nsqlookupd lists, which may come and go meanwhile. The first publish that fails ends
 it with status 1, and the rest of the input is not read; some nsqd may already have that record. When it is stopped
 while a record waits for its answer, it waits up to five more seconds; without an answer it ends with status 1."""
 
@@ -34,6 +35,7 @@ class Options(ToolOptions):
     topic: str = option("", "topic to publish to")
     delimiter: str = option("\n", "byte that ends a record")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.DESTINATION_LOOKUPD)
     rate: int = option(0, "most records per second; 0 or less: as fast as possible")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
 
@@ -42,10 +44,9 @@ class Options(ToolOptions):
             raise StartupError("--topic required")
         if len(self.delimiter_byte) != 1:
             raise StartupError("--delimiter must be a single byte")
-        if not self.nsqd_tcp_address:
-            raise StartupError("--nsqd-tcp-address required")
+        flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
         flags.check_topic(self.topic)
-        flags.check_addresses(self.nsqd_tcp_address, ())
+        flags.check_addresses(self.nsqd_tcp_address, self.lookupd_http_address)
 
     @property
     def delimiter_byte(self) -> bytes:
@@ -71,7 +72,10 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
     splitter = RecordSplitter(options.delimiter_byte)
     nsqds = options.nsqd_tcp_address
     strategy: Literal["all", "hostpool"] = "all" if len(nsqds) > 1 else "hostpool"
-    async with open_producer(nsqds, strategy=strategy, config=config, connect="require") as producer:
+    lookupds = options.lookupd_http_address
+    async with open_producer(
+        nsqds, nsqlookupd=lookupds, strategy=strategy, config=config, connect="require"
+    ) as producer:
         publisher = _Publisher(producer, options.topic)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publisher.hurry, stop)

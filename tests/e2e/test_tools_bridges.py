@@ -322,7 +322,7 @@ NSQ = "--topic=t", "--nsqd-tcp-address=127.0.0.1:1"
             ["--topic=t", "--nsqd-tcp-address=a:1", "--lookupd-http-address=a:1"],
             "use --nsqd-tcp-address or --lookupd-http-address not both",
         ),
-        ([*NSQ], "--destination-nsqd-tcp-address required"),
+        ([*NSQ], "--destination-nsqd-tcp-address or --destination-lookupd-http-address required"),
         ([*NSQ, "--destination-nsqd-tcp-address=127.0.0.1:1"], "dial 127.0.0.1:1: connection refused"),
     ],
 )

@@ -292,7 +292,7 @@ def receive_until(connection: socket.socket, end: bytes) -> None:
         ([], "--topic required"),
         (["--topic=t", "--delimiter=\\n"], "--delimiter must be a single byte"),
         (["--topic=t", "--delimiter=ab"], "--delimiter must be a single byte"),
-        (["--topic=t"], "--nsqd-tcp-address required"),
+        (["--topic=t"], "--nsqd-tcp-address or --lookupd-http-address required"),
         (["--topic=bad topic", "--nsqd-tcp-address=a:1"], "invalid topic name 'bad topic'"),
         (["--topic=bad$t", "--nsqd-tcp-address=a:1"], "invalid topic name 'bad$t'"),
         (["--topic=t", "--nsqd-tcp-address=127.0.0.1:1"], "dial 127.0.0.1:1: connection refused"),

@@ -1,0 +1,99 @@
+"""Tools whose destination is found by nsqlookupd."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.cluster import Cluster, a_cluster
+from tests.support.process import Nsqd, eventually
+from tests.support.tools import LIMIT, Tool, address, run_tool
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with a_cluster(tmp_path) as cluster:
+        eventually(lambda: all(len(it.get("/nodes")["producers"]) == 2 for it in cluster.lookupds))
+        yield cluster
+
+
+def count_in(cluster: Cluster, topic: str) -> list[int]:
+    return [(node.topic(topic) or {"message_count": 0})["message_count"] for node in cluster.nodes]
+
+
+def lookups(cluster: Cluster, flag: str = "destination-lookupd-http-address") -> list[str]:
+    return [f"--{flag}={address(it.http_address)}" for it in cluster.lookupds]
+
+
+def test_records_go_to_one_of_the_nsqds_that_nsqlookupd_lists(cluster: Cluster) -> None:
+    cluster.lookupds[1].kill()
+    result = run_tool("to_nsq", "--topic=t", *lookups(cluster, "lookupd-http-address"), input=b"a\nb\nc\nd\ne\nf")
+    assert result.returncode == 0, result.stderr
+    assert sum(counts := count_in(cluster, "t")) == 6
+    assert min(counts) > 0
+
+
+def test_no_nsqlookupd_answers() -> None:
+    result = run_tool("to_nsq", "--topic=t", "--lookupd-http-address=127.0.0.1:1", input=b"a")
+    assert result.returncode == 1
+    assert b"no nsqlookupd could be asked" in result.stderr
+
+
+def test_messages_are_forwarded_while_a_destination_goes(cluster: Cluster, nsqd: Nsqd, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=nsq_to_nsq")
+    with (
+        nsqd.connect() as client,
+        Tool("nsq_to_nsq", f"--topic={topic}", f"--nsqd-tcp-address={address(nsqd.tcp)}", *lookups(cluster)) as tool,
+    ):
+        for number in range(20):
+            client.publish(topic, b"%d" % number)
+        eventually(lambda: sum(count_in(cluster, topic)) == 20, timeout=LIMIT)
+        assert min(count_in(cluster, topic)) > 0
+        cluster.nodes[0].stop()
+        for number in range(20):
+            client.publish(topic, b"%d" % number)
+        eventually(lambda: nsqd.channel(topic, "nsq_to_nsq")["depth"] == 0, timeout=LIMIT)
+        tool.process.send_signal(signal.SIGTERM)
+        assert tool.wait() == 0
+
+
+def test_a_replay_into_another_cluster(cluster: Cluster, start_nsqd: StartNsqd) -> None:
+    source = start_nsqd()
+    for number in range(10):
+        source.connect().publish("t", b"%d" % number)
+    eventually(lambda: source.http("GET", "/topic/log?topic=t").json["next"] == 10)
+    result = run_tool(
+        "nsq_replay",
+        "--topic=t",
+        f"--nsqd-http-address={address(source.http_address)}",
+        "--destination-topic=again",
+        "--batch-size=1",
+        "--json",
+        *lookups(cluster),
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["published"] == 10
+    assert sum(counts := count_in(cluster, "again")) == 10
+    assert min(counts) > 0
+
+
+@pytest.mark.parametrize("tool", ["nsq_to_nsq", "nsq_replay"])
+def test_one_kind_of_destination(tool: str) -> None:
+    result = run_tool(
+        tool,
+        "--topic=t",
+        f"--nsqd-{'tcp' if tool == 'nsq_to_nsq' else 'http'}-address=h:1",
+        "--destination-topic=u",
+        "--destination-nsqd-tcp-address=h:1",
+        "--destination-lookupd-http-address=h:1",
+    )
+    assert result.returncode == 1
+    assert b"use --destination-nsqd-tcp-address or --destination-lookupd-http-address not both" in result.stderr
