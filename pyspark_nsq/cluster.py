@@ -285,11 +285,21 @@ class KnownNodes:
 
     registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: to be asked for each name
     departed: Iterable[Departed] = ()
+    with_state: frozenset[str] = frozenset()  # those that should get no messages: they drain, are full or unhealthy
 
 
 def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:
     """Return the address of each nsqd that the options name or nsqlookupd lists."""
     return list(known_nodes(where, http, topics).registered)
+
+
+def nodes_to_publish_to(where: Where, http: Http) -> list[str]:
+    """Return the address of each nsqd that the options name or nsqlookupd lists.
+
+    Those that nsqlookupd lists with a state are left out, unless there are no others.
+    """
+    known = known_nodes(where, http, None)
+    return [address for address in known.registered if address not in known.with_state] or list(known.registered)
 
 
 def known_nodes(
@@ -306,6 +316,7 @@ def known_nodes(
         return KnownNodes(_topics_of_each(http, where.nsqd, left_out))
     found: dict[str, set[str]] = {}
     departed: dict[str, Departed] = {}
+    with_state: set[str] = set()
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
         try:
@@ -316,6 +327,8 @@ def known_nodes(
             continue
         for producer in answer["producers"]:
             address = _address_of(producer)
+            if producer.get("state"):
+                with_state.add(address)
             hidden = producer["tombstones"]
             found.setdefault(address, set()).update(
                 topic for topic, is_hidden in zip(producer["topics"], hidden, strict=True) if not is_hidden
@@ -328,7 +341,8 @@ def known_nodes(
         raise failures[0]
     for failure in failures:
         log.warning("one nsqlookupd is left out: %s", failure)
-    return KnownNodes(found, [it for it in departed.values() if it.address not in found])
+    gone = [it for it in departed.values() if it.address not in found]
+    return KnownNodes(found, gone, frozenset(with_state))
 
 
 def _address_of(producer: Mapping[str, Any]) -> str:

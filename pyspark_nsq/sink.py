@@ -8,6 +8,7 @@ key that comes again in another task or query finds the nsqd that remembers it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +21,17 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_nsq.cluster import nodes
+from pyspark_nsq.cluster import nodes_to_publish_to
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http, refusal
 from pyspark_nsq.options import SinkOptions
 from pyspark_nsq.packing import DEFER, HEADERS, Limits, Part, key_of, parts
 from pyspark_nsq.worker import freeze_imports
 
+log = logging.getLogger(__name__)
+
 _PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
+_FOR_NOW: Final = (429, 503)  # statuses of an nsqd that takes nothing now: a bound of its policy is reached; it drains
 _PATIENCE: Final = 60.0  # seconds of tries for one request, until the task fails
 _DEFAULT_MESSAGE: Final = 1 << 20  # nsqd's default of --max-msg-size, for an nsqd that does not tell its own
 _DEFAULT_BODY: Final = 5 << 20  # the same for --max-body-size
@@ -110,7 +114,7 @@ class _Publisher:
 
     def prepare(self, *, needs_defer: bool = False) -> Limits:
         """Find the nsqd and return their limits. Raises when nothing could be published."""
-        self._addresses = nodes(self._options.where, self._http)
+        self._addresses = nodes_to_publish_to(self._options.where, self._http)
         if not self._addresses:
             raise NsqError(f"no nsqd is registered at {', '.join(self._options.where.lookupd)}")
         if self._options.has_keys:
@@ -184,7 +188,7 @@ class _Publisher:
                     raise NsqError(
                         f"{self._address} knows no headers: the column {HEADERS} needs our nsqd"
                     ) from refused
-                if refused.status != 503:
+                if refused.status not in _FOR_NOW:
                     raise NsqError(f"topic {part.topic}: {refused}") from refused
                 failures = self._wait(refused, failures, began)
             except Unreachable as failure:
@@ -219,4 +223,13 @@ class _Publisher:
             self._turn += 1
         if self._is_bound or failures + 1 >= len(self._addresses):
             time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+            self._look_again()
         return failures + 1
+
+    def _look_again(self) -> None:
+        """Ask nsqlookupd for the nsqds again. An empty or failed answer changes nothing."""
+        if not self._is_bound and self._options.where.lookupd:
+            try:
+                self._addresses = nodes_to_publish_to(self._options.where, self._http) or self._addresses
+            except NsqError as failure:
+                log.warning("the nsqds of before are kept: %s", failure)
