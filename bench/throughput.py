@@ -17,6 +17,9 @@ from bench.report import Benchmark, Demand, Row, at_least
 from bench.work import Failed, Work, say
 
 SIZE: Final = 200
+LARGE_SIZE: Final = 10 * 1024
+LARGE_BACKLOG: Final = 50_000  # messages for each second of a run
+BACKLOG: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,27 @@ def _singles(name: str, connections: int, window: int) -> Measure:
     return measure
 
 
+def _small_batches(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
+    _make_channel(work, broker, topic)
+    return {"mpub10": _load(work, broker, "pub", topic, 16, 10, SIZE, seconds, seconds=seconds)}
+
+
+def _large_bodies(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
+    _publish(work, broker, topic, batch=10, size=LARGE_SIZE, count=int(LARGE_BACKLOG * seconds))
+    return {"sub10k": _load(work, broker, "sub", topic, "ch", 2, 200, seconds, "quiet=0.5", seconds=seconds)}
+
+
+def _one_in_flight(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
+    _publish(work, broker, topic, batch=200, size=SIZE, count=int(BACKLOG * seconds))
+    return {"rdy1": _load(work, broker, "sub", topic, "ch", 10, 1, seconds, "quiet=0.5", seconds=seconds)}
+
+
+def _publish(work: Work, broker: Broker, topic: str, *, batch: int, size: int, count: int) -> None:
+    """Publish a backlog, which is not measured."""
+    _make_channel(work, broker, topic)
+    work.load("pub", broker.tcp_port, topic, 2, batch, size, 120, f"count={count}", at_most=120)
+
+
 def _load(work: Work, broker: Broker, mode: str, *arguments: object, seconds: float) -> Measured:
     before = broker.processor_seconds()
     load = work.load(mode, broker.tcp_port, *arguments, at_most=seconds)
@@ -73,6 +97,9 @@ GROUPS: Final = (
     ),
     Group({"pub2": ("PUB one at a time, 2 connections", at_least(0.85))}, _singles("pub2", 2, 1)),
     Group({"pub50": ("PUB one at a time, 50 connections", at_least(0.85))}, _singles("pub50", 50, 1)),
+    Group({"mpub10": ("MPUB of 10, 16 connections", at_least(0.85))}, _small_batches),
+    Group({"sub10k": ("consume and FIN 10 KiB, 2 connections", at_least(0.7))}, _large_bodies),
+    Group({"rdy1": ("consume with RDY 1, 10 connections", at_least(0.7))}, _one_in_flight),
     Group({"deep": ("PUB 64 in flight, 4 connections", at_least(0.8))}, _singles("deep", 4, 64)),
 )
 HTTP: Final = "http"
