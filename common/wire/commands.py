@@ -38,6 +38,7 @@ from common.wire.mpub import (
     count_missing,
     cut_messages,
     cut_mpub_body,
+    equal_messages,
     memory_of,
     message_missing,
     packed,
@@ -45,7 +46,7 @@ from common.wire.mpub import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "MAGIC",
@@ -140,10 +141,13 @@ class Publications(HotRecord):
 
     __slots__ = ("offsets", "params", "payload")
 
-    def __init__(self, params: list[bytes], payload: bytes, offsets: Offsets) -> None:
+    def __init__(self, params: list[bytes], payload: bytes, offsets: Sequence[int]) -> None:
         self.params = params
         self.payload = payload
         self.offsets = offsets
+
+    def _values(self) -> dict[str, object]:
+        return {**super()._values(), "offsets": list(self.offsets)}  # a range, a list or an array
 
 
 class HeadedPublications(Publications):
@@ -151,7 +155,7 @@ class HeadedPublications(Publications):
 
     __slots__ = ("headers",)
 
-    def __init__(self, params: list[bytes], payload: bytes, offsets: Offsets, headers: bytes) -> None:
+    def __init__(self, params: list[bytes], payload: bytes, offsets: Sequence[int], headers: bytes) -> None:
         super().__init__(params, payload, offsets)
         self.headers = headers
 
@@ -262,6 +266,13 @@ class CommandReader:
                 if 0 < size <= self._max_message and stop <= len(data):
                     self._at = stop
                     return Publication(params, data[start:stop])
+        elif form is _MESSAGES:
+            # The same for MPUB.
+            offsets = equal_messages(data, start, self._limits)
+            if offsets is not None:
+                start += 2 * _SIZE
+                self._at = stop = start + offsets[-1]
+                return Publications(params, data[start:stop], offsets)
         self._at = start
         return self._begin(params, form)
 

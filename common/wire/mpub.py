@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from common.wire.limits import Limits
 
 _unpack_size: Final = struct.Struct(">i").unpack_from
+_unpack_head: Final = struct.Struct(">iii").unpack_from  # size of the body, count, size of the first message
+_HEAD: Final = 12
 _SIZE: Final = 4
 _SMALLEST_MESSAGE: Final = 5  # a size and one byte
 _OFFSET_SIZE: Final = 36  # bytes of memory of an offset in a list: a pointer and a number
@@ -51,6 +53,28 @@ def cut_mpub_body(body: bytes, limits: Limits) -> tuple[bytes, list[int]]:
     if not cut_messages(body, _SIZE, count, offsets, limits):
         raise message_missing(len(body) - _SIZE, offsets)
     return body[_SIZE : _SIZE + offsets[-1]], offsets
+
+
+def equal_messages(data: bytes, start: int, limits: Limits) -> range | None:
+    """Return the offsets of an MPUB whose size stands at data[start], if it is whole and all its messages equally long.
+
+    Most are. None says nothing about the others: `cut_messages` finds out whether they are valid, and complete.
+    """
+    first = start + 2 * _SIZE
+    if len(data) - start < _HEAD:
+        return None
+    size, count, length = _unpack_head(data, start)
+    stride = _SIZE + length
+    total = stride * count
+    if not (0 < length <= limits.max_message and count > 0 and 0 < size <= limits.max_body):
+        return None
+    stop = first + total
+    if total > limits.max_body - _SIZE or stop > len(data):
+        return None
+    for place in range(first, first + _SIZE):
+        if data[place:stop:stride] != data[place : place + 1] * count:
+            return None
+    return range(0, total + 1, stride)
 
 
 def read_count(data: bytes | bytearray, at: int, limits: Limits) -> int:

@@ -1,4 +1,4 @@
-"""The batch: what one publish, one read from disk or one turn's worth of PUBs has in common.
+"""The batch: what one large publish, one record on disk or one turn's worth of small publishes has in common.
 
 A batch is the unit of everything (docs/explanation/life-of-a-message.md): it is appended, checksummed, written, cached
 and handed to all channels as a whole. A message is only a position in a batch, and is cut out when it is sent.

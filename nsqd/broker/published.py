@@ -1,7 +1,7 @@
 """A topic and what is published to it in a turn, from the publisher's receipt to the place in the log.
 
-Publishes become *drafts*, which are batches without a place in the log: one for each MPUB and DPUB, and one for the PUBs
-between them. At the end of the turn `record_deferred` tells the journal which drafts are deferred, and `seal` gives all
+Publishes become *drafts*, which are batches without a place in the log: one for the PUBs and small MPUBs of the turn, and
+one for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn `record_deferred` tells the journal which drafts are deferred, and `seal` gives all
 of them their places; or `refuse` fails them.
 """
 
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 
-_MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch, because a batch is read and sent as a whole
-_LONGEST_KEY_PLACE: Final = 60_000  # bytes; the length in a record's header has 16 bits
+_MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batch is read and sent as a whole
+_LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
+# Bytes. The length in a record's header has 16 bits, and the last publish may add up to 3,277 messages of five bytes.
+_LONGEST_KEY_PLACE: Final = 60_000
 
 # Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
 # tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
@@ -41,12 +43,13 @@ class Published(Bounded):
         self._work = work
         self.message_count = 0
         self.message_bytes = 0
-        self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
-        self._singles_bytes = 0
-        self._singles_receipt = Receipt()
-        self._single_keys: list[tuple[int, bytes]] = []  # of those singles that have one
-        self._single_key_bytes = 0
-        self._single_headers: list[tuple[int, bytes]] = []  # of those singles that have some
+        self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn; they become one batch
+        self._shared_offsets = [0]  # where in that batch each of their messages begins, and the end
+        self._shared_receipt = Receipt()
+        self._shared_keys: list[tuple[int, bytes]] = []  # of those messages that have one
+        self._shared_key_bytes = 0
+        self._shared_headers: list[tuple[int, bytes]] = []  # of those messages that have some
+        self._shared_header_bytes = 0
         self._drafts: list[_Draft] = []
         self._sealed: list[tuple[Batch, Receipt]] = []
         self._keys = TopicKeys(work.keys, log.refusal)
@@ -65,7 +68,7 @@ class Published(Bounded):
     # Publishing
 
     def publish_one(self, sized_body: bytes, delay_ms: int = 0, key: bytes = b"", headers: bytes = b"") -> Receipt:
-        """Publish one message, given with its four bytes of size. The PUBs of one turn share a batch and a receipt.
+        """Publish one message, given with its four bytes of size. Publishes of one turn share a batch and a receipt.
 
         `headers` are encoded, as everywhere here.
         """
@@ -78,32 +81,35 @@ class Published(Bounded):
                 return known
         if self._is_guarded:
             self._admit(1, len(sized_body) + len(headers))
-        if not self._singles:
-            self._singles_receipt = Receipt()
+        shared, offsets = self._shared, self._shared_offsets
+        if not shared:
+            self._shared_receipt = Receipt()
             self._work.unsealed[self] = None
-        self._singles.append(sized_body)
-        self._singles_bytes += len(sized_body)
-        receipt = self._singles_receipt
+        receipt = self._shared_receipt
         if headers:
-            self._single_headers.append((len(self._singles) - 1, headers))
-            self._singles_bytes += len(headers)
+            self._shared_headers.append((len(offsets) - 1, headers))
+            self._shared_header_bytes += len(headers)
         if key:
-            self._single_keys.append((len(self._singles) - 1, key))
-            self._single_key_bytes += len(key)
+            self._shared_keys.append((len(offsets) - 1, key))
+            self._shared_key_bytes += len(key)
             self._remember(key, receipt)
+        end = offsets[-1] + len(sized_body)
+        shared.append(sized_body)
+        offsets.append(end)
         if (
-            self._singles_bytes > _MOST_BYTES_TOGETHER
-            or self._single_key_bytes + len(self._singles) > _LONGEST_KEY_PLACE
+            end + self._shared_header_bytes > _MOST_BYTES_SHARED
+            or self._shared_key_bytes + len(offsets) > _LONGEST_KEY_PLACE
         ):
-            self._close_singles()
+            self._close_shared()
         return receipt
 
     def publish(
         self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"", headers: bytes = b""
     ) -> Receipt:
-        """Publish messages as one batch, with the headers of all of them or with none.
+        """Publish messages in one batch, with the headers of all of them or with none: all are published, or none.
 
-        A key that was used not long ago returns the receipt of that time instead.
+        A key that was used not long ago returns the receipt of that time instead. Few messages without delay, key and
+        headers share the batch with other publishes of this turn. A key or a delay stands for a whole batch.
         """
         if self.closing:
             raise Refused("exiting")
@@ -111,7 +117,9 @@ class Published(Bounded):
             return known
         if self._is_guarded:
             self._admit(len(offsets) - 1, len(payload) + len(headers))
-        self._close_singles()
+        if not delay_ms and not key and not headers and len(payload) <= _LARGEST_SHARING:
+            return self._share(payload, offsets)
+        self._close_shared()
         receipt = Receipt()
         if key:
             self._remember(key, receipt)
@@ -121,11 +129,29 @@ class Published(Bounded):
             self._work.deferring[self] = None
         return receipt
 
+    def _share(self, payload: bytes, offsets: Sequence[int]) -> Receipt:
+        shared, ends = self._shared, self._shared_offsets
+        if not shared:
+            self._shared_receipt = Receipt()
+            self._work.unsealed[self] = None
+        receipt, start = self._shared_receipt, ends[-1]
+        shared.append(payload)
+        if isinstance(offsets, range):
+            ends.extend(range(start + offsets.step, start + offsets.stop, offsets.step))
+        else:
+            ends.extend([start + offset for offset in offsets[1:]])
+        if (
+            ends[-1] + self._shared_header_bytes > _MOST_BYTES_SHARED
+            or self._shared_key_bytes + len(ends) > _LONGEST_KEY_PLACE
+        ):
+            self._close_shared()
+        return receipt
+
     def _has_drafts(self) -> bool:
-        return bool(self._singles or self._drafts)
+        return bool(self._shared or self._drafts)
 
     def _drafted(self) -> Held:
-        counts, sizes = [len(self._singles)], [self._singles_bytes]
+        counts, sizes = [len(self._shared_offsets) - 1], [self._shared_offsets[-1] + self._shared_header_bytes]
         for payload, offsets, _, _, _, _, headers in self._drafts:
             counts.append(len(offsets) - 1)
             sizes.append(len(payload) + len(headers))
@@ -143,42 +169,34 @@ class Published(Bounded):
     def _note_no_keys(self) -> None:
         self._note_keys_from(~self.log.tail)  # keys that lie before, in what was emptied, stay forgotten
 
-    def _close_singles(self) -> None:
-        singles = self._singles
-        if not singles:
+    def _close_shared(self) -> None:
+        """Make a draft of what shares a batch. What is published next in this turn gets another one."""
+        shared = self._shared
+        if not shared:
             return
-        self._singles = []
-        self._singles_bytes = 0
-        key, flags = self._take_key_place(len(singles)) if self._single_keys else (b"", 0)
-        headers = self._take_headers(len(singles)) if self._single_headers else b""
-        if len(singles) == 1:
-            payload = singles[0]
-            offsets = [0, len(payload)]
-        else:
-            payload = b"".join(singles)
-            offsets = [0]
-            end = 0
-            for sized_body in singles:
-                end += len(sized_body)
-                offsets.append(end)
-        self._drafts.append((payload, offsets, 0, self._singles_receipt, key, flags, headers))
+        offsets, self._shared, self._shared_offsets = self._shared_offsets, [], [0]
+        count = len(offsets) - 1
+        key, flags = self._take_key_place(count) if self._shared_keys else (b"", 0)
+        headers = self._take_headers(count) if self._shared_headers else b""
+        payload = shared[0] if len(shared) == 1 else b"".join(shared)
+        self._drafts.append((payload, offsets, 0, self._shared_receipt, key, flags, headers))
 
     def _take_drafts(self) -> list[_Draft]:
-        self._close_singles()
+        self._close_shared()
         drafts, self._drafts = self._drafts, []
         return drafts
 
     def _take_headers(self, count: int) -> bytes:
-        """Return the headers of so many singles as they lie in the record."""
-        found, self._single_headers = self._single_headers, []
+        """Return the headers of so many messages as they lie in the record."""
+        found, self._shared_headers, self._shared_header_bytes = self._shared_headers, [], 0
         area = [NO_HEADERS] * count
         for number, headers in found:
             area[number] = headers
         return b"".join(area)
 
     def _take_key_place(self, count: int) -> tuple[bytes, int]:
-        """Return the keys of so many singles as they lie in the record, and the record's flags."""
-        keys, self._single_keys, self._single_key_bytes = self._single_keys, [], 0
+        """Return the keys of so many messages as they lie in the record, and the record's flags."""
+        keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, [], 0
         if count == 1:
             return keys[0][1], 0
         place = [b"\0"] * count
@@ -237,7 +255,7 @@ class Published(Bounded):
         """
         if self.ephemeral or self.log.refusal() is not None:
             return
-        self._close_singles()
+        self._close_shared()
         sequence = self.log.tail
         for _, offsets, delay_ms, _, _, _, _ in self._drafts:
             count = len(offsets) - 1

@@ -4,8 +4,9 @@
    the logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
 3. **Promise.** Clients that wait for these changes learn whether the journal has them.
-4. **Seal.** What was published becomes batches in the buffers of the logs: one for each MPUB and DPUB, and one for the
-   PUBs between them. Where the journal or the disk fails, publishers are refused instead.
+4. **Seal.** What was published becomes batches in the buffers of the logs: one for the PUBs and small MPUBs of the turn,
+   and one for each large MPUB, DPUB and MPUB with a key or headers. Where the journal or the disk fails, publishers are
+   refused instead.
 5. **Write.** One write for each log. Only then is there an OK.
 6. **Hand over.** Channels get what is on disk, and pass it on to consumers that have room.
 7. **Journal** again: it is told what delivering has changed, before the frames of these deliveries are sent.

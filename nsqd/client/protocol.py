@@ -324,7 +324,9 @@ class ClientProtocol:
     def _admit(self, params: list[bytes]) -> None:
         """Check state, parameters and topic of a command with a body before the body is read."""
         word, publisher = params[0], self._publisher
-        if word == b"PUB" and publisher.is_as_before(params):
+        # An MPUB is authorized before its body is read, a PUB after that.
+        is_known = word == b"PUB" or (word == b"MPUB" and self._authorization is None)
+        if is_known and publisher.is_as_before(params):
             return
         self._check_transport(word)
         self._check_state(word)

@@ -64,7 +64,7 @@ class Publisher:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Return whether this PUB goes to the same topic as the last command, so that it needs no further checks."""
+        """Return whether this PUB or MPUB goes to the same topic as the last command, so it needs no further checks."""
         if len(params) < 2 or params[1] != self._topic_raw or not self._has_topic():
             return False
         return len(params) == 2 or not self.takes_keys or is_valid_key(params[2]) is not None

@@ -9,6 +9,8 @@ from itertools import chain
 import pytest
 
 from common.wire.commands import dpub, fin, mpub, pub, req
+from common.wire.headers import NONE, encode_headers
+from common.wire.log_record import KEYS
 from nsqd.broker.bounded import Refused
 from nsqd.broker.replay import replay
 from tests.support.fake_broker import FakeStore, make_broker
@@ -83,6 +85,104 @@ def test_singles_of_one_turn_share_a_batch_and_a_receipt() -> None:
     batch = node.store.logs["t"].batch_at(0)
     assert batch is not None
     assert (len(receipts), batch.count) == (1, 3)
+
+
+def payload_of(*bodies: bytes) -> tuple[bytes, list[int]]:
+    payload, offsets = b"", [0]
+    for body in bodies:
+        payload += len(body).to_bytes(4, "big") + body
+        offsets.append(len(payload))
+    return payload, offsets
+
+
+def published_bases(node: Node) -> list[tuple[int, int]]:
+    node.turn()
+    return [(batch.base_sequence, batch.count) for batch in node.store.logs["t"].batches]
+
+
+def test_small_batches_of_one_turn_share_a_batch_and_a_receipt_with_singles() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    receipts = [
+        topic.publish(*payload_of(b"a", b"bc")),
+        topic.publish_one(b"\x00\x00\x00\x01d"),
+        topic.publish(payload_of(b"e", b"f", b"g")[0], range(0, 16, 5)),
+    ]
+    assert published_bases(node) == [(0, 6)]
+    assert len(set(map(id, receipts))) == 1
+    batch = node.store.logs["t"].batch_at(0)
+    assert batch is not None
+    assert [batch.body(sequence) for sequence in range(6)] == [b"a", b"bc", b"d", b"e", b"f", b"g"]
+
+
+def test_what_a_key_a_delay_or_headers_belong_to_has_a_batch_of_its_own() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.publish(*payload_of(b"a", b"b"))
+    topic.publish(*payload_of(b"c", b"d"), key=b"k")
+    topic.publish(*payload_of(b"e", b"f"), delay_ms=5)
+    topic.publish(*payload_of(b"g", b"h"), headers=NONE * 2)
+    topic.publish(*payload_of(b"i", b"j"))
+    assert published_bases(node) == [(0, 2), (2, 2), (4, 2), (6, 2), (8, 2)]
+
+
+def test_large_batches_have_a_record_of_their_own() -> None:
+    node = Node(mem_queue_size=100)
+    topic = node.broker.topic("t")
+    topic.publish(*payload_of(b"a"))
+    topic.publish(*payload_of(b"b" * 20_000, b"c"))
+    topic.publish(*payload_of(b"d"))
+    assert published_bases(node) == [(0, 1), (1, 2), (3, 1)]
+
+
+def test_batches_share_up_to_a_mebibyte() -> None:
+    node = Node(mem_queue_size=1000, mem_queue_bytes=1 << 23)
+    topic = node.broker.topic("t")
+    for _ in range(130):
+        topic.publish(*payload_of(b"x" * 12_000, b"y" * 4_000))
+    node.turn()
+    sizes = [len(batch.payload) for batch in node.store.logs["t"].batches]
+    assert len(sizes) == 2
+    assert sum(sizes) == 130 * 16_008
+    assert (1 << 20) < sizes[0] < (1 << 20) + 16_009
+
+
+def test_keys_of_singles_keep_their_places_beside_small_batches() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.publish(*payload_of(b"a", b"b"))
+    topic.publish_one(b"\x00\x00\x00\x01c", key=b"k")
+    topic.publish(*payload_of(b"d"))
+    topic.publish_one(b"\x00\x00\x00\x01e", headers=encode_headers({"n": b"v"}))
+    node.turn()
+    (batch,) = node.store.logs["t"].batches
+    assert (batch.key, batch.flags) == (b"\0\0\x01k\0\0", KEYS)
+    assert batch.headers_between(0, 4) == NONE * 4
+    assert batch.headers_between(4, 5) == encode_headers({"n": b"v"})
+
+
+def test_messages_of_small_batches_count_for_the_place_of_the_keys() -> None:
+    node = Node(mem_queue_size=100_000)
+    topic = node.broker.topic("t")
+    small = payload_of(*[b"x"] * 3_000)
+    for number in range(20):
+        topic.publish(*small)
+        topic.publish_one(b"\x00\x00\x00\x01y", key=b"%d" % number)
+    node.turn()
+    assert all(len(batch.key) < 1 << 16 for batch in node.store.logs["t"].batches)
+    assert node.store.logs["t"].tail == 20 * 3_001
+
+
+def test_a_failed_write_fails_all_that_share_a_batch() -> None:
+    node = Node()
+    first, second = node.client(), node.client()
+    node.store.error = "no space left on device"
+    first.handler.receive(mpub("t", [b"a", b"b"]), node.now)
+    second.handler.receive(mpub("t", [b"c"]) + pub("t", b"d"), node.now)
+    node.turn()
+    assert b"E_MPUB_FAILED" in first.hear()
+    assert b"E_MPUB_FAILED" in second.hear()
+    assert node.store.logs["t"].tail == 0
 
 
 def test_what_is_published_in_one_turn_keeps_its_order() -> None:
