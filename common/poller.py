@@ -13,7 +13,7 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -26,9 +26,11 @@ import trio
 from common.net import format_name, keep_alive
 from common.turn import Turn, in_turn
 from common.wakeup import Wakeup
+from common.wire.frames import LARGE
 
 if TYPE_CHECKING:
     from common.budget import Budget
+    from common.wire.frames import Piece
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ _LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our
 _MOST_DISCARDED: Final = 32 << 20  # bytes that it may send meanwhile: several times the largest body
 _MOST_STALE_ALARMS: Final = 1000  # in addition to one for each connection
 _ACCEPT_PAUSE: Final = 0.1  # seconds to wait when the operating system has no descriptor left
+_MOST_GATHERED: Final = 1024  # pieces in one `sendmsg` (IOV_MAX)
 _NOTHING: Final = memoryview(b"")
 _IN: Final = select.EPOLLIN  # quicker than an attribute of the module for each event
 _OUT: Final = select.EPOLLOUT
@@ -56,7 +59,7 @@ class Handler(Protocol):
     def end(self) -> None:
         """Take note that the peer will send nothing more."""
 
-    def bytes_to_send(self) -> list[bytes]:
+    def bytes_to_send(self) -> Sequence[Piece]:
         """Return the pieces that may be sent now, and forget them."""
 
     def sent(self, unsent: int) -> None:
@@ -400,10 +403,17 @@ class Poller(Generic[T]):
             return
         if pieces := handler.bytes_to_send():
             if connection.unsent:  # wait until the socket takes more
-                connection.queued += pieces
-                connection.queued_bytes += sum(map(len, pieces))
+                # Joined, because a view would keep a whole batch in memory for as long as the peer does not read.
+                data = b"".join(pieces)
+                connection.queued.append(data)
+                connection.queued_bytes += len(data)
             else:
-                self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                if len(pieces) == 1:
+                    self._send(connection, pieces[0])
+                elif len(pieces[-1]) >= LARGE:
+                    self._send_gathered(connection, pieces)
+                else:
+                    self._send(connection, b"".join(pieces))
                 if self._needs_no_attention(connection):
                     return
         self._look_after(connection)
@@ -442,6 +452,20 @@ class Poller(Generic[T]):
             if count or connection.stuck_since == inf:
                 connection.stuck_since = monotonic()
             handler.sent(len(connection.unsent) + connection.queued_bytes)
+
+    def _send_gathered(self, connection: Connection, pieces: Sequence[Piece]) -> None:
+        """Give the socket as much of large pieces as it takes, without joining them first. Nothing is unsent so far."""
+        try:
+            count = connection.sock.sendmsg(pieces[:_MOST_GATHERED])
+        except BlockingIOError:
+            count = 0
+        except OSError:
+            self._drop(connection)
+            return
+        if count < sum(map(len, pieces)):
+            connection.unsent = memoryview(_joined_from(pieces, count))  # joined, as in `_flush_one`
+            connection.stuck_since = monotonic()
+        connection.handler.sent(len(connection.unsent))
 
     def _look_after(self, connection: Connection) -> None:
         """Find out, after any event, whether the connection is over, which events it waits for, and until when."""
@@ -559,6 +583,15 @@ def read_size_after(size: int, *, too_long: bool) -> int:
     they send.
     """
     return max(_SMALLEST_READ, size // 2) if too_long else min(_READ_SIZE, size * 2)
+
+
+def _joined_from(pieces: Sequence[Piece], count: int) -> bytes:
+    """Return what follows the first `count` bytes of these pieces."""
+    place = 0
+    while count >= len(pieces[place]):
+        count -= len(pieces[place])
+        place += 1
+    return b"".join((memoryview(pieces[place])[count:], *pieces[place + 1 :]))
 
 
 class _Lingering:

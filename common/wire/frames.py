@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from common.wire.hot_record import HotRecord
 
 if TYPE_CHECKING:
     from common.wire.faults import ProtocolError
+
+Piece: TypeAlias = "bytes | memoryview"  # of a frame that is to be sent; a large body is a view
+LARGE: Final = 4096  # bytes of a body; copying it costs more than a view that `sendmsg` has to look at
 
 
 class FrameType(IntEnum):

@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from common.wire.frames import LARGE
 from nsqd.broker.bounds import drops
 from nsqd.broker.buried import Note
 from nsqd.broker.consumer import Closeness
@@ -306,10 +307,13 @@ class Channel(Ruled):
             self._set_alarm()
         consumer.in_flight += count
         consumer.message_count += count
-        consumer.unsent_bytes += batch.frames_size(first, stop)
+        size = batch.frames_size(first, stop)
+        consumer.unsent_bytes += size
         if batch.headers and consumer.takes_headers:
             consumer.unsent_bytes += len(batch.headers_between(first, stop))
             consumer.send(batch.frames_with_headers(first, stop, attempts, ids))
+        elif size >= count * LARGE and (send_views := consumer.send_views) is not None:
+            send_views(batch.frames_of_views(first, stop, attempts, ids))
         else:
             consumer.send(batch.frames(first, stop, attempts, ids))
 

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from common.wire.frames import Piece
     from nsqd.broker.snapshot import ClientSnapshot
 
 # A consumer that does not read gets no more than about this. Without it, RDY 2,500 of large messages would be
@@ -27,6 +28,9 @@ class Consumer:
 
     `send` takes the pieces of message frames. `close` ends the connection without a word, because the channel was
     deleted. The client's side of it is `Subscription` in nsqd/client/subscription.py, which bounds RDY.
+
+    `send_views`, if given, takes the pieces of large messages as views of their batch. A view keeps the whole batch in
+    memory, so it has to be sent or copied within the turn.
     """
 
     def __init__(
@@ -39,8 +43,10 @@ class Consumer:
         sample_rate: int = 0,
         closeness: Closeness = Closeness.ELSEWHERE,
         takes_headers: bool = False,
+        send_views: Callable[[list[Piece]], None] | None = None,
     ) -> None:
         self.send = send
+        self.send_views = send_views
         self.close = close
         self.describe = describe
         self.msg_timeout = msg_timeout  # seconds, for new deliveries

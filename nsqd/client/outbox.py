@@ -18,6 +18,7 @@ from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import OK_FRAME
 
 if TYPE_CHECKING:
+    from common.wire.frames import Piece
     from nsqd.broker.batch import Receipt
     from nsqd.broker.feed import Feed
 
@@ -48,7 +49,7 @@ class Outbox:
         self.wake = wake  # tells the connection to call `take`
         self.owed = 0  # answers that are held; beyond a limit the client is no longer read from
         self._consumed: Feed | None = None  # the topic whose messages it gets, once it has subscribed
-        self._frames: list[bytes] = []  # may be sent now
+        self._frames: list[Piece] = []  # may be sent now
         self._held: list[Held] = []  # a deque would be most of what an idle client costs
         self._held_messages: Held | None = None  # where messages wait, behind the last OK that they must not overtake
 
@@ -105,6 +106,14 @@ class Outbox:
             held.message_pieces += len(pieces)
         self.wake()
 
+    def send_views(self, pieces: list[Piece]) -> None:
+        """Do what `send_messages` does with pieces that may be views of a batch. A wait for the log would keep it alive."""
+        if self._held_messages is None:
+            self._frames += pieces
+            self.wake()
+        else:
+            self.send_messages([bytes(piece) for piece in pieces])
+
     def release(self) -> ProtocolError | None:
         """Move the responses whose receipts are settled to those that may be sent.
 
@@ -131,7 +140,7 @@ class Outbox:
             held[0].receipt.when_settled(self.wake)
         return None
 
-    def take(self) -> list[bytes]:
+    def take(self) -> list[Piece]:
         """Return the pieces that may be sent now, and hand them over to the caller."""
         frames, self._frames = self._frames, []
         return frames

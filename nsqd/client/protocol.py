@@ -57,6 +57,7 @@ from nsqd.client.stretch import STRETCH, Stretch
 from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
 
 if TYPE_CHECKING:
+    from common.wire.frames import Piece
     from common.wire.unfinished import UnfinishedBodies
     from nsqd.auth.grants import Grant
     from nsqd.broker.broker import Broker
@@ -234,7 +235,7 @@ class ClientProtocol:
         self._cut_off(b"")
         self.lingers = False
 
-    def bytes_to_send(self) -> list[bytes]:
+    def bytes_to_send(self) -> list[Piece]:
         """Return the pieces that may be sent now, and hand them over to the caller."""
         if self._outbox.holds:
             self._release()

@@ -67,6 +67,7 @@ class Subscription:
             sample_rate=profile.delivery.sample_rate,
             closeness=profile.closeness() if broker.prefers_near_consumers else Closeness.ELSEWHERE,
             takes_headers=HEADERS in profile.extensions,
+            send_views=outbox.send_views,
         )
         channel.join(self.consumer)
 

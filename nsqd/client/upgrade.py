@@ -10,7 +10,7 @@ Bytes that the client sent too early, right behind its IDENTIFY, are taken as th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ from nsqd.client.profile import Transport
 if TYPE_CHECKING:
     from common.handshake import Handshake, TlsServer
     from common.streams.tls import SecureLayer
+    from common.wire.frames import Piece
     from common.wire.identify import Negotiation
     from nsqd.client.protocol import ClientProtocol
 
@@ -165,7 +166,7 @@ class UpgradedClient:
 
     # What goes out
 
-    def bytes_to_send(self) -> list[bytes]:
+    def bytes_to_send(self) -> Sequence[Piece]:
         pieces = self._client.bytes_to_send()
         if not self._started:
             if not self._client.owes_answers and not self._client.finished:  # the reply to IDENTIFY is the last
@@ -181,7 +182,7 @@ class UpgradedClient:
             out.append(self._tls.goodbye())
         return out
 
-    def _encode(self, pieces: list[bytes]) -> bytes:
+    def _encode(self, pieces: Sequence[Piece]) -> bytes:
         data = b"".join(pieces)
         for layer in reversed(self._layers):
             data = layer.encode(data)

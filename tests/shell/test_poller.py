@@ -20,6 +20,7 @@ import trio.testing
 from common import poller as poller_module
 from common.budget import Budget
 from common.poller import Connection, Poller
+from common.wire.frames import Piece
 
 HANGS: Final = 1000.0  # seconds on a clock that jumps
 
@@ -189,6 +190,69 @@ async def test_answers_come_back() -> None:
         peer, _ = b.connect()
         await peer.send_all(b"hello")
         assert await hear(peer, 5) == b"hello"
+
+
+class Gatherer(Echo):
+    """Answers with large pieces."""
+
+    def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
+        super().__init__(connection, wake)
+        self.pieces: list[Piece] = []
+
+    def send(self, pieces: list[Piece]) -> None:
+        self.pieces += pieces
+        self.wake()
+
+    def bytes_to_send(self) -> list[Piece]:  # type: ignore[override]
+        pieces, self.pieces = self.pieces, []
+        return pieces
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 700])
+def test_large_pieces_arrive_whole_and_in_order(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @jumping
+    async def run() -> None:
+        async with bench() as b:
+            gatherer = b.connect_to(Gatherer, inf)
+            bodies = [bytes([number % 256]) * (5000 + number) for number in range(count)]
+            pieces: list[Piece] = []
+            for body in bodies:
+                pieces += [b"head", memoryview(body)]
+            gatherer.send([*pieces])
+            b.poller.flush()
+            gatherer.send([b"small"])  # waits behind what the socket has not taken
+            gatherer.send([*pieces])
+            b.poller.flush()
+            peer = trio.SocketStream(trio.socket.from_stdlib_socket(_nonblocking(b.peers[-1])))
+            whole = b"".join(b"head" + body for body in bodies)
+            assert await hear(peer, 2 * len(whole) + 5) == whole + b"small" + whole
+            assert gatherer.unsent == 0
+
+    run(monkeypatch)
+
+
+@jumping
+async def test_what_a_peer_does_not_read_keeps_no_view() -> None:
+    async with bench() as b:
+        gatherer = b.connect_to(Gatherer, inf)
+        batch = bytearray(4_000_000)
+        view = memoryview(batch)
+        for _ in range(2):  # the socket takes a part of the first, and the second waits behind it
+            gatherer.send([b"head", view[:2_000_000], b"head", view[2_000_000:]])
+            b.poller.flush()
+        assert gatherer.unsent > 3_000_000
+        view.release()
+        batch.clear()  # raises BufferError if a view is left
+
+
+@jumping
+async def test_peer_that_is_gone_is_dropped_when_large_pieces_are_sent() -> None:
+    async with bench() as b:
+        gatherer = b.connect_to(Gatherer, inf)
+        b.peers[-1].close()
+        gatherer.send([b"head", bytes(5000)])
+        b.poller.flush()
+        assert gatherer.gone
 
 
 @jumping

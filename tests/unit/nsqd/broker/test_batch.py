@@ -32,7 +32,14 @@ def test_frames_are_what_struct_packs_one_by_one(bodies: list[bytes], attempts: 
     )
     frames = b"".join(batch.frames(first, last, attempts, batch.ids(first, last)))
     assert frames == expected
+    assert b"".join(batch.frames_of_views(first, last, attempts, batch.ids(first, last))) == expected
     assert batch.frames_size(first, last) == len(expected)
+
+
+def test_large_bodies_are_not_copied_into_frames() -> None:
+    batch = batch_of([b"a" * 5000, b"b" * 5000])
+    bodies = batch.frames_of_views(0, 2, 1, batch.ids(0, 2))[2::3]
+    assert [body.obj is batch.payload for body in bodies if isinstance(body, memoryview)] == [True, True]
 
 
 def test_batch_knows_where_it_ends_and_what_is_in_it() -> None:

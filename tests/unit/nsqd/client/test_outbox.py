@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import OK_FRAME
+from common.wire.frames import OK_FRAME, Piece
 from nsqd.broker.batch import Receipt
 from nsqd.broker.topic import Topic
 from nsqd.client.outbox import Outbox
@@ -38,7 +38,7 @@ class Owed:
     def subscribe(self, receipt: Receipt | None = None) -> None:
         self.outbox.owe_subscription(receipt, self.topic, self.release)
 
-    def get(self) -> list[bytes]:
+    def get(self) -> list[Piece]:
         assert self.outbox.release() is None
         return self.outbox.take()
 
@@ -149,6 +149,20 @@ def test_messages_wait_for_the_ok_of_a_subscription_behind_a_publish(owed: Owed)
     assert owed.get() == []
     receipt.settle()
     assert owed.get() == [OK_FRAME, OK_FRAME, b"m"]
+
+
+def test_views_leave_as_they_are_but_do_not_wait_as_views(owed: Owed) -> None:
+    view = memoryview(bytearray(b"batch"))
+    owed.subscribe()
+    owed.get()
+    owed.outbox.send_views([b"head", view])
+    assert any(piece is view for piece in owed.get())
+    receipt = owed.publish()
+    owed.outbox.send_views([b"head", view])
+    receipt.settle()
+    got = owed.get()
+    assert got == [OK_FRAME, b"head", b"batch"]
+    assert all(type(piece) is bytes for piece in got)
 
 
 def test_messages_wake_the_connection(owed: Owed) -> None:
