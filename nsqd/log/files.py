@@ -23,7 +23,7 @@ Buffers = Sequence[bytes]
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-SCRATCH_SIZE: Final = 128 * 1024
+SCRATCH_SIZE: Final = 512 * 1024
 MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: what one pwritev takes
 
 _FALLOC_FL_KEEP_SIZE: Final = 1

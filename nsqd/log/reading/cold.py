@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 # In a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
 READ_SIZE: Final = 128 * 1024
+# Where records are large: these are still few, and a smaller part of each read is in vain, behind the last whole record.
+LARGE_READ_SIZE: Final = 512 * 1024
+_LARGE_RECORD: Final = 16 * 1024
 _NEAR: Final = 4 * 1024  # read around a single message; a reader that goes on continues from its end, with more
 COLD_BYTES: Final = 4 * 1024 * 1024  # held for each topic that is being read
 NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system does not support them
@@ -85,6 +88,11 @@ class ColdBlock:
         self.first = self._bases[0]
         self.end = self._batches[-1].end_sequence
 
+    @property
+    def is_of_large(self) -> bool:
+        """Whether its records are large, so that those behind it probably are."""
+        return self.size >= _LARGE_RECORD * len(self._batches)
+
     def batch_at(self, sequence: int) -> Batch:
         return self._batches[bisect_right(self._bases, sequence) - 1]
 
@@ -96,6 +104,7 @@ class ColdBlocks:
         self._blocks: OrderedDict[int, ColdBlock] = OrderedDict()
         self._bytes = 0
         self._last: ColdBlock | None = None
+        self._highest_end = 0  # no block holds this sequence or a later one
         self.used = True  # since the last call of `forget_idle`
 
     def find(self, sequence: int) -> ColdBlock | None:
@@ -103,6 +112,8 @@ class ColdBlocks:
         block = self._last
         if block is not None and block.first <= sequence < block.end:
             return block
+        if sequence >= self._highest_end:  # a reader that goes on; most do
+            return None
         for block in self._blocks.values():  # a few dozen at most
             if block.first <= sequence < block.end:
                 self._blocks.move_to_end(block.first)
@@ -117,25 +128,34 @@ class ColdBlocks:
                 return Start(sequence, block.end_offset)
         return None
 
+    def next_read_size(self, sequence: int) -> int:
+        """Return how much to read for a reader that wants this sequence."""
+        block = self._last
+        return LARGE_READ_SIZE if block is not None and block.end == sequence and block.is_of_large else READ_SIZE
+
     def add(self, block: ColdBlock) -> None:
         old = self._blocks.pop(block.first, None)
         if old is not None:
             self._bytes -= old.size
         self._blocks[block.first] = self._last = block
         self._bytes += block.size
+        self._highest_end = max(self._highest_end, block.end)
         while self._bytes > COLD_BYTES and len(self._blocks) > 1:
             _, oldest = self._blocks.popitem(last=False)
             self._bytes -= oldest.size
 
 
-def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence: int) -> ColdBlock:
+def read_block(
+    read: ReadAt, segment_base: int, start: Start, end: int, sequence: int, size: int = READ_SIZE
+) -> ColdBlock:
     """Return the block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's size.
+
+    `size` is how much to read at first.
 
     Raises Damaged where the walk cannot go on, UnknownFlags if it holds a record of a later version, and BlockingIOError
     if `read` gave less than it was asked for.
     """
     offset, at = start.offset, start.sequence
-    size = READ_SIZE
     while True:
         asked = min(size, end - offset)
         data = read(offset, asked) if asked > 0 else b""

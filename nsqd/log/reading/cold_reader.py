@@ -162,8 +162,9 @@ class ColdReader:
         def read(offset: int, size: int) -> bytes:
             return read_cached_at(descriptor, size, offset)
 
-        block = read_block(read, segment.base, start, segment.size, sequence)
         blocks = self._opened_blocks()
+        size = blocks.next_read_size(sequence)
+        block = read_block(read, segment.base, start, segment.size, sequence, size)
         blocks.add(block)
         if sequence == start.sequence:  # the reader goes on where a block, or a segment, has ended
             piece = self._streams.next_piece(segment, block.end_offset)
