@@ -237,7 +237,8 @@ class CommandReader:
         data = self._data
         at = self._at
         if at == len(data):
-            self._forget_data()
+            self._data = b""  # an idle connection must not keep the last buffer alive
+            self._at = 0
             return None
         if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at, self.most_finishes)):
             self._at = at + _FIN_SIZE * len(ids)
@@ -371,6 +372,7 @@ MOST_FINISHES: Final = 512  # in one command
 # 512 would take 4 MB, these take 140 kB.
 _REST: Final = 63
 _SHORT_RUN: Final = 16  # FINs up to which the pattern is quicker than the columns, as measured
+_is_fin: Final = re.compile(rb"FIN [^ \r\n]{16}\n").match
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 
@@ -378,7 +380,10 @@ def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
     """Return the ids of the plain FINs that begin at `at`; none if the first is not plain or not complete."""
     if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # rules out most others without further work
         return ()
-    count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, most))
+    candidates = min((len(data) - at) // _FIN_SIZE, most)
+    if candidates == 1:  # the usual case of a consumer with few messages in hand
+        return (data[at + 4 : at + 20],) if _is_fin(data, at) is not None else ()
+    count = _count_finishes(data, at, candidates)
     if count == 1:
         return (data[at + 4 : at + 20],)
     if count == 0:

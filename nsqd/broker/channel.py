@@ -117,13 +117,17 @@ class Channel(Ruled):
             self._next_consumer = (self._next_consumer + 1) % len(ready)
             ready = ready[self._next_consumer :] + ready[: self._next_consumer]
             before = available
+            may_want_more = self._work.prefers_near_consumers
             for position, consumer in enumerate(ready):
-                share = -(-available // (len(ready) - position))
-                available -= self._take(consumer, min(consumer.room, share), now)
+                room, share = consumer.room, -(-available // (len(ready) - position))
+                taken = self._take(consumer, min(room, share), now)
+                available -= taken
                 if available <= 0:
                     break
-            if available == before:
-                break  # the log must read first; `Broker.loaded` is called then
+                if taken != room or consumer.sample_rate:
+                    may_want_more = True
+            if available == before or not may_want_more:
+                break  # the log must read first, and `Broker.loaded` is called then; or all have what they can take
         return wanted - available
 
     def _take(self, consumer: Consumer, limit: int, now: float) -> int:
@@ -145,7 +149,16 @@ class Channel(Ruled):
         ttl = self.rules.ttl if self.is_ruled else None
         taken = deferred = expired = 0
         while taken < limit and consumer.room > 0:
-            cursor = self._advance_over_gaps()
+            cursor, batch = self.cursor, self._batch
+            # The log keeps what a channel on disk needs, so a message of the batch in hand is readable, and without skip
+            # ranges nothing lies before it.
+            if (
+                batch is None
+                or self.kept is not None
+                or self.skips.total
+                or not batch.base_sequence <= cursor < batch.base_sequence + batch.count
+            ):
+                cursor = self._advance_over_gaps()
             if cursor >= end:
                 break
             if ttl is not None and self._pass_expired(ttl):
@@ -155,7 +168,7 @@ class Channel(Ruled):
                 self._come_back(now)
                 break
             batch = self._batch
-            if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
+            if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
                 batch = self._batch = source.batch_at(cursor)
                 if batch is None:
                     if self._put_off_new(cursor, end):
@@ -163,7 +176,9 @@ class Channel(Ruled):
                     break
                 if ttl is not None:
                     continue  # the disk had nothing a moment ago, so the batch may have expired
-            stop = min(batch.end_sequence, end)
+            stop = batch_end = batch.base_sequence + batch.count
+            if end < stop:
+                stop = end
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
             if batch.delay_ms and (due_ms := self._work.due_ms(batch)) is not None:
@@ -184,9 +199,10 @@ class Channel(Ruled):
                         continue
                     self._come_back(now)
                     break
-            stop = min(stop, cursor + limit - taken)
+            if cursor + limit - taken < stop:
+                stop = cursor + limit - taken
             self.cursor = stop
-            if stop == batch.end_sequence:
+            if stop == batch_end:
                 self._batch = None
             taken += stop - cursor
             if self.is_ruled and self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
@@ -295,9 +311,9 @@ class Channel(Ruled):
     ) -> None:
         if retry:
             self._record_urgent(("try", self.topic.name, self.name, attempts, list(range(first, stop))))
-        ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
+        ids = (b"%016x" % (first - offset),) if count == 1 else batch.ids(first, stop)
         if self.is_ruled:
             self._note_deliveries(count, now)
         deadline = now + consumer.msg_timeout

@@ -73,7 +73,8 @@ class InFlight:
             self._entries[ids[0]] = delivery
         else:
             self._entries.update(dict.fromkeys(ids, delivery))
-        self.next_deadline = min(self.next_deadline, delivery.deadline)
+        if delivery.deadline < self.next_deadline:
+            self.next_deadline = delivery.deadline
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
         """Take out the messages that this consumer has finished. Return how many, and (id, reason) of the others.
@@ -85,7 +86,11 @@ class InFlight:
             if delivery is None or delivery.consumer is not consumer:
                 return self._finish_some(consumer, ids, [delivery])
             delivery.left -= 1
-            self._finished.setdefault(delivery.offset, []).append(ids[0])
+            finished = self._finished.get(delivery.offset)
+            if finished is None:
+                self._finished[delivery.offset] = [ids[0]]
+            else:
+                finished.append(ids[0])
             return 1, []
         deliveries = list(map(self._entries.pop, ids, repeat(None)))
         first = deliveries[0]

@@ -12,7 +12,7 @@ from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import worded_error_frame
 from common.wire.names import decode_name
 from common.wire.quoting import quote
-from nsqd.broker.consumer import Closeness, Consumer
+from nsqd.broker.consumer import MOST_UNSENT_BYTES, Closeness, Consumer
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
 
 if TYPE_CHECKING:
@@ -132,11 +132,10 @@ class Subscription:
         A consumer that does not read gets no more messages.
         """
         consumer = self.consumer
-        if consumer.unsent_bytes != unsent:
-            had_room = consumer.room > 0
-            consumer.unsent_bytes = unsent
-            if not had_room and consumer.room > 0:
-                self._channel.wants_attention()
+        was_full = consumer.unsent_bytes > MOST_UNSENT_BYTES
+        consumer.unsent_bytes = unsent
+        if was_full and consumer.room > 0:
+            self._channel.wants_attention()
 
     def leave(self) -> None:
         """Leave the channel, unless the channel itself is gone."""
