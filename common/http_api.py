@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from functools import lru_cache
 from html import escape
 from http import HTTPStatus
 from operator import itemgetter
 from time import perf_counter_ns, time
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from common.net import format_name
@@ -355,13 +355,23 @@ class Route:
 R = TypeVar("R", bound=Route)
 
 
+class CrossOrigin(Protocol):
+    """Lets pages of other sites use some paths: see common/cors.py."""
+
+    def headers(self, request: Request) -> Headers:
+        """Return what is added to the answer to this request."""
+
+    def preflight(self, request: Request) -> Headers:
+        """Return what is added to the answer if a browser asks whether it may make a request."""
+
+
 class HttpApi(Generic[R]):
     """The ASGI application of a set of routes.
 
     `linger` waits while the rest of a refused body is discarded: it gets the discarding as a coroutine function and
     bounds its time. Without `linger` nothing is discarded. `attend` notices that the peer of a stream has left or takes
     nothing. `always` is the answer to every request, whatever the routes are. `guard` may refuse a request for a route
-    by returning an answer of its own. `unfinished` bounds the memory that the bodies of all requests hold.
+    by returning an answer of its own. `cors` says which answers pages of other sites may read. `unfinished` bounds the memory that the bodies of all requests hold.
     """
 
     def __init__(
@@ -373,8 +383,10 @@ class HttpApi(Generic[R]):
         attend: Attend | None = None,
         always: Response | None = None,
         guard: Callable[[Request, R], Response | None] | None = None,
+        cors: CrossOrigin | None = None,
         unfinished: UnfinishedBodies | None = None,
     ) -> None:
+        self._cors = cors
         self._attend = attend
         self._unfinished = unfinished
         self.routes = tuple(routes)
@@ -393,6 +405,8 @@ class HttpApi(Generic[R]):
             response, logged = await self._answer(request)
         except ClientGone:
             return
+        if self._cors is not None and (more := self._cors.headers(request)):
+            response = replace(response, headers=(*response.headers, *more))
         # HTTP/1.0 could not tell where a streamed answer ends.
         if isinstance(response, Stream) and scope.get("http_version") == "1.0":
             await response.close()
@@ -423,7 +437,8 @@ class HttpApi(Generic[R]):
             return HttpError(404, "NOT_FOUND").response, True
         allow = (b"allow", ", ".join(allowed).encode())
         if request.method == "OPTIONS":
-            return Response(headers=(allow,)), False
+            more = self._cors.preflight(request) if self._cors is not None else ()
+            return Response(headers=(allow, *more)), False
         refusal = HttpError(405, "METHOD_NOT_ALLOWED").response
         return Response(refusal.status, refusal.body, (allow, *refusal.headers)), True
 

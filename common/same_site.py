@@ -15,6 +15,7 @@ from common.http_api import HttpError, Request, Response, Route
 from common.origin import is_from_browser, why_foreign
 
 if TYPE_CHECKING:
+    from common.cors import Cors
     from common.origin import OwnHosts
 
 # A request whose head has neither of these has not been sent by a page that publishes: browsers add Origin to every POST.
@@ -26,8 +27,13 @@ _PROBES: Final = frozenset(("/ping", "/healthz", "/readyz"))  # they tell nothin
 
 
 class SameSite:
-    def __init__(self, hosts: OwnHosts, *, strict: bool) -> None:
+    def __init__(
+        self, hosts: OwnHosts, *, strict: bool, cors: Cors | None = None, taking: frozenset[str] = frozenset()
+    ) -> None:
+        """`cors` names sites that may do some things. GET changes something, too, for the paths in `taking`."""
         self._hosts = hosts
+        self._cors = cors
+        self._taking = taking
         self._free = _PROBES if strict else _PROBES | _PUBLISHING
 
     def refusal(self, request: Request, route: Route) -> Response | None:
@@ -42,6 +48,10 @@ class SameSite:
             return None
         if reason := self._hosts.why_not(host, "--http-allowed-host"):
             return HttpError(421, "FOREIGN_HOST", details={"reason": reason}).response
-        if route.method not in _HARMLESS and (reason := why_foreign(site, origin, host)):
+        if route.method in _HARMLESS and route.path not in self._taking:
+            return None
+        if self._cors is not None and self._cors.allows(request):
+            return None
+        if reason := why_foreign(site, origin, host):
             return HttpError(403, "FOREIGN_SITE", details={"reason": reason}).response
         return None

@@ -16,6 +16,7 @@ import trio
 
 from common import logs, web
 from common.budget import Budget
+from common.cors import Cors
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import listening_port
 from common.options import MILLISECOND, seconds
@@ -27,18 +28,22 @@ from common.same_site import OF_BROWSERS, SameSite
 from common.systemd import READY, STOPPING, notify
 from common.turn import in_turn
 from common.version import core_of
+from common.wakeup import Wakeup
 from common.wire.identify import HttpPlace
 from common.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
 from nsqd.auth.rights_file import RightsFile
+from nsqd.broker.leases import Bounds, Leases
 from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
 from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunnel, make_app
 from nsqd.http.changes import Changes
+from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
+from nsqd.http.leasing import LeaseSettings, Leasing
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
@@ -102,6 +107,8 @@ class _Node:
     settings: LiveSettings
     drain: Drain
     reading: Reading
+    leasing: Leasing
+    lessee_came: Wakeup
     readers: Readers
     readers_file: ReadersFile
     unfinished: UnfinishedBodies
@@ -147,6 +154,7 @@ async def run(
                 say_what_closes(listening)
                 services.cancel_scope.cancel()
             node.reading.stop()
+            node.leasing.stop()
             _close(node, but_tunnels=True)
         timers.record_progress(node.broker, store)
     log.info("NSQ: bye")
@@ -173,6 +181,8 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     tell_health()  # before the first registration
 
     settings = LiveSettings(options, lookupds)
+    authorities = _authorities(trust, turn)
+    lessee_came = Wakeup()
     return _Node(
         options=options,
         trust=trust,
@@ -182,7 +192,7 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
         broker=broker,
         turn=turn,
         poller=poller,
-        authorities=_authorities(trust, turn),
+        authorities=authorities,
         lookupds=lookupds,
         settings=settings,
         drain=Drain(
@@ -193,9 +203,33 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
             closed=reading.logs_closed,
         ),
         reading=reading,
+        leasing=Leasing(
+            Leases(broker, _bounds(options), first_has_come=lessee_came.set),
+            _lease_settings(options),
+            ask=authorities.ask if authorities is not None and trust.rights is None else None,
+        ),
+        lessee_came=lessee_came,
         readers=readers,
         readers_file=readers_file,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
+    )
+
+
+def _bounds(options: Options) -> Bounds:
+    return Bounds(
+        in_channel=options.max_channel_leases,
+        of_holder=options.max_holder_leases,
+        waiting=options.max_waiting_subs,
+        consumers=options.max_channel_consumers,
+    )
+
+
+def _lease_settings(options: Options) -> LeaseSettings:
+    longest = seconds(options.max_msg_timeout)
+    return LeaseSettings(
+        lease=min(seconds(options.msg_timeout), longest),
+        longest_lease=longest,
+        longest_delay_ms=options.max_req_timeout // MILLISECOND,
     )
 
 
@@ -220,6 +254,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
+    nursery.start_soon(timers.sweep_leases, node.leasing.leases, turn, node.lessee_came)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)
     if node.options.statsd_address:
@@ -348,6 +383,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     guard = _guard_of(node.trust.rights, options)
+    cors = Cors(options.http_cors_origin, PATHS)
     app = make_app(
         broker,
         node.turn,
@@ -364,13 +400,15 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         is_draining=lambda: node.drain.going_on,
         run_trio=web.run_trio,
         reading=node.reading,
+        leasing=node.leasing,
         readers=node.readers,
         policy=node.policy,
         changes=node.changes,
         linger=web.linger,
         attend=web.attend,
         guard=guard,
-        same_site=SameSite(_own_hosts(options), strict=options.http_same_site),
+        same_site=SameSite(_own_hosts(options), strict=options.http_same_site, cors=cors, taking=TAKING),
+        cors=cors,
         unfinished=node.unfinished,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:

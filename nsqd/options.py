@@ -12,6 +12,7 @@ from hashlib import md5
 from typing import Final
 from zlib import crc32
 
+from common.cors import check_origins
 from common.durations import parse_duration
 from common.options import (
     BOOLEAN,
@@ -164,6 +165,11 @@ class Options(BaseOptions):
         False,
         "refuse to publish for web pages of other sites; everything else that changes something is always refused",
     )
+    http_cors_origin: tuple[str, ...] = option(
+        (),
+        "site whose pages may consume over HTTP, as https://page.example; they may do nothing else",
+        toml="http_cors_origins",
+    )
     broadcast_address: str = computed_option(
         str,
         "chosen at the start",
@@ -311,6 +317,17 @@ class Options(BaseOptions):
         250 * MILLISECOND, "default of the time between flushes that clients are told", kind=DURATION, at_least=1
     )
     max_channel_consumers: int = option(0, "most consumers on one channel; 0: no limit")
+    max_channel_leases: int = option(
+        100_000, "most messages of one channel that consumers over HTTP hold at a time", at_least=1
+    )
+    max_holder_leases: int = option(
+        10_000,
+        "most messages that one consumer over HTTP holds at a time: one name of the rights file, or one address",
+        at_least=1,
+    )
+    max_waiting_subs: int = option(
+        1_000, "most requests that wait for messages over HTTP at a time, streams included", at_least=1
+    )
     busy_poll: Nanoseconds = option(
         100 * MICROSECOND,
         "how long to poll for work before going to sleep, as waking up takes longer; 0: sleep at once",
@@ -389,6 +406,7 @@ class Options(BaseOptions):
     def checked(self) -> Options:
         """Return the options after NSQ's own checks, worded as in NSQ, with options set that follow from others."""
         check_hosts("http-allowed-host", self.http_allowed_host)
+        check_origins("http-cors-origin", self.http_cors_origin)
         # To NSQ, any policy, even an unknown one, implies that TLS is required.
         is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self

@@ -13,14 +13,17 @@ from common.turn import Turn as AnyTurn
 from common.turn import in_turn
 
 if TYPE_CHECKING:
+    from common.wakeup import Wakeup
     from nsqd.broker.broker import Broker
     from nsqd.broker.idle import Expired
+    from nsqd.broker.leases import Leases
     from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
+_SWEEP_INTERVAL: Final = 1.0  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
 _MANY_SESSIONS: Final = 100  # TLS sessions: some megabytes
 
@@ -121,6 +124,17 @@ async def _in_pieces(broker: Broker, turn: AnyTurn, do: Callable[[list[str]], No
         with in_turn(turn):
             do(names[start : start + _TOPICS_AT_ONCE])
         await trio.lowlevel.checkpoint()
+
+
+async def sweep_leases(leases: Leases, turn: AnyTurn, first_has_come: Wakeup) -> None:
+    """Let consumers over HTTP leave that have stopped asking, once a second while there are any."""
+    while True:
+        first_has_come.clear()
+        if not leases.lessees:
+            await first_has_come.wait()
+        await trio.sleep(_SWEEP_INTERVAL)
+        with in_turn(turn):
+            leases.sweep()
 
 
 async def watch_data_path(look: Callable[[], T], tell: Callable[[T], None]) -> None:

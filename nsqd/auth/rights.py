@@ -27,6 +27,7 @@ from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 class Role(StrEnum):
     PUBLISH = "publish"
     READ = "read"  # metrics, settings, and messages
+    CONSUME = "consume"  # messages of a channel, taken out of it; `read` may do this, too
     OPERATE = "operate"  # actions that lose no message, and settings that change at run time
     ADMIN = "admin"  # everything
 
@@ -64,9 +65,9 @@ class Holder:
 
     @property
     def grant(self) -> Grant:
-        """The same rights as a grant for AUTH over TCP. The role `read` allows consuming."""
-        wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
-        permissions = [permission for permission, role in wanted.items() if self.has(role)]
+        """The same rights as a grant for AUTH over TCP. The roles `read` and `consume` allow consuming."""
+        wanted = {PUBLISH: (Role.PUBLISH,), SUBSCRIBE: (Role.READ, Role.CONSUME)}
+        permissions = [permission for permission, roles in wanted.items() if any(map(self.has, roles))]
         topics = [f"^(?:{expression_of(topic)})$" for topic in self.topics] or [""]
         entries = [Entry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)

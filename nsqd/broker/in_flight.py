@@ -155,6 +155,15 @@ class InFlight:
             return NOT_OWNER
         return delivery
 
+    def owner(self, message_id: bytes) -> Consumer | None:
+        """Return the consumer that has this message, or None if it is not in flight."""
+        delivery = self._entries.get(message_id)
+        return delivery.consumer if delivery is not None else None
+
+    def ids_of(self, consumer: Consumer) -> list[bytes]:
+        """Return everything that this consumer has, in the order of delivery. This looks at all deliveries."""
+        return [message_id for message_id, delivery in self._entries.items() if delivery.consumer is consumer]
+
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
         """Take out every message whose deadline has come, as (sequence, delivery), the oldest delivery first.
 

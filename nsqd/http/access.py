@@ -30,6 +30,7 @@ class Access:
 OPEN: Final = Access(None, Scope.NODE)
 PUBLISH: Final = Access(Role.PUBLISH, Scope.TOPIC)
 PUBLISH_OR_OPERATE: Final = Access(Role.PUBLISH, Scope.TOPIC, Role.OPERATE)
+CONSUME: Final = Access(Role.CONSUME, Scope.TOPIC, Role.READ)
 READ_TOPIC: Final = Access(Role.READ, Scope.TOPIC)
 READ_NODE: Final = Access(Role.READ, Scope.NODE)
 OPERATE_TOPIC: Final = Access(Role.OPERATE, Scope.TOPIC)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from common.http_api import JSON, V1, HttpApi, Response, Route
 from nsqd.http.access import (
     ADMIN_TOPIC,
+    CONSUME,
     OPEN,
     OPERATE_NODE,
     OPERATE_TOPIC,
@@ -24,6 +25,7 @@ from nsqd.http.calls import Calls
 from nsqd.http.changes import Changes
 from nsqd.http.channels import ChannelEndpoints
 from nsqd.http.config import ConfigEndpoints
+from nsqd.http.consuming import ConsumeEndpoints
 from nsqd.http.debug import debug_routes
 from nsqd.http.history import HistoryEndpoints
 from nsqd.http.messages import MessageEndpoints
@@ -37,6 +39,7 @@ from nsqd.readers import Readers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from common.cors import Cors
     from common.http_api import Attend, Request
     from common.same_site import SameSite
     from common.wire.unfinished import UnfinishedBodies
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from nsqd.http.config import Settings
     from nsqd.http.guard import Guard
     from nsqd.http.history import Reading
+    from nsqd.http.leasing import Leasing
     from nsqd.http.node import NodeInfo, StartDrain
     from nsqd.http.publishing import Publishing
     from nsqd.policy.policy_file import PolicyFile
@@ -64,6 +68,7 @@ def make_app(
     is_draining: Callable[[], bool],
     run_trio: Bridge,
     reading: Reading,
+    leasing: Leasing,
     readers: Readers | None = None,
     policy: PolicyFile | None = None,
     changes: Changes | None = None,
@@ -71,6 +76,7 @@ def make_app(
     attend: Attend | None = None,
     guard: Guard | None = None,
     same_site: SameSite | None = None,
+    cors: Cors | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[Endpoint]:
     """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `common.web`, or a test's.
@@ -84,6 +90,7 @@ def make_app(
     handlers = _Handlers(
         node=NodeEndpoints(calls, settings, node, start_drain, take_drain_back, is_draining, figures, policy),
         pub=PubEndpoints(calls, publishing),
+        consuming=ConsumeEndpoints(calls, leasing),
         history=history,
         readers=ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns),
         topics=TopicEndpoints(calls),
@@ -97,7 +104,7 @@ def make_app(
     )
     routes = [handlers.changes.noting(endpoint) for endpoint in _routes(handlers, debug_routes(run_trio))]
     check = _checks(same_site, guard)
-    return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, unfinished=unfinished)
+    return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, cors=cors, unfinished=unfinished)
 
 
 def _checks(same_site: SameSite | None, guard: Guard | None) -> Callable[[Request, Endpoint], Response | None]:
@@ -113,6 +120,7 @@ def _checks(same_site: SameSite | None, guard: Guard | None) -> Callable[[Reques
 class _Handlers(NamedTuple):
     node: NodeEndpoints
     pub: PubEndpoints
+    consuming: ConsumeEndpoints
     history: HistoryEndpoints
     readers: ReaderEndpoints
     topics: TopicEndpoints
@@ -133,6 +141,13 @@ def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
         Endpoint("POST", "/pub", it.pub.pub, access=PUBLISH, logged=False),
         Endpoint("POST", "/mpub", it.pub.mpub, access=PUBLISH, logged=False),
         Endpoint("POST", "/hmpub", it.pub.hmpub, access=PUBLISH, logged=False),
+        # A consumer does these again and again, so they are not logged.
+        Endpoint("POST", "/sub", it.consuming.poll, access=CONSUME, logged=False),
+        Endpoint("GET", "/sub", it.consuming.stream, access=CONSUME, logged=False),
+        Endpoint("POST", "/fin", it.consuming.finish, access=CONSUME, logged=False),
+        Endpoint("POST", "/req", it.consuming.requeue, access=CONSUME, logged=False),
+        Endpoint("POST", "/touch", it.consuming.touch, access=CONSUME, logged=False),
+        Endpoint("POST", "/bury", it.consuming.bury, access=CONSUME, logged=False),
         Endpoint("GET", "/topic/log", it.history.log, access=READ_TOPIC),
         Endpoint("GET", "/topic/read", it.history.read, access=READ_TOPIC),
         # A reader may report how far it has read. It does so again and again, so this is not logged.

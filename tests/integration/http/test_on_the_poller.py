@@ -21,6 +21,7 @@ from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.support.fake_history import no_history
+from tests.support.leasing import leasing_of
 from tests.unit.nsqd.http.conftest import LIMITS, FakeSettings
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -61,6 +62,7 @@ class Server:
             take_drain_back=lambda: True,
             run_trio=run_trio,
             reading=no_history(),
+            leasing=leasing_of(self.broker),
             linger=linger,
         )
 

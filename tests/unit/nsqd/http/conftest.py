@@ -14,6 +14,7 @@ from nsqd.policy.policy_file import PolicyFile
 from tests.support.asgi import Answer, ask, run_directly
 from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
 from tests.support.fake_history import no_history
+from tests.support.leasing import leasing_of
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
@@ -43,6 +44,7 @@ class Nsqd:
         self.turn = FakeTurn(self.broker)
         self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
         self.publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)
+        self.leasing = leasing_of(self.broker)
         self.app: HttpApi[Endpoint] = make_app(
             self.broker,
             self.turn,
@@ -54,6 +56,7 @@ class Nsqd:
             is_draining=lambda: self.broker.refusal is not None,
             run_trio=run_directly,
             reading=reading or no_history(),
+            leasing=self.leasing,
             policy=policy,
         )
 

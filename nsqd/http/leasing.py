@@ -1,0 +1,148 @@
+"""What the requests that consume over HTTP share: their settings, who asks, and how they wait and are woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from common.http_api import HttpError
+from nsqd.auth.grants import Question
+from nsqd.broker.leases import Caller, TooMany
+from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
+
+if TYPE_CHECKING:
+    from common.http_api import Request, Response
+    from nsqd.auth.grants import Grant
+    from nsqd.broker.leases import Leases
+
+_MOST_GRANTS: Final = 1024  # remembered answers of AUTH servers
+_LONGEST_AGENT: Final = 256  # characters of User-Agent that are kept
+
+RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    lease: float  # seconds, unless the request says how long
+    longest_lease: float
+    longest_delay_ms: int  # of a requeue
+
+
+class Refusal(Exception):
+    """The request is answered with this."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+def refused(error: TooMany) -> Refusal:
+    answer = HttpError(429, "TOO_MANY", details={"reason": error.reason}).response
+    return Refusal(_with_header(answer))
+
+
+def _with_header(answer: Response) -> Response:
+    return type(answer)(answer.status, answer.body, (*answer.headers, RETRY_AFTER))
+
+
+@dataclass(eq=False)
+class Leasing:
+    """The leases of the node, and the requests that wait for messages."""
+
+    leases: Leases
+    settings: LeaseSettings
+    ask: Callable[[Question], None] | None = None  # an AUTH server; None: there is none, or rights decide
+    stopping: bool = False
+    _waiting: set[asyncio.Future[None]] = field(default_factory=set)
+    _grants: dict[tuple[bytes, str, str], tuple[Grant, float]] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Answer the polls that wait, and end the streams, because the daemon stops."""
+        self.stopping = True
+        for future in self._waiting:
+            wake(future)
+
+    @asynccontextmanager
+    async def waits(self) -> AsyncIterator[None]:
+        """Count a request among those that wait. Raises Refusal."""
+        try:
+            self.leases.begin_waiting()
+        except TooMany as error:
+            raise refused(error) from error
+        try:
+            yield
+        finally:
+            self.leases.end_waiting()
+
+    def awaited(self) -> asyncio.Future[None]:
+        """Return a future that `stop` wakes, too. `forget` it in the end."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        return future
+
+    def forget(self, future: asyncio.Future[None]) -> None:
+        self._waiting.discard(future)
+
+    # Who asks
+
+    async def caller(self, request: Request, topic: str, channel: str, now: float) -> Caller:
+        """Return who asks. Raises Refusal if an AUTH server does not let them consume this."""
+        host = request.remote.rpartition(":")[0] or request.remote
+        identity = request.holder
+        if self.ask is not None:
+            identity = await self._identity(request, host, topic, channel, now)
+        agent = request.headers.get(b"user-agent", b"")[:_LONGEST_AGENT].decode("latin-1")
+        return Caller(
+            holder=identity or host,
+            remote_address=request.remote,
+            user_agent=agent,
+            identity=request.holder or identity,
+        )
+
+    async def _identity(self, request: Request, host: str, topic: str, channel: str, now: float) -> str:
+        token = token_of(request.headers.get(b"authorization", b""))
+        if not token:
+            raise Refusal(UNKNOWN)
+        who = (token, host, request.common_name)
+        grant, until = self._grants.get(who, (None, 0.0))
+        if grant is None or now >= until:
+            grant = await self._asked(request, token, host)
+            if grant is None or not grant.entries:
+                self._grants.pop(who, None)
+                raise Refusal(UNKNOWN)
+            if len(self._grants) >= _MOST_GRANTS:
+                self._grants.clear()
+            self._grants[who] = grant, now + grant.ttl
+        if not grant.allows(topic, channel):
+            raise Refusal(FORBIDDEN)
+        return grant.identity
+
+    async def _asked(self, request: Request, token: bytes, host: str) -> Grant | None:
+        assert self.ask is not None
+        answered: asyncio.Future[Grant | None] = asyncio.get_running_loop().create_future()
+
+        def answer(grant: Grant | None) -> None:
+            if not answered.done():
+                answered.set_result(grant)
+
+        question = Question(
+            token,
+            remote_ip=host,
+            tls=bool(request.common_name),
+            common_name=request.common_name,
+            answer=answer,
+            drop=request.abort,
+        )
+        self.ask(question)
+        try:
+            return await answered
+        finally:
+            question.waits = False
+
+
+def wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
