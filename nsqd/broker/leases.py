@@ -92,9 +92,17 @@ class Lessee(Consumer):
         channel.join(self)
 
     @property
-    def reserved(self) -> int:
-        """How many leases it has and may still get."""
+    def held(self) -> int:
+        """How many leases count as its own."""
         return self.in_flight
+
+    @property
+    def most_in_flight(self) -> int:
+        """What RDY is for a consumer over TCP."""
+        return self.ready_count
+
+    def narrow(self, left: int) -> None:
+        """Take note that the bounds leave no more than this."""
 
     @property
     def is_asking(self) -> bool:
@@ -123,7 +131,7 @@ class Lessee(Consumer):
             version=VERSION,
             remote_address=caller.remote_address,
             state=_SUBSCRIBED,
-            ready_count=self.ready_count,
+            ready_count=self.most_in_flight,
             in_flight_count=self.in_flight,
             message_count=self.message_count,
             finish_count=self.finish_count,
@@ -186,12 +194,17 @@ class Poller(Lessee):
         return 0 if self.unsent_bytes > MOST_UNSENT_BYTES else self.ready_count
 
     @property
-    def reserved(self) -> int:
+    def most_in_flight(self) -> int:
         return self.in_flight + self.ready_count
 
     @property
     def is_asking(self) -> bool:
         return bool(self.polls)
+
+    def narrow(self, left: int) -> None:
+        if self.ready_count > left:
+            self.ready_count = left
+            self.leases.some_starve = True
 
     def add(self, poll: Poll) -> None:
         self.polls.append(poll)
@@ -231,6 +244,7 @@ class Poller(Lessee):
             poll.ends = self.work.timestamp + int(poll.lease * _NANOSECONDS)
         poll.count += count
         poll.pieces += pieces
+        self.leases.narrow(self)
         poll.wake()
 
     def deleted(self) -> None:
@@ -269,8 +283,8 @@ class Streamer(Lessee):
         self.channel.wants_attention()
 
     @property
-    def reserved(self) -> int:
-        return max(self.in_flight, self.ready_count)
+    def held(self) -> int:
+        return max(self.in_flight, self.ready_count)  # a stream has its room for as long as it lasts
 
     @property
     def is_asking(self) -> bool:
@@ -335,9 +349,27 @@ class Leases:
 
     def left(self, channel: Channel, holder: str) -> int:
         """Return how many more leases the bounds allow."""
-        in_channel = sum([it.reserved for it in channel.consumers if isinstance(it, Lessee)])
-        of_holder = sum([it.reserved for it in self._of_holder.get(holder, ())])
-        return max(0, min(self._bounds.in_channel - in_channel, self._bounds.of_holder - of_holder))
+        return max(0, min(self._left_in(channel), self._left_of(holder)))
+
+    def _left_in(self, channel: Channel) -> int:
+        return self._bounds.in_channel - sum([it.held for it in channel.consumers if isinstance(it, Lessee)])
+
+    def _left_of(self, holder: str) -> int:
+        return self._bounds.of_holder - sum([it.held for it in self._of_holder.get(holder, ())])
+
+    def narrow(self, lessee: Lessee) -> None:
+        """Leave to the polls that wait no more than the bounds do, as this consumer has got something.
+
+        A poll that waits does not count for the bounds. Otherwise a holder that waits on ten channels, for a thousand
+        messages each, would have no room for an eleventh.
+        """
+        left = max(0, self._left_in(lessee.channel))
+        for other in lessee.channel.consumers:
+            if isinstance(other, Lessee):
+                other.narrow(left)
+        left = max(0, self._left_of(lessee.holder))
+        for mate in self._of_holder[lessee.holder]:
+            mate.narrow(left)
 
     def begin_waiting(self) -> None:
         """Count a request that waits from now on. Raise TooMany if too many do."""
@@ -376,6 +408,7 @@ class Leases:
         streamer = Streamer(self, channel, caller, self._work, lease=lease, wake=wake)
         self._note(streamer)
         streamer.begin(min(most, left))
+        self.narrow(streamer)
         return streamer
 
     def _note(self, lessee: Lessee) -> None:

@@ -64,6 +64,16 @@ def test_the_ledger_forgives_a_finish_just_before_the_kill() -> None:
     assert ledger.arrived(channel, delivery(0)) == 0
 
 
+def test_the_ledger_forgives_no_finish_that_was_answered() -> None:
+    ledger, channel = ledger_with(0)
+    number = ledger.arrived(channel, delivery(0))
+    ledger.finishing(channel, number)
+    ledger.finish_answered(channel, number)
+    ledger.ended(time.monotonic())
+    with pytest.raises(Violation, match="came again, though finished"):
+        ledger.arrived(channel, delivery(0))
+
+
 def test_the_ledger_notices_attempts_that_go_down() -> None:
     ledger, channel = ledger_with(0)
     ledger.arrived(channel, delivery(0, attempts=3))

@@ -93,6 +93,12 @@ SHOWN_BY = {
         "auth-http-address": "who_is_authorized_publishes_and_consumes",
         "auth-http-request-method": "who_is_authorized_publishes_and_consumes",
     },
+    "tests/e2e/test_consume_http.py": {
+        "http-cors-origin": "a_named_site_may_consume_and_nothing_else",
+        "max-channel-leases": "leases_of_a_channel_have_a_bound_of_their_own",
+        "max-holder-leases": "pollers_that_never_answer_are_bounded_and_leave_others_alone",
+        "max-waiting-subs": "no_more_requests_wait_than_may",
+    },
     "tests/e2e/test_policy.py": {"policy-file": "a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing"},
     "tests/e2e/test_rights.py": {"rights-file": "each_role_may_do_its_own_and_nothing_else"},
     "tests/e2e/test_cluster.py": {"lookupd-tcp-address": "a_restarted_nsqlookupd_is_complete_within_one_ping"},

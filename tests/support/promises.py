@@ -36,6 +36,7 @@ class Excuses(NamedTuple):
     """For how many seconds before the end of a life things may be forgotten."""
 
     finishes: float
+    answers: float = 0.0  # finishes that were answered, over HTTP
     changes: float = 0.0  # requeues, attempts, creations, ends of pauses: written first, synced later
     messages: float = 0.0
 
@@ -79,6 +80,7 @@ class Delivery(NamedTuple):
 class Moment(NamedTuple):
     at: float
     life: int
+    answered: bool = False  # whether nsqd has said that it is done
 
 
 @dataclass(slots=True, eq=False)
@@ -289,11 +291,11 @@ class Ledger:
         if finished is None:
             return
         self.again += 1
-        when, life = finished
+        when, life, answered = finished
         if life == self.life:
             raise Violation(f"message {number} came again after its FIN")
         end = self.ends[life]
-        if self.is_kept(when, life, end.excuses.finishes):
+        if self.is_kept(when, life, end.excuses.answers if answered else end.excuses.finishes):
             raise Violation(f"message {number} came again, though finished {end.at - when:.3f} s before the end")
 
     def _check_requeue(self, channel: Channel, number: int, now: float) -> bool:
@@ -322,6 +324,12 @@ class Ledger:
         """Note a finish, just after the FIN was sent."""
         with self.lock:
             channel.finished[number] = Moment(time.monotonic(), self.life)
+
+    def finish_answered(self, channel: Channel, number: int) -> None:
+        """Note that nsqd has answered a finish: from now on it holds."""
+        with self.lock:
+            if number in channel.finished:
+                channel.finished[number] = Moment(time.monotonic(), self.life, answered=True)
 
     def requeueing(self, channel: Channel, number: int, delay: float) -> Requeue:
         """Note a requeue, just before the REQ is sent."""

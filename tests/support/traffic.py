@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from common.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
 from common.wire.frames import Frame
 from tests.support.client import NOBODY, TIMEOUT, Client, Disconnected, Refused
+from tests.support.http_consumer import HttpConsumer
+from tests.support.http_traffic import answer_over_http
 from tests.support.process import Nsqd
 from tests.support.promises import OPEN, Channel, Ledger, Requeue, Topic, Violation
 
@@ -37,11 +39,12 @@ class Undecided(Exception):
 class Pace(NamedTuple):
     publishers: int = 3
     consumers: int = 5
+    http_consumers: int = 0
     longest_pause: float = 0.004  # seconds between two publishes of one publisher
     longest_delay: int = 1500  # milliseconds
 
 
-FAST: Final = Pace()
+FAST: Final = Pace(http_consumers=2)
 
 
 class Consumer(Client):
@@ -72,6 +75,7 @@ class Load:
         self.violations: list[Exception] = []
         self.stopping = threading.Event()
         jobs = [self._publish] * pace.publishers + [self._consume] * pace.consumers + [self._operate]
+        jobs += [self._consume_over_http] * pace.http_consumers
         self._threads = [
             threading.Thread(target=self._guarded, args=(job, random.Random(chance.random())), daemon=True)
             for job in jobs
@@ -148,6 +152,21 @@ class Load:
             client.send(rdy(chance.choice((1, 10, 100))))
             until = time.monotonic() + chance.uniform(0.05, 0.4)
             consume(client, channel, self.ledger, chance, until=until, longest_delay=self.pace.longest_delay)
+
+    def _consume_over_http(self, chance: random.Random) -> None:
+        found = _pick_channel(self.ledger, chance)
+        if found is None:
+            self.stopping.wait(0.01)
+            return
+        topic, channel = found
+        with HttpConsumer(self.nsqd.http_address, topic.name, channel.name) as consumer:
+            until = time.monotonic() + chance.uniform(0.05, 0.4)
+            while time.monotonic() < until:
+                with topic.busy:  # see `_consume`
+                    if topic.channels.get(channel.name) is not channel:
+                        return
+                    messages = consumer.take(chance.choice((1, 10, 100)), lease="5s")
+                answer_over_http(consumer, channel, self.ledger, chance, messages, self.pace.longest_delay)
 
     def _subscribe(self, client: Client, topic: Topic, channel: str) -> None:
         """Subscribe. After the OK the channel exists, and has to survive."""

@@ -162,6 +162,7 @@ def test_requeue_bury_and_touch_do_what_they_do_over_tcp() -> None:
     (burial,) = channel.burials.buried.from_place(0)
     assert (burial.note.reason, burial.note.who) == ("bad", "10.0.0.1")
     (clients,) = shown.clients or ()
+    assert (clients.in_flight_count, clients.ready_count) == (1, 1)
     assert (clients.requeue_count, clients.version, clients.user_agent) == (2, "HTTP", "curl/8")
 
 
@@ -235,7 +236,24 @@ def test_polls_that_wait_cannot_exceed_the_bound_together() -> None:
     desk = Desk(in_channel=4)
     first, second = desk.poll(ANA, most=3), desk.poll(BEN, most=3)
     desk.publish(*(b"%d" % number for number in range(6)))
-    assert (first.count, second.count) == (3, 1)
+    assert (first.count, second.count) == (2, 2)
+    ids = list(ids_in([*first.take(), *second.take()]))
+    desk.node.turn()
+    desk.finish(ids[0])
+    assert desk.node.channel().depth == 2
+
+
+def test_a_poll_that_waits_takes_nothing_of_the_bound() -> None:
+    desk = Desk(of_holder=10)
+    elsewhere = desk.node.broker.topics["t"].channel("d")
+    waiting = desk.leases.poll(elsewhere, ANA, most=10, lease=60.0)
+    desk.channel.paused = elsewhere.paused = True
+    desk.publish(*(b"%d" % number for number in range(12)))
+    desk.channel.unpause()
+    assert len(desk.take(most=8)) == 8
+    elsewhere.unpause()
+    desk.node.turn()
+    assert waiting.count == 2
 
 
 def test_a_poll_that_waits_for_the_bound_is_served_when_something_is_finished() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nsqd.http.changes import KEPT
+from nsqd.http.consuming import PATHS
 from tests.support.asgi import ask
 from tests.unit.nsqd.http.conftest import Nsqd
 
@@ -115,6 +116,6 @@ def test_memory_is_bounded(nsqd: Nsqd) -> None:
 
 
 def test_every_route_that_changes_something_is_noted(nsqd: Nsqd) -> None:
-    no_change = {"/pub", "/hmpub", "/mpub", "/topic/reader", "/debug/pprof/symbol"}
+    no_change = {"/pub", "/hmpub", "/mpub", "/topic/reader", "/debug/pprof/symbol", *PATHS}
     for endpoint in nsqd.app.routes:
         assert bool(endpoint.change) == (endpoint.method != "GET" and endpoint.path not in no_change), endpoint.path

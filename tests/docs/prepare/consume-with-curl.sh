@@ -1,0 +1,1 @@
+nsqd --data-path="$(mktemp -d)"
