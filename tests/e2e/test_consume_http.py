@@ -18,7 +18,7 @@ from tests.e2e.test_rights import allow
 from tests.support.auth_server import AuthServer, granting
 from tests.support.client import Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
 pytestmark = pytest.mark.e2e
 
@@ -269,6 +269,17 @@ def test_a_named_site_may_consume_and_nothing_else(start_nsqd: StartNsqd) -> Non
     assert (taken.status, taken.headers["access-control-allow-origin"]) == (200, PAGE)
     for path in ("/topic/delete?topic=t", "/channel/empty?topic=t&channel=c", "/drain"):
         assert nsqd.http("POST", path, headers=ours).status == 403
+
+
+def test_nsqadmin_shows_it_as_a_consumer_marked_http(nsqd: Nsqd, topic: str) -> None:
+    needs_module("starlette")
+    needs_module("jinja2")
+    fill(nsqd, topic, 3)
+    with HttpConsumer(nsqd.http_address, topic) as consumer:
+        consumer.take(2)
+        with Nsqadmin(f"nsqd-http-address=127.0.0.1:{nsqd.http_address[1]}", "sample-interval=200ms") as admin:
+            path = f"/topics/{topic}/c?tab=consumers&fresh=1"
+            eventually(lambda: b">HTTP</span>" in admin.http("GET", path).body)
 
 
 # Ends
