@@ -220,6 +220,24 @@ def test_nodes_of_several_nsqlookupds_are_one() -> None:
     assert node.address == "n1:4151"
 
 
+def test_what_nsqlookupds_say_of_a_node_is_merged() -> None:
+    node = {"broadcast_address": "n1", "http_port": 4151, "tcp_port": 4150}
+    one = producers({"producers": [{**node, "state": "full", "reachable": False, "unreachable": "no such host"}]})
+    two = producers({"producers": [{**node, "reachable": False}]})
+    (merged,) = merged_nodes([("l1:1", one), ("l2:1", two)])
+    assert merged.state == "full"
+    assert merged.problems == ["l1:1: no such host", "l2:1: it does not say why"]
+
+
+@pytest.mark.parametrize("said", [
+    {}, {"state": "excellent"}, {"state": ["full"]}, {"state": None}, {"reachable": True}, {"reachable": "no"},
+    {"unreachable": "because"},
+])  # fmt: skip
+def test_a_node_of_which_nothing_sensible_is_said_is_as_any_other(said: dict[str, Any]) -> None:
+    (node,) = producers({"producers": [{"broadcast_address": "n1", "http_port": 4151, **said}]})
+    assert (node.state, node.unreachable) == ("", "")
+
+
 def test_ipv6_is_in_brackets() -> None:
     (node,) = producers({"producers": [{"broadcast_address": "::1", "http_port": 4151}]})
     assert node.address == "[::1]:4151"
