@@ -272,6 +272,8 @@ def test_without_any_nsqd_a_publish_fails_after_a_while(loop: Loop, stack: ExitS
         with pytest.raises(ConnectError, match="nsqlookupd lists no nsqd"):
             await run.publish(1)
         assert 2 < time.monotonic() - began < 6
+        with pytest.raises(ConnectError):
+            await run.producer.cancel("t", "key")  # to ask nobody is no answer
 
     loop(script, nsqlookupd=lookupd.address, config=QUICK)
 
