@@ -1,9 +1,10 @@
-"""Exchanges byte for byte, as any NSQ client may rely on them."""
+"""Exchanges byte for byte, as any NSQ client may rely on them, also where others use what we have added."""
 
 from __future__ import annotations
 
 import re
 from struct import pack
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,23 @@ from tests.support.process import Nsqd
 pytestmark = pytest.mark.e2e
 
 OK = bytes.fromhex("00000006 00000000 4f4b")
+
+
+@pytest.fixture(params=["plain", "with extensions"])
+def topic(request: pytest.FixtureRequest, nsqd: Nsqd, topic: str) -> str:
+    """Return a topic; one "with extensions" has messages with a key, headers and a ttl, waiting in another channel."""
+    if request.param == "with extensions":
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=other")
+        for key in "ab":
+            headers = {"Nsq-Header-a.b": "1", "Nsq-Header-nsq-ttl": "600000"}
+            assert nsqd.http("POST", f"/pub?topic={topic}&key={key}", b"x", headers=headers).status == 200
+    return topic
+
+
+def published(nsqd: Nsqd, topic: str) -> Any:
+    found = nsqd.topic(topic)
+    return found["message_count"] if found else 0
 
 
 def exactly(count: int, nsqd: Nsqd, *sent: bytes) -> bytes:
@@ -42,10 +60,22 @@ def test_a_message_as_it_is_published_and_consumed(nsqd: Nsqd, topic: str) -> No
     assert nsqd.channel(topic)["in_flight_count"] == 0
 
 
+def test_a_message_with_headers_and_a_key_is_as_any_other_to_who_does_not_ask(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    consumer.send(b"RDY 1\n")
+    nsqd.http(
+        "POST", f"/pub?topic={topic}&key=k", b"hello", headers={"Nsq-Header-a": "1", "Nsq-Header-nsq-ttl": "600000"}
+    )
+    frame = consumer.raw(39)
+    assert (frame[:8], frame[16:18], frame[34:]) == (bytes.fromhex("00000023 00000002"), b"\0\1", b"hello")
+
+
 def test_many_messages_in_one_command(nsqd: Nsqd, topic: str) -> None:
     body = bytes.fromhex("00000010 00000002 00000002 6161 00000002 6262")
+    before = published(nsqd, topic)
     assert exactly(len(OK), nsqd, MAGIC, f"MPUB {topic}\n".encode(), body) == OK
-    assert nsqd.topic(topic)["depth"] == 2
+    assert published(nsqd, topic) == before + 2
 
 
 def test_an_unknown_command_is_named_and_ends_the_connection(nsqd: Nsqd) -> None:
@@ -73,6 +103,7 @@ def test_heartbeats_come_by_themselves(nsqd: Nsqd) -> None:
 
 def test_binary_mpub_over_http_has_no_body_size(nsqd: Nsqd, topic: str) -> None:
     body = bytes.fromhex("00000002 00000002 6161 00000002 6262")
+    before = published(nsqd, topic)
     answer = nsqd.http("POST", f"/mpub?topic={topic}&binary=true", body)
     assert (answer.status, answer.body) == (200, b"OK")
-    assert nsqd.topic(topic)["message_count"] == 2
+    assert published(nsqd, topic) == before + 2
