@@ -32,8 +32,8 @@ LINGER: Final = 30.0  # seconds between two requests, for which a consumer stays
 VERSION: Final = "HTTP"  # in /stats, where a TCP client has "V2"
 _SUBSCRIBED: Final = 3  # the state of a TCP client that has subscribed
 _NANOSECONDS: Final = 1_000_000_000
-_HEADED: Final = 3  # the type of a frame that has headers, in the last byte of the type
-_LAST_OF_TYPE: Final = 7
+_ID: Final = 18  # where the id begins in a frame, behind size, type, timestamp and attempts
+_END_OF_ID: Final = 34
 
 
 class TooMany(Exception):
@@ -67,11 +67,12 @@ def _ignore() -> None:
 
 
 def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield the ids of the message frames that these pieces form."""
-    at, end = 0, len(pieces)
+    """Yield the ids of the message frames that these pieces form when joined, wherever they are cut."""
+    frames = b"".join(pieces)
+    at, end = 0, len(frames)
     while at < end:
-        yield pieces[at + 1]
-        at += 4 if pieces[at][_LAST_OF_TYPE] == _HEADED else 3
+        yield frames[at + _ID : at + _END_OF_ID]
+        at += 4 + int.from_bytes(frames[at : at + 4], "big")
 
 
 class Lessee(Consumer):

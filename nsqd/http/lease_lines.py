@@ -12,12 +12,13 @@ from json.encoder import encode_basestring  # in C where there is C
 from struct import Struct
 from typing import Final
 
-from common.wire.headers import decode_headers
+from common.wire.headers import decode_headers, end_of_headers
 from nsqd.http.history import headers_member
 
 HEARTBEAT: Final = b":\n\n"
 _HEADED: Final = 3
-_unpack_prefix: Final = Struct(">xxxxIqH").unpack  # frame type, timestamp, attempts; the size comes before them
+_START: Final = 34  # bytes of a frame before headers and body
+_unpack_start: Final = Struct(">IIqH16s").unpack_from  # size, frame type, timestamp, attempts, id
 _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -35,23 +36,23 @@ def events_of(pieces: Sequence[bytes], ends: int) -> bytes:
 
 
 def _members(pieces: Sequence[bytes], ends: int) -> Iterator[tuple[str, str]]:
-    """Yield each message's id and line. Neighbours of equal size share the object that is their prefix."""
-    at, last = 0, len(pieces)
-    prefix, kind, middle = b"", 0, ""
-    end = f',"lease":{ends}}}'
+    """Yield each message's id and line. The pieces form frames when joined, and may be cut anywhere."""
+    frames = b"".join(pieces)
+    at, last = 0, len(frames)
+    lease = f',"lease":{ends}}}'
     while at < last:
-        if pieces[at] is not prefix:
-            prefix = pieces[at]
-            kind, timestamp, attempts = _unpack_prefix(prefix)
-            middle = f'","attempts":{attempts},"timestamp":{timestamp}'
-        message_id = pieces[at + 1].decode()
+        size, kind, timestamp, attempts, raw_id = _unpack_start(frames, at)
+        begin, at = at + _START, at + 4 + size
+        message_id, headers = raw_id.decode(), ""
         if kind == _HEADED:
-            headers = _encode(headers_member(decode_headers(pieces[at + 2])))[1:-1]
-            yield message_id, f'{{"id":"{message_id}{middle},{headers},{_body(pieces[at + 3])}{end}'
-            at += 4
-        else:
-            yield message_id, f'{{"id":"{message_id}{middle},{_body(pieces[at + 2])}{end}'
-            at += 3
+            found = headers_member(decode_headers(frames, begin))
+            headers = _encode(found)[1:-1] + "," if found else ""
+            begin = end_of_headers(frames, begin)
+        yield (
+            message_id,
+            f'{{"id":"{message_id}","attempts":{attempts},"timestamp":{timestamp},'
+            f"{headers}{_body(frames[begin:at])}{lease}",
+        )
 
 
 def _body(body: bytes) -> str:

@@ -71,6 +71,16 @@ def is_gone(desk: Desk, channel: Channel) -> bool:
     return channel not in desk.node.broker.topics["t"].channels.values()
 
 
+def test_frames_may_be_cut_anywhere() -> None:
+    """One message is one piece, several are pieces of prefix, id and body, and a header is a piece more."""
+    frames = [b"\0\0\0\x20\0\0\0\2%8d%2d%016x%b" % (1, 1, number, b"xy") for number in (1, 2)]
+    whole = b"".join(frames)
+    expected = [b"%016x" % 1, b"%016x" % 2]
+    assert list(ids_in([whole])) == list(ids_in(frames)) == expected
+    assert list(ids_in([whole[at : at + 5] for at in range(0, len(whole), 5)])) == expected
+    assert list(ids_in([])) == []
+
+
 def test_a_poll_gets_what_waits_up_to_what_it_asks_for() -> None:
     desk = Desk()
     desk.publish(*(b"%d" % number for number in range(5)))
