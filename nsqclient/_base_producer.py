@@ -357,7 +357,11 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             self._check_running()
             receipt = self._receipt("", count=0, size=0)
             self._first_nodes.append(receipt)
-            await self._within(_PATIENCE, receipt.wait, receipt)
+            try:
+                await self._within(_PATIENCE, receipt.wait, receipt)
+            finally:
+                if not receipt.done:
+                    self._first_nodes.remove(receipt)
             self._check_running()
             if not self._roster.active:
                 said = self._listing is not None and self._listing.has_begun

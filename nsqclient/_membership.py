@@ -75,6 +75,10 @@ class Membership:
         self._connected.discard(address)
         self._update(now)
 
+    def dropped(self, address: str) -> None:
+        """Take note that the connection to a node that has left is ended; if it comes back, it has to connect first."""
+        self._connected.discard(address)
+
     def preferred(self) -> list[str]:
         """Return the addresses to publish to: all members of the best kind that there is."""
         kinds: list[list[str]] = [[], [], [], []]

@@ -129,6 +129,8 @@ def _checked_host(host: object) -> IPv4Address | IPv6Address | None:
         raise Ignored("no broadcast address")
     try:
         address = ip_address(host)
+        if "%" in host:  # a zone means something on one machine only, and may have any characters
+            raise Ignored("an address with a zone")
     except ValueError:
         if not _is_host_name(host):
             raise Ignored("a broadcast address that is no host name") from None

@@ -100,10 +100,12 @@ class Roster(Generic[NodeT]):
         return self._numbered[number]
 
     def succeeded(self, node: NodeT, seconds: float, now: float) -> None:
-        self._pool.succeeded(node.number, seconds, now)
+        if node.number in self._numbered:  # the publish may have been the last thing to be done at a node that has left
+            self._pool.succeeded(node.number, seconds, now)
 
     def failed(self, node: NodeT, now: float) -> None:
-        self._pool.failed(node.number, now)
+        if node.number in self._numbered:
+            self._pool.failed(node.number, now)
 
     # Nodes that come and go
 
@@ -147,6 +149,7 @@ class Roster(Generic[NodeT]):
             self.nodes.remove(node)
             del self._by_address[node.address], self._numbered[node.number]
             self._pool.forget((node.number,))
+            self.membership.dropped(node.address)
             node.drop()
 
     def _add(self, address: str) -> None:

@@ -385,3 +385,19 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
     warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in warnings if "169.254.169.254" in text]) == 1
     assert len([text for text in warnings if "error querying nsqlookupd" in text]) <= 2
+
+
+@both_loops
+def test_publishes_that_find_no_nsqd_leave_nothing_behind(
+    loop: Loop, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqclient._base_producer._PATIENCE", 0.01)
+    lookupd = lookup_of(stack)
+
+    async def script(run: Run) -> None:
+        for _ in range(3):
+            with pytest.raises(ConnectError):
+                await run.producer.publish("t", b"x")
+        assert run.producer._first_nodes == []
+
+    loop(script, nsqlookupd=lookupd.address, config=QUICK)

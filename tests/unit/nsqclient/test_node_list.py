@@ -92,6 +92,8 @@ def test_an_answer_that_is_none_fails(status: int, body: bytes) -> None:
         node("169.254.169.254", 80),
         node("fe80::1"),
         node("::ffff:169.254.169.254"),
+        node("2001:db8::1%eth0"),
+        node("2001:db8::1%a\n2026 ERROR forged"),
         node("0.0.0.0"),
         node("::"),
         node("224.0.0.1"),
