@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from common.wire.http_exchange import BadResponse
@@ -87,7 +88,9 @@ class Discovery:
     async def _wait(self, lookupds: Sequence[Lookupd], pace: Pace, index: str | None) -> None:
         # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
         while index and self._config.lookupd_wait and len(lookupds) == 1:
+            began = monotonic()
             index = await self._ask(lookupds[0], pace, index)
+            await asyncio.sleep(pace.rest(monotonic() - began))
         await asyncio.sleep(pace.pause())
 
     async def _ask(self, lookupd: Lookupd, pace: Pace, index: str = "") -> str | None:

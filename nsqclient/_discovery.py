@@ -127,7 +127,9 @@ class _Follower:
             with trio.CancelScope() as self._nap:
                 # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
                 while index and self._config.lookupd_wait and len(self._lookupds) == 1:
+                    began = trio.current_time()
                     index = await self._ask(index)
+                    await trio.sleep(self._pace.rest(trio.current_time() - began))
                 await trio.sleep(self._pace.pause())
             self._nap = None
 

@@ -21,6 +21,10 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 _FIRST_RETRY: Final = 1.0  # seconds
 _MOST_DOUBLINGS: Final = 16  # more than any interval needs
+_AT_ONCE: Final = 0.1  # seconds; a query that waited for less did not really wait
+_MOST_AT_ONCE: Final = 3  # such answers in a row, as when several nodes start together
+_SHORTEST_REST: Final = 0.1  # seconds
+_LONGEST_REST: Final = 1.0
 _VARIES: Final = 0.1  # the part by which an interval varies, so that a fleet does not query in step
 
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
@@ -142,11 +146,22 @@ class Pace:
         self._random = random
         self._rounds = 0
         self._failures = 0  # in a row
+        self._hasty = 0  # answers at once to queries that should have waited, in a row
 
     def record_query(self, *, has_answered: bool) -> None:
         """Take note of the result of a query."""
         self._rounds += 1
         self._failures = 0 if has_answered else self._failures + 1
+
+    def rest(self, waited: float) -> float:
+        """Return the seconds until the next query that waits, after one that took `waited` seconds.
+
+        An nsqlookupd that never waits, such as one of ours with --max-lookup-wait=0, would be asked without end.
+        """
+        self._hasty = self._hasty + 1 if waited < _AT_ONCE else 0
+        if self._hasty <= _MOST_AT_ONCE:
+            return 0.0
+        return min(_LONGEST_REST, _SHORTEST_REST * 2.0 ** min(self._hasty - _MOST_AT_ONCE - 1, _MOST_DOUBLINGS))
 
     def pause(self) -> float:
         """Return the seconds until the next query."""

@@ -159,6 +159,7 @@ class SocketLookupd(_Server):
     def __init__(self, *nodes: SocketNsqd, can_wait: bool = True) -> None:
         super().__init__()
         self.asked: list[str] = []
+        self.is_hasty = False  # queries that wait are answered at once
         self._can_wait = can_wait
         self._version = 1
         self._body = _document([entry(nsqd) for nsqd in nodes])
@@ -188,7 +189,7 @@ class SocketLookupd(_Server):
             with self._lock:
                 self.asked.append(target)
                 self._lock.notify_all()
-                if self._can_wait and "wait" in query:
+                if self._can_wait and "wait" in query and not self.is_hasty:
                     limit = float(query["wait"][0].rstrip("s"))
                     told = query.get("index", [""])[0]
                     self._lock.wait_for(partial(self._has_news, connection, told), limit)

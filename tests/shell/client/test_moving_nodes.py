@@ -29,7 +29,7 @@ class Run:
 
     def __init__(self, producer: Any, sleep: Callable[[float], Awaitable[object]]) -> None:
         self.producer = producer
-        self._sleep = sleep
+        self.sleep = sleep
 
     async def publish_until(self, condition: Callable[[], object], seconds: float = 10.0) -> float:
         """Publish until the condition is true; return how long that took."""
@@ -39,14 +39,14 @@ class Run:
             assert time.monotonic() - began < seconds, "too late"
             await self.producer.publish("t", b"until %d" % number, timeout=10)
             number += 1
-            await self._sleep(0.002)
+            await self.sleep(0.002)
         return time.monotonic() - began
 
     async def wait_until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
         began = time.monotonic()
         while not condition():
             assert time.monotonic() - began < seconds, "too late"
-            await self._sleep(0.005)
+            await self.sleep(0.005)
 
     async def kill(self, nsqd: SocketNsqd) -> None:
         """Kill an nsqd while nothing is in flight there, and return when the producer knows."""
@@ -399,5 +399,20 @@ def test_publishes_that_find_no_nsqd_leave_nothing_behind(
             with pytest.raises(ConnectError):
                 await run.producer.publish("t", b"x")
         assert run.producer._first_nodes == []
+
+    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+
+
+@both_loops
+def test_an_nsqlookupd_that_never_waits_is_not_asked_without_end(loop: Loop, stack: ExitStack) -> None:
+    """As one of ours with --max-lookup-wait=0, or a faulty one."""
+    (one,) = started(stack, 1)
+    lookupd = lookup_of(stack, one)
+    lookupd.is_hasty = True
+
+    async def script(run: Run) -> None:
+        await run.publish(1)
+        await run.sleep(1)
+        assert 3 <= len(lookupd.asked) < 12
 
     loop(script, nsqlookupd=lookupd.address, config=QUICK)

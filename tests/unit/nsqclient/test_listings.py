@@ -105,3 +105,9 @@ def test_pauses() -> None:
         pace.record_query(has_answered=False)
         pauses.append(pace.pause())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_queries_that_are_answered_at_once_instead_of_waiting_get_rare() -> None:
+    pace = Pace(Config(), Random(1))
+    assert [pace.rest(0.01) for _ in range(9)] == [0, 0, 0, 0.1, 0.2, 0.4, 0.8, 1, 1]
+    assert [pace.rest(0.2), pace.rest(0.01)] == [0, 0]
