@@ -192,6 +192,20 @@ class Queries:
         found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
 
+    async def missing(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Server], list[AskFailed]]:
+        """Return the nsqd that had the topic, or may have had it, and should be back; NSQ's nsqlookupd knows of none."""
+        answers, failures = await self.ask_all(lookupds, "/nodes?missing=true", partial(_missing, topic=topic))
+        return list(dict.fromkeys(server for answer in answers.values() for server in answer)), failures
+
+
+def _missing(answer: Any, topic: str) -> list[Server]:
+    return [
+        Server(text_in(it, "broadcast_address"), number_in(it, "http_port"))
+        for it in list_in(answer, "missing")
+        # Without a list, it had too many topics for nsqlookupd to remember.
+        if it.get("retired") is not True and (it["topics"] is None or topic in list_in(it, "topics"))
+    ]
+
 
 def _producers(answer: Any) -> list[Producer]:
     return [

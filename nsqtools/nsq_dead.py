@@ -49,8 +49,8 @@ JSON, `kick` gives them back to the channel, `discard` drops them for ever, `sto
 `export` copies them into a file or a topic and changes nothing. Kick and discard first show what each nsqd would do,
 and ask; nsqd work one after the other. When the tool is stopped, the nsqd at work goes on.
 
-Exit status 3: not everything was done or seen: an nsqd did not answer or refused, a body could not be read, or the tool
-was stopped before a job had ended."""
+Exit status 3: not everything was done or seen: an nsqd did not answer, refused, or had the topic and is not registered
+now; a body could not be read; or the tool was stopped before a job had ended."""
 
 VERBS: Final = ("list", "show", "kick", "discard", "stop", "export")
 TAKING: Final = ("kick", "discard")

@@ -43,8 +43,8 @@ delivered, and `due` has them become due after --defer. Both take the messages t
 also be ones that are not deferred and wait for a consumer, or the deferred ones that --due-before and --due-after
 choose, or --all. They first show what each nsqd would do, and ask.
 
-Exit status 3: not everything was done or seen: an nsqd did not answer or refused, a named message was not found, a
-consumer had it or it was buried, or the tool was stopped before the end."""
+Exit status 3: not everything was done or seen: an nsqd did not answer, refused, or had the topic and is not registered
+now; a named message was not found, was buried, or a consumer had it; or cancel or due was stopped before the end."""
 
 VERBS: Final = ("list", "show", "cancel", "due")
 TAKING: Final = ("cancel", "due")

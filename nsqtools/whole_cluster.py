@@ -27,15 +27,23 @@ def token_in(path: str) -> str:
 async def servers_with(
     queries: Queries, topic: str, *, nsqd: Sequence[str], lookupd: Sequence[str]
 ) -> tuple[list[Server], list[AskFailed]]:
-    """Return the given nsqd, or those that nsqlookupds list for the topic, and the nsqlookupds that gave no answer.
+    """Return the given nsqd, or those that nsqlookupds list for the topic, and who could not be asked.
 
-    Raises ToolFailed if nobody has the topic.
+    These are nsqlookupds that gave no answer, and nsqd that had the topic and are not registered now. Raises ToolFailed
+    if there is no nsqd to ask.
     """
     if not lookupd:
         return [parse_server(address) for address in nsqd], []
     # A token is for nsqd only.
     lookup = Queries(connect_timeout=queries.connect_timeout, request_timeout=queries.request_timeout)
-    producers, failures = await lookup.producers([parse_server(address) for address in lookupd], topic)
+    lookupds = [parse_server(address) for address in lookupd]
+    producers, failures = await lookup.producers(lookupds, topic)
+    known = {producer.server for producer in producers}
+    missing, silent = await lookup.missing(lookupds, topic)
+    failures = failures or silent
+    failures += [
+        AskFailed(f"{it}: had the topic {topic} and is not registered now") for it in missing if it not in known
+    ]
     if not producers:
         why = "".join(f"; {failure}" for failure in failures)
         raise ToolFailed(f"no nsqd has the topic {topic}{why}")

@@ -159,6 +159,20 @@ def test_a_hung_node_of_a_cluster_is_named(cluster: tuple[Nsqlookupd, list[Nsqd]
     assert lines[2:] == ["2 cancelled, without what could not be asked (1)", "not found: key k-2"]
 
 
+def test_a_node_that_is_gone_from_a_cluster_is_named(cluster: tuple[Nsqlookupd, list[Nsqd]]) -> None:
+    lookupd, nodes = cluster
+    where, gone = f"--lookupd-http-address={address(lookupd.http_address)}", address(nodes[1].http_address)
+    nodes[1].kill()
+    eventually(lambda: len(lookupd.producers("t")) == 1)
+    listed = run_tool("nsq_deferred", "list", "--topic=t", where)
+    taken = run_tool("nsq_deferred", "cancel", "--topic=t", where, "--key=k-1", "--yes")
+    assert (listed.returncode, taken.returncode) == (3, 3)
+    assert listed.stdout.decode().splitlines()[-1] == "2 deferred, without what could not be asked (1)"
+    assert f"{gone}: had the topic t and is not registered now" in listed.stderr.decode()
+    other = run_tool("nsq_deferred", "list", "--topic=other", where)
+    assert (other.returncode, last_line(other.stderr)) == (1, "no nsqd has the topic other")
+
+
 def test_a_node_that_refuses_connections_is_named(nodes: list[Nsqd], start_nsqd: StartNsqd) -> None:
     dead = start_nsqd()
     dead.kill()
