@@ -60,7 +60,10 @@ class Options(BaseOptions):
         5 * SECOND, "how often to ask all nodes; less often if that is much work", kind=DURATION, at_least=1
     )
     discovery_interval: Nanoseconds = option(
-        15 * SECOND, "how often to ask every nsqlookupd for the list of nodes", kind=DURATION, at_least=1
+        15 * SECOND,
+        "how often to ask every nsqlookupd for the list of nodes; ours also reports changes of the nodes at once",
+        kind=DURATION,
+        at_least=1,
     )
     sample_clients: int = option(
         2000, "up to this many consumers, each sample asks for all of them; beyond, only where it matters", at_least=0

@@ -31,17 +31,30 @@ if TYPE_CHECKING:
 
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
 _MOST_CHANNELS: Final = 1000  # registered channels of each of these topics that are kept
+_WATCH: Final = 60.0  # seconds for which a query waits for a change of the nodes
+_ALWAYS_DUE: Final = -1e9
 
 
 class Census:
-    def __init__(self, options: Callable[[], Options], upstream: Upstream, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        options: Callable[[], Options],
+        upstream: Upstream,
+        wall: Callable[[], float],
+        *,
+        on_news: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_news` is called when the census has become due before its time, because a node has come, gone or changed."""
+        self.shortest_interval = 1.0  # seconds between two censuses, whatever changes
+        self.has_news = False  # the next census is taken because nodes have changed
         self.nodes: dict[str, AskedNode] = {}
         self.lookupds: dict[str, AskedLookupd] = {}
         self._options = options
         self._upstream = upstream
         self._wall = wall
+        self._on_news = on_news
         self._static: dict[str, Announced] = {}  # the configured nsqds by address, if there are no nsqlookupds
-        self._asked_at = -1e9
+        self._asked_at = _ALWAYS_DUE
         self.has_settled = False  # some directory, or the list of configured nsqds, has been seen
 
     @property
@@ -66,13 +79,14 @@ class Census:
     def start(self, nursery: trio.Nursery) -> Round:
         """Start asking. Answers count from the next `settle` on."""
         self._asked_at = trio.current_time()
+        self.has_news = False
         options = self._options()
         asked = Round()
         if options.lookupd_http_address:
             for address in dict.fromkeys(options.lookupd_http_address):
                 state = self.lookupds.setdefault(address, AskedLookupd())
                 if state.busy_since is None:
-                    asked.start(nursery, self._ask_lookupd, address, state)
+                    asked.start(nursery, self._ask_lookupd, address, state, nursery)
         else:
             for address in dict.fromkeys(options.nsqd_http_address):
                 asked.start(nursery, self._ask_info, address)
@@ -80,17 +94,39 @@ class Census:
             del self.lookupds[address]
         return asked
 
-    async def _ask_lookupd(self, address: str, state: AskedLookupd) -> None:
+    async def _ask_lookupd(self, address: str, state: AskedLookupd, nursery: trio.Nursery) -> None:
         began = trio.current_time()
         with state.question(address, self._wall):
             await self._ask_directory(address, state)
             state.succeeded(trio.current_time() - began, self._wall())
+            if state.index and not state.is_watched:
+                state.is_watched = True
+                nursery.start_soon(self._watch, address, state)
             with trio.move_on_after(seconds(self._options().discovery_interval)):
                 await self._ask_inactive(address, state)
 
+    async def _watch(self, address: str, state: AskedLookupd) -> None:
+        """Make the census due as soon as this nsqlookupd has other nodes to tell of. NSQ's is asked at intervals only.
+
+        This waits for one change, or a minute; the next census starts it again.
+        """
+        try:
+            found = await self._upstream.next_index(address, "/nodes", index=state.index, wait=_WATCH)
+        except UpstreamError:  # asking for the nodes tells the reason
+            return
+        finally:
+            state.is_watched = False
+        if found not in ("", state.index) and self.lookupds.get(address) is state:
+            await trio.sleep_until(self._asked_at + self.shortest_interval)
+            self._asked_at = _ALWAYS_DUE
+            self.has_news = True
+            self._on_news()
+
     async def _ask_directory(self, address: str, state: AskedLookupd) -> None:
         ask = partial(self._upstream.get_json, address, is_lookupd=True)
-        nodes = await ask("/nodes?missing=true")  # NSQ's nsqlookupd ignores the argument
+        # NSQ's nsqlookupd ignores the argument.
+        document = await self._upstream.get_document(address, "/nodes?missing=true", is_lookupd=True)
+        nodes, state.index = document.value, document.index
         listing = producers_in(nodes, most=self._options().max_nodes, known=self.nodes)
         listed = await self._upstream.in_slices(listing)
         state.retired = retired_in(nodes)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
+_SHORTEST: Final = 1.0  # seconds between sweeps because nodes come, go or change
 _SHARE: Final = 8  # the pause between sweeps grows until a sweep's work is an eighth of the time: 12.5 % of a core
 
 
@@ -60,7 +61,7 @@ class Sampler:
         self._activity = activity
         self._wall = wall
         self._work = Work()
-        self._census = Census(options, upstream, wall)
+        self._census = Census(options, upstream, wall, on_news=lambda: self._wake.set())
         self.kept_nodes = KeptNodes(self._census, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
         self._readers = ReaderSurvey(upstream, wall)
@@ -139,9 +140,10 @@ class Sampler:
         self._work.begin_sweep()
         census = self._census
         if census.is_due:
-            is_first = not census.has_settled
+            # Without the first census no node is known that could be asked, and news would have to wait for the next sweep.
+            is_awaited = census.has_news or not census.has_settled
             asked = census.start(nursery)
-            if is_first:  # without the census no node is known that could be asked
+            if is_awaited:
                 await asked.wait()
                 census.settle()
         began = trio.current_time()
@@ -160,6 +162,7 @@ class Sampler:
             for callback in self._on_snapshot:
                 callback(self._snapshot)
         self.busy_share = self._work.seconds / self._snapshot.interval
+        census.shortest_interval = max(_SHORTEST, self._work.seconds * _SHARE)
 
     def _ask_nodes(self, nursery: trio.Nursery) -> Round:
         now, snapshot, interest = trio.current_time(), self._snapshot, self._interest

@@ -22,6 +22,7 @@ from http import HTTPStatus
 from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import quote_plus
 
 import httpx
 import trio
@@ -44,6 +45,7 @@ _HEADERS: Final = {
     "accept-encoding": "gzip",
     "user-agent": "nsqadmin",
 }
+_INDEX: Final = "x-nsq-index"
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _OK: Final = 200
@@ -97,6 +99,7 @@ class _Answer:
     reason: str
     location: str
     withheld: str
+    index: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Document:
     weight: int  # bytes of memory that the parsed value takes, estimated
     made_at: float | None  # by the node's clock
     withheld: str  # why the request was sent without the token; empty if it was not
+    index: str = ""  # of nsqlookupd, with which a query can wait for a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Upstream:
             answer = await self._get_answer("GET", address, target, b"", place, is_lookupd=is_lookupd)
             value = await self._read(address, answer.body)
         body = answer.body
-        return Document(value, len(body.data), body.weight, _date_of(answer.date), answer.withheld)
+        return Document(value, len(body.data), body.weight, _date_of(answer.date), answer.withheld, answer.index)
 
     async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
         return await self._ask("POST", address, target, body, is_lookupd=is_lookupd)
@@ -174,6 +178,22 @@ class Upstream:
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await response.aclose()
+
+    async def next_index(self, address: str, target: str, *, index: str, wait: float) -> str:
+        """Wait until nsqlookupd has another index for this target, or for `wait` seconds. Return the index it has then.
+
+        The body of the answer is not read. Empty: the answer has no index.
+        """
+        url = f"{self._url(address, target)}?wait={wait:g}s&index={quote_plus(index)}"
+        limit = self._timeout + wait
+        with _as_upstream_error("GET", url), trio.fail_after(limit):
+            way = await self._way_to(url, address, is_lookupd=True)
+            request = self._request("GET", way, b"")
+            request.extensions["timeout"] = httpx.Timeout(limit, connect=self._connect_timeout).as_dict()
+            response = await self._client.send(request, stream=True)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await response.aclose()
+        return str(response.headers.get(_INDEX, ""))
 
     async def in_slices(self, work: Slices[T]) -> T:
         """Do the work, letting other tasks run where it pauses. Its processor time is added to `spent`.
@@ -269,6 +289,7 @@ class Upstream:
                         response.reason_phrase,
                         headers.get("location", ""),
                         way.withheld,
+                        headers.get(_INDEX, ""),
                     )
                 finally:
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):

@@ -138,7 +138,7 @@ def test_a_node_that_cannot_be_reached_is_named_by_everybody(
     """Start an nsqd whose name only its own machine knows, as in a container, or with a wrong port."""
     needs_module("starlette")
     lookupd = site.start_lookupd()
-    site.start_nsqadmin("sample-interval=300ms", "discovery-interval=1s")
+    site.start_nsqadmin()
     nsqd = site.start_nsqd(site.network.machine("web7", NODE, hosts=f"{NODE} web7"), *options)
     eventually(lambda: site.nodes)
     registered = time.monotonic()

@@ -11,7 +11,7 @@ from nsqadmin.cluster.node_stats import read_stats
 from nsqadmin.options import Options
 from nsqadmin.sampling.asked import AskedLookupd, AskedNode
 from nsqadmin.sampling.census import Census
-from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.client import Document, Upstream, UpstreamError
 from nsqadmin.upstream.discovery import Announced
 from nsqadmin.upstream.slices import Slices, at_once
 
@@ -24,6 +24,32 @@ class FakeUpstream:
     def __init__(self, **channels: list[str]) -> None:
         self.channels = {"l1:4161": channels["l1"], "l2:4161": channels["l2"]}
         self.nodes: dict[str, Any] = {"producers": []}
+        self.index = ""
+        self.waiting = 0
+        self.changed = trio.Event()
+
+    async def get_document(self, address: str, target: str, *, is_lookupd: bool) -> Document:
+        return Document(
+            await self.get_json(address, target, is_lookupd=is_lookupd),
+            size=0,
+            weight=0,
+            made_at=None,
+            withheld="",
+            index=self.index,
+        )
+
+    async def next_index(self, address: str, target: str, *, index: str, wait: float) -> str:
+        assert (target, index) == ("/nodes", self.index)
+        self.waiting += 1
+        with trio.move_on_after(wait):
+            await self.changed.wait()
+        self.waiting -= 1
+        return self.index
+
+    def change(self, index: str) -> None:
+        self.index = index
+        self.changed.set()
+        self.changed = trio.Event()
 
     async def get_json(self, address: str, target: str, *, is_lookupd: bool) -> Any:
         await trio.lowlevel.checkpoint()
@@ -131,3 +157,48 @@ def test_nodes_that_come_and_go_under_new_names_are_bounded() -> None:
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
     assert set(census.nodes) == {"n2:4151", "n3:4151", "n4:4151"}
+
+
+def test_a_change_of_the_nodes_makes_the_census_due_at_once_but_not_more_than_once_a_second() -> None:
+    upstream = FakeUpstream(l1=[], l2=[])
+    upstream.index = "7"
+    news: list[float] = []
+    options = Options(lookupd_http_address=("l1:4161",))
+    census = Census(
+        lambda: options, cast(Upstream, upstream), lambda: 0.0, on_news=lambda: news.append(trio.current_time() - began)
+    )
+    began = 0.0
+
+    async def run() -> None:
+        nonlocal began
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            await census.start(nursery).wait()
+            await trio.testing.wait_all_tasks_blocked()
+            assert upstream.waiting == 1
+            assert not census.is_due
+            await trio.sleep(3)
+            upstream.change("8")
+            await trio.testing.wait_all_tasks_blocked()
+            assert (news, census.is_due, census.has_news) == ([3], True, True)
+            await census.start(nursery).wait()
+            await trio.testing.wait_all_tasks_blocked()
+            upstream.change("9")
+            await trio.sleep(2)
+            assert (news, census.is_due) == ([3, 4], True)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_an_nsqlookupd_without_an_index_is_not_waited_for() -> None:
+    upstream = FakeUpstream(l1=[], l2=[])
+    options = Options(lookupd_http_address=LOOKUPDS)
+    census = Census(lambda: options, cast(Upstream, upstream), lambda: 0.0)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            await census.start(nursery).wait()
+        assert upstream.waiting == 0
+
+    trio.run(run)
