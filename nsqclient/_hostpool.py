@@ -117,7 +117,7 @@ class _Host:
         return not self.is_dead or self.next_try <= now
 
     def begin_try(self, now: float) -> None:
-        """Leave a dead host out for twice as long from now on, in case that it fails again; `succeeded` ends this."""
+        """Leave a dead host out for twice as long from now on, in case it fails again; `succeeded` ends this."""
         if self.is_dead:
             self.delay = min(self.delay * 2, _LONGEST_DELAY)
             self.next_try = now + self.delay

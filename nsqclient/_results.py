@@ -24,13 +24,16 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelResult(_Result):
-    """In how many channels, of all nsqds together, `cancel` found a message how. All 0: no nsqd knows the key."""
+    """The channels of all nsqds, counted by the state in which `cancel` found the message. All 0: no nsqd knows the key."""
 
     cancelled: int = 0  # it waited or was deferred, and will never be delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescheduleResult(_Result):
-    """In how many channels, of all nsqds together, `reschedule` found a message how. All 0: no nsqd knows the key."""
+    """The channels of all nsqds, counted by the state in which `reschedule` found the message.
+
+    All 0: no nsqd knows the key.
+    """
 
     moved: int = 0  # it waited or was deferred, and is due at the new time

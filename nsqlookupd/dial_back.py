@@ -4,8 +4,8 @@
                       ▲                                                                       │ not reached
                       └──────────────────────── after RETRY_INTERVAL ◄────────────────────────┘
 
-Nothing waits for this: the node is registered and listed meanwhile. A node that was reached is not tried again; one
-that was not is, so that the verdict ends when its cause does.
+Nothing waits for this: the node is registered and listed meanwhile. A node that was reached is not tried again. One
+that was not is tried every RETRY_INTERVAL, so that it is no longer called unreachable once the cause is gone.
 
 **A registration must not make us connect to somebody else.** Whoever can register could otherwise have us knock at any
 door, and learn from `/nodes` whether it is open. So we connect only to an address that is the peer's own, or that an
@@ -47,7 +47,7 @@ Connect = Callable[[str, int], Awaitable[None]]  # raises OSError
 
 
 class Rules(NamedTuple):
-    """To which addresses we may connect."""
+    """Decides which addresses we may connect to."""
 
     allowed: Sequence[Network] = ()
     is_ours: Callable[[str], bool] = lambda ip: False  # whether an address is one of this machine's
@@ -90,7 +90,7 @@ class DialBack:
         self._news = Wakeup()
 
     def add(self, peer: Peer) -> None:
-        """Have this peer tried soon. Peers that wait are bounded by their connections."""
+        """Try this peer soon. There are never more of these than peers with a connection."""
         self._new[peer] = None
         self._news.set()
 
@@ -141,7 +141,7 @@ class DialBack:
         host, port = peer.identity.broadcast_address, peer.identity.tcp_port
         if not 0 < port <= _HIGHEST_PORT:
             return f"dial {join_host_port(host, port)}: no such port"
-        problem = f"dial {join_host_port(host, port)}: i/o timeout"
+        problem = f"lookup {host}: i/o timeout"
         with trio.move_on_after(LIMIT):
             try:
                 found = await self._resolve(host, port)

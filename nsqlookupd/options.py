@@ -59,7 +59,7 @@ class Options(BaseOptions):
     )
     dial_back_to: tuple[str, ...] = option(
         (),
-        "network in CIDR notation in which nsqd is connected back to, besides the address that it registers from",
+        "network, in CIDR notation, in which nsqlookupd may connect back to any nsqd; elsewhere only to the address that it registers from",
     )
 
     # TLS

@@ -12,7 +12,7 @@ Every topic has an *index*, which changes whenever its producers change as `/loo
 called with the topic's name. All topics draw their indexes from one counter, so no index is ever used twice, not even
 when a topic is deleted and created again. A topic that does not exist has the index `no_index`. A counter that starts
 at the clock keeps the indexes of two runs apart as well. `nodes_index` is the same for the nodes: it changes when one
-comes, goes, falls silent, is heard again, or says something else of itself, and `on_nodes_change` is called then.
+comes, goes, falls silent, is heard again, or changes its state or reachability; `on_nodes_change` is called then.
 """
 
 from __future__ import annotations
@@ -327,18 +327,18 @@ class Registry:
 
     def _set_active(self, peer: Peer, *, is_active: bool) -> None:
         peer.is_active = is_active
-        self._told_of_itself(peer)
+        self._peer_changed(peer)
 
     def set_state(self, peer: Peer, state: str) -> bool:
-        """Note what the peer says of its state. Return whether that has changed."""
+        """Note the state that the peer reports. Return whether it has changed."""
         if state == peer.state:
             return False
         peer.state = state
-        self._told_of_itself(peer)
+        self._peer_changed(peer)
         return True
 
     def set_reachable(self, peer: Peer, problem: str) -> bool:
-        """Note why the peer cannot be reached, or that it can. Return whether the answer to that has changed."""
+        """Note why the peer cannot be reached; empty: it can. Return whether it has become reachable or unreachable."""
         has_changed = bool(problem) != bool(peer.unreachable)
         if problem != peer.unreachable:
             peer.unreachable = problem
@@ -347,8 +347,8 @@ class Registry:
             self._nodes_changed()
         return has_changed
 
-    def _told_of_itself(self, peer: Peer) -> None:
-        """Have the answers show what is new about this peer itself, and not about its topics."""
+    def _peer_changed(self, peer: Peer) -> None:
+        """Drop the cached answers about the peer, and wake the requests that wait for its topics or for the nodes."""
         peer.lookup_entry = peer.node_entry = b""
         for topic in peer.topics:
             self._changed(topic)

@@ -22,7 +22,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a message is named by: its key or its id, and one channel or all ("")."""
+    """The key or the id of a message, in one channel or in all ("")."""
 
     kind: str  # key or id
     text: str
@@ -57,7 +57,7 @@ class Deferred:
             raise self._explained(error) from error
 
     async def messages(self, channel: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield what is deferred, the next that is due first."""
+        """Yield the deferred messages, in the order in which they are due."""
         after = ""
         while True:
             page = await self.page(channel, after=after)
@@ -82,11 +82,11 @@ class Deferred:
         return lines
 
     async def cancel(self, name: Name) -> Counter[str] | None:
-        """Take a message back. Return in how many channels it was found how; None: it was not found."""
+        """Take a message back. Return the number of channels by the state it was found in there; None if nobody knows it."""
         return await self._post("cancel", name, {})
 
     async def due(self, name: Name, defer_ms: int) -> Counter[str] | None:
-        """Have a message become due after so long. Return as `cancel`."""
+        """Make a message due after this delay. Return as `cancel` does."""
         return await self._post("due", name, {"defer": str(defer_ms)})
 
     async def _post(self, verb: str, name: Name, more: dict[str, str]) -> Counter[str] | None:

@@ -1,4 +1,4 @@
-"""nsq_deferred: look at the deferred messages of a topic on all nsqd, take them back, or have them due at another time.
+"""nsq_deferred: list the deferred messages of a topic on all nsqd, take them back, or change when they are due.
 
 Before anything changes, a plan says what each nsqd would do. A node that does not answer is named, is never taken for
 one that has nothing, and makes the exit status 3. So does a named message that was not taken back.
@@ -39,9 +39,9 @@ Usage: nsq_deferred list|show|cancel|due --topic=... [flags]
 
 Deferred messages wait for their time in each channel of their topic. `list` counts them by channel and tells when the
 next one is due, `show` prints them as JSON, the next one first. `cancel` takes messages back, so that they are never
-delivered, and `due` has them become due after --defer. Both take the messages that are named by --key or --id, which may
-also be ones that are not deferred and wait for a consumer, or the deferred ones that --due-before and --due-after
-choose, or --all. They first show what each nsqd would do, and ask.
+delivered, and `due` makes them due after --defer. Choose deferred messages by --due-before and --due-after, or --all; or
+name messages by --key or --id, also ones that are not deferred and wait for a consumer. Both verbs first show what each
+nsqd would do, and ask.
 
 Exit status 3: not everything was done or seen: an nsqd did not answer, refused, or had the topic and is not registered
 now; a named message was not found, was buried, or a consumer had it; or cancel or due was stopped before the end."""
@@ -50,7 +50,8 @@ VERBS: Final = ("list", "show", "cancel", "due")
 TAKING: Final = ("cancel", "due")
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
-_AS_WANTED: Final = ("cancelled", "moved", "done")  # nothing of this can still be delivered at a time not wanted
+# A message in one of these states will not be delivered at the wrong time.
+_AS_WANTED: Final = ("cancelled", "moved", "done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +314,7 @@ def plan(options: Options, cluster: Cluster, job: Job) -> list[str]:
 
 @dataclass(slots=True)
 class Done:
-    """What has become of the messages."""
+    """What happened to the messages."""
 
     channels: Counter[str] = field(default_factory=Counter)  # by how a message was found there
     found: set[Name] = field(default_factory=set)

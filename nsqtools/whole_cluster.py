@@ -1,4 +1,4 @@
-"""What the tools share that work on all nsqd of a topic: who they are, the token, and the question to a person."""
+"""Shared by tools that work on all nsqd of a topic: finding these nsqd, reading the token, asking for confirmation."""
 
 from __future__ import annotations
 

@@ -51,6 +51,8 @@ class Directory:
 
     async def _resolve(self, host: str, port: int) -> list[str]:
         await trio.lowlevel.checkpoint()
+        if host.startswith("slow"):
+            await trio.sleep_forever()
         if host.startswith("nosuch"):
             raise socket.gaierror(-2, "Name or service not known")
         return [host]
@@ -123,6 +125,14 @@ async def test_who_does_not_answer_is_given_up_after_a_moment() -> None:
         peer = it.nsqd("10.0.0.8")
         await trio.sleep(LIMIT + SOON)
         assert peer.unreachable == "dial 10.0.0.8:4150: i/o timeout"
+
+
+@jumping
+async def test_a_name_server_that_does_not_answer_is_told_from_a_node_that_does_not() -> None:
+    async with directory() as it:
+        peer = it.nsqd("10.0.0.5", "slow1")
+        await trio.sleep(LIMIT + SOON)
+        assert (it.dials, peer.unreachable) == ([], "lookup slow1: i/o timeout")
 
 
 @jumping
