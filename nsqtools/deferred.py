@@ -65,6 +65,8 @@ class Deferred:
                 yield message
             if len(page) < PAGE:
                 return
+            if page[-1]["after"] == after:
+                raise AskFailed(f"{self.server}/channel/deferred: the same page twice")
             after = page[-1]["after"]
 
     async def page(self, channel: str, *, after: str = "", limit: int = PAGE) -> list[dict[str, Any]]:
