@@ -327,6 +327,10 @@ class Streamer(Lessee):
         self.wake()
 
 
+def _too_many_leases() -> TooMany:
+    return TooMany("too many messages are leased and not finished (--max-channel-leases, --max-holder-leases)")
+
+
 class Leases:
     """All consumers without a connection, and their bounds."""
 
@@ -371,6 +375,11 @@ class Leases:
         left = max(0, self._left_of(lessee.holder))
         for mate in self._of_holder[lessee.holder]:
             mate.narrow(left)
+
+    def check_holder(self, holder: str) -> None:
+        """Raise TooMany if the holder has no leases left in any channel."""
+        if self._left_of(holder) <= 0:
+            raise _too_many_leases()
 
     def begin_waiting(self) -> None:
         """Count a request that waits from now on. Raise TooMany if too many do."""
@@ -425,7 +434,7 @@ class Leases:
     def _check_leases(self, channel: Channel, holder: str) -> int:
         left = self.left(channel, holder)
         if not left:
-            raise TooMany("too many messages are leased and not finished (--max-channel-leases, --max-holder-leases)")
+            raise _too_many_leases()
         return left
 
     def _resume(self, channel: Channel, holder: str, after: bytes) -> None:

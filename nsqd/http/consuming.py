@@ -83,13 +83,22 @@ class ConsumeEndpoints:
 
     def _begin(self, topic: str, channel: str, caller: Caller, most: int, lease: float) -> Poll:
         try:
-            return self._leasing.leases.poll(self._channel(topic, channel), caller, most=most, lease=lease)
+            found = self._channel(topic, channel, caller)
+            return self._leasing.leases.poll(found, caller, most=most, lease=lease)
         except TooMany as error:
             raise refused(error) from error
 
-    def _channel(self, topic: str, channel: str) -> Channel:
-        """Return the channel, and create it if need be, as SUB does."""
-        return self._calls.broker.topic(topic).channel(channel)
+    def _channel(self, topic: str, channel: str, caller: Caller) -> Channel:
+        """Return the channel, and create it if need be, as SUB does.
+
+        Raises TooMany before it creates a channel for a request that is going to be refused: nobody would consume it, and
+        an ephemeral one would stay, because it is deleted when its last consumer leaves.
+        """
+        broker = self._calls.broker
+        existing = broker.find(topic)
+        if existing is None or channel not in existing.channels:
+            self._leasing.leases.check_holder(caller.holder)
+        return broker.topic(topic).channel(channel)
 
     async def _wait(self, request: Request, poll: Poll, wait: float) -> None:
         """Wait until the poll has something. Raises ClientGone if nobody would get it."""
@@ -123,7 +132,7 @@ class ConsumeEndpoints:
         events = _Events(self._calls, self._leasing, request, lease)
         try:
             with self._calls.journaled_turn():
-                events.begin(self._channel(topic, channel), caller, most, after)
+                events.begin(partial(self._channel, topic, channel, caller), caller, most, after)
         except Refusal as refusal:
             return refusal.response
         except HttpError:  # the disk does not take the new channel
@@ -227,14 +236,14 @@ class _Events:
         self._has_come: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None
 
-    def begin(self, channel: Channel, caller: Caller, most: int, after: bytes) -> None:
+    def begin(self, make_channel: Callable[[], Channel], caller: Caller, most: int, after: bytes) -> None:
         """Join the channel. Raises Refusal. From then on, `close` has to be called."""
         leases = self._leasing.leases
         try:
             leases.begin_waiting()
             try:
                 self._streamer = leases.stream(
-                    channel, caller, most=most, lease=self._lease, after=after, wake=self._wake
+                    make_channel(), caller, most=most, lease=self._lease, after=after, wake=self._wake
                 )
             except TooMany:
                 leases.end_waiting()
@@ -252,10 +261,11 @@ class _Events:
             return _BEGIN
         streamer = self._streamer
         assert streamer is not None
-        if piece := self._piece(streamer):
-            return piece
+        # Made before `_piece`, whose turn may deliver something new at its end.
         self._has_come = self._leasing.awaited()
         try:
+            if piece := self._piece(streamer):
+                return piece
             if streamer.is_open and not self._leasing.stopping:
                 await asyncio.wait(
                     (self._has_come, self._gone),

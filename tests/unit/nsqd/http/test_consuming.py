@@ -156,6 +156,19 @@ def test_beyond_the_bound_of_leases_the_answer_says_when_to_come_again(nsqd: Nsq
     assert "--max-holder-leases" in json.loads(answer.body)["reason"]
 
 
+@pytest.mark.parametrize(
+    ("method", "bound"), [("POST", {"of_holder": 1}), ("GET", {"of_holder": 1}), ("GET", {"waiting": 0})]
+)
+def test_a_request_that_is_refused_creates_no_channel(nsqd: Nsqd, method: str, bound: dict[str, int]) -> None:
+    nsqd.leasing.leases = Leases(nsqd.broker, bounds(**bound))
+    assert len(sub(nsqd, "&max=1")) == 1
+    wants = {"accept": "text/event-stream"}
+    answer = ask(nsqd.app, method, "/sub?topic=t&channel=new%23ephemeral", headers=wants)
+    assert answer.status == 429
+    assert list(nsqd.broker.topics["t"].channels) == ["c"]
+    assert nsqd.leasing.leases.waiting == 0
+
+
 def test_a_stream_needs_a_client_that_reads_events(nsqd: Nsqd) -> None:
     answer = nsqd.get(f"/sub?{AT}")
     assert (answer.status, json.loads(answer.body)["message"]) == (406, "NOT_ACCEPTABLE")
@@ -280,6 +293,23 @@ def test_a_stream_sends_events_that_a_browser_can_resume(nsqd: Nsqd) -> None:
 
     asyncio.run(main())
     assert len(nsqd.broker.topics["t"].channels["c"].in_flight) == 1
+
+
+def test_a_stream_sends_at_once_what_comes_while_it_looks(nsqd: Nsqd) -> None:
+    endpoints = endpoints_of(nsqd)
+    sub(nsqd)
+
+    async def main() -> bytes | None:
+        async with asyncio.timeout(5):
+            stream = await endpoints.stream(request_of(AT, headers={b"accept": b"text/event-stream"}))
+            assert isinstance(stream, Stream)
+            await stream.next_piece()
+            nsqd.broker.topic("t").publish_one(b"\0\0\0\4late")  # the next turn, which is the stream's, delivers it
+            piece = await stream.next_piece()
+            await stream.close()
+            return piece
+
+    assert b'"body":"late"' in (asyncio.run(main()) or b"")
 
 
 # AUTH servers
