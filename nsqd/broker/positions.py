@@ -22,8 +22,9 @@ _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
 _LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
 _WALKED_PAST: Final = 500  # positions that a walk may leave behind before it begins
-_SAMPLED: Final = 1_000
-_SPARE: Final = 10
+_SAMPLED: Final = 1_000  # about so many positions tell which of them belong to a page
+_SPARE: Final = 10  # sampled positions beyond the end of a page, so that it is seldom too short
+_NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
 _LENGTH_BITS: Final = 40
 _LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
 
@@ -308,15 +309,17 @@ class Deferred:
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _ATTEMPTS_BITS if after[0] >= 0 else 0
         found = self._walk(count, bound)
         if found is None:
-            found = []
             heap = self._heap.copy()
             ceiling = _ceiling(heap, count, bound)
-            for start in range(0, len(heap), _LOOKED_AT):
-                piece = heap[start : start + _LOOKED_AT]
-                found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
-                yield None
-            if len(found) < count:
-                found = [packed for packed in heap if packed >= bound and self._is_here(packed)]
+            while True:
+                found = []
+                for start in range(0, len(heap), _LOOKED_AT):
+                    piece = heap[start : start + _LOOKED_AT]
+                    found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
+                    yield None
+                if len(found) >= count or ceiling == _NO_CEILING:
+                    break
+                ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
             found.sort()
         for packed in found[:count]:
             yield _unpack_deferred(packed)
@@ -430,8 +433,11 @@ def _unpack_deferred(packed: int) -> tuple[int, int, int]:
 
 
 def _ceiling(heap: list[int], count: int, bound: int) -> int:
-    """Return an entry up to which most probably more than `count` lie from `bound` on, by a sample of the heap."""
+    """Return an entry up to which most probably more than `count` lie from `bound` on, by a sample of the heap.
+
+    Return `_NO_CEILING` near the end, where the sample has too few.
+    """
     step = len(heap) // _SAMPLED + 1
     sample = sorted([packed for packed in heap[::step] if packed >= bound])
     place = count // step + _SPARE
-    return sample[place] if place < len(sample) else max(heap, default=0)
+    return sample[place] if place < len(sample) else _NO_CEILING

@@ -139,6 +139,17 @@ def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: i
     assert list(deferred.earliest(100, in_order[-1][:2]))[1:] == []  # only turns for others
 
 
+def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> None:
+    deferred = Deferred()
+    for sequence in range(120_000):
+        deferred.add(sequence, sequence, 0)
+    for sequence in range(60_000, 70_000):
+        deferred.take_out(sequence)
+    found = list(deferred.earliest(100, (60_000, 60_000)))
+    assert found[-100:] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
+    assert found[:-100] == [None] * 6  # twice for each 50,000 positions begun
+
+
 def test_positions_are_taken_out_with_their_attempts() -> None:
     deferred = Deferred()
     for sequence in range(6):
