@@ -236,6 +236,7 @@ class Request:
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate; "" without one
+        self.is_secure = scope.get("scheme") == "https"
         self.words: Mapping[str, str] = {}  # the pieces of the path that matched the route's `{name}`s
         self.is_limited = False  # the answer must be limited to the topic that the query names
         self.holder = ""  # the name of the holder of the token or certificate, if that was asked for

@@ -181,13 +181,13 @@ class Web:
         received: bytes = b"",
         *,
         client: tuple[str, int] | None = None,
-        common_name: str = "",
+        common_name: str | None = None,
         on_closed: Callable[[], None] = _do_nothing,
     ) -> None:
         """Take over a connected, non-blocking socket that nobody else uses any more, and the bytes `received` from it.
 
-        `client` is the peer's address if the socket does not know it, and `common_name` the name in the certificate
-        that the peer has shown. `on_closed` is called when the connection has gone.
+        `client` is the peer's address if the socket does not know it. `common_name` is given if the peer uses TLS: the
+        name in the certificate that it has shown, or "". `on_closed` is called when the connection has gone.
         """
         if self._closing:
             sock.close()
@@ -248,7 +248,7 @@ class _Connection(HttpToolsProtocol):
         lost: Callable[[], None],
         received: bytes,
         client: tuple[str, int] | None,
-        common_name: str,
+        common_name: str | None,
     ) -> None:
         super().__init__(config, state, {}, loop)
         self._date = date
@@ -267,6 +267,8 @@ class _Connection(HttpToolsProtocol):
         # five hundred of them.
         transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
         self.client = self._real_client or self.client
+        if self._common_name is not None:
+            self.scheme = "https"
         # Fed before the transport reads by itself, so that no later data can overtake these.
         received, self._received = self._received, b""
         if received:

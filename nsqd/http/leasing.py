@@ -57,7 +57,7 @@ class Leasing:
     ask: Callable[[Question], None] | None = None  # an AUTH server; None: there is none, or rights decide
     stopping: bool = False
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
-    _grants: dict[tuple[bytes, str, str], tuple[Grant, float]] = field(default_factory=dict)
+    _grants: dict[tuple[bytes, str, str, bool], tuple[Grant, float]] = field(default_factory=dict)
 
     def stop(self) -> None:
         """Answer the polls that wait, and end the streams, because the daemon stops."""
@@ -106,7 +106,7 @@ class Leasing:
         token = token_of(request.headers.get(b"authorization", b""))
         if not token:
             raise Refusal(UNKNOWN)
-        who = (token, host, request.common_name)
+        who = (token, host, request.common_name, request.is_secure)
         grant, until = self._grants.get(who, (None, 0.0))
         if grant is None or now >= until:
             grant = await self._asked(request, token, host)
@@ -131,7 +131,7 @@ class Leasing:
         question = Question(
             token,
             remote_ip=host,
-            tls=bool(request.common_name),
+            tls=request.is_secure,
             common_name=request.common_name,
             answer=answer,
             drop=request.abort,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -131,6 +132,23 @@ def test_the_server_learns_whose_certificate_it_is(
         client.ask(auth(b"s"))
         client.publish("t", b"x")
     assert server.asked[0].target == "/auth?common_name=localhost&remote_ip=127.0.0.1&secret=s&tls=true"
+
+
+def test_the_server_learns_whether_who_consumes_over_http_uses_tls(
+    start_nsqd: StartNsqd, server: AuthServer, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path)
+    nsqd = start_nsqd(
+        f"auth-http-address={server.address}",
+        f"tls-cert={made.certificate}",
+        f"tls-key={made.key}",
+        "https-address=127.0.0.1:0",
+    )
+    context = ssl.create_default_context(cafile=str(made.authority))
+    for tls in (None, context):
+        headers = {"Authorization": "Bearer s"}
+        assert nsqd.http("POST", "/sub?topic=t&channel=c", headers=headers, tls=tls).status == 200
+    assert [asked.target.rpartition("&")[2] for asked in server.asked] == ["tls=false", "tls=true"]
 
 
 def test_one_server_of_several_is_enough(start_nsqd: StartNsqd, server: AuthServer) -> None:
