@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
 _NO_ROOM: Final = ("no space left on device", "disk quota exceeded")
 
 
@@ -38,7 +37,8 @@ class Faults:
 
     def __init__(self, wakeup: Wakeup) -> None:
         self.health = "OK"
-        self.on_change: Callable[[], None] = lambda: None  # the health has changed
+        self.state = ""  # in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well
+        self.on_change: Callable[[], None] = lambda: None  # the health or the state has changed
         self._wakeup = wakeup
         self._texts: dict[object, str] = {}
 
@@ -58,15 +58,6 @@ class Faults:
 
     def texts(self) -> list[str]:
         return list(self._texts.values())
-
-    @property
-    def state(self) -> str:
-        """Return the state in which nsqlookupds list this node: `FULL`, `UNHEALTHY`, or nothing if all is well."""
-        texts = self._texts
-        if not texts:
-            return ""
-        is_full = Fault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
-        return FULL if is_full and Fault.PLACE not in texts else UNHEALTHY
 
     def broken(self, source: object, text: str) -> None:
         if source not in self._texts:
@@ -92,6 +83,14 @@ class Faults:
         texts = self._texts
         first = texts.get(Fault.PLACE) or next(iter(texts.values()), None)  # a lost place explains all the others
         health = f"NOK - {first}" if first is not None else "OK"
-        if health != self.health:
-            self.health = health
+        state = self._state_now()  # depends on all faults, and may change while the first one stays
+        if (health, state) != (self.health, self.state):
+            self.health, self.state = health, state
             self.on_change()
+
+    def _state_now(self) -> str:
+        texts = self._texts
+        if not texts:
+            return ""
+        is_full = Fault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
+        return FULL if is_full and Fault.PLACE not in texts else UNHEALTHY

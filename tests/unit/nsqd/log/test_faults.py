@@ -68,6 +68,17 @@ def test_the_state_says_why_messages_are_refused(faults_there: dict[object, str]
     assert faults.state == state
 
 
+def test_a_change_of_the_state_alone_is_told() -> None:
+    """The health names the first fault only, but the state depends on all of them."""
+    told: list[str] = []
+    faults = Faults(Wakeup())
+    faults.on_change = lambda: told.append(faults.state)
+    faults.broken("a log", "write a: input/output error")
+    faults.broken(Fault.RESERVE, "too little is left")
+    faults.repaired(Fault.RESERVE)
+    assert told == ["unhealthy", "full", "unhealthy"]
+
+
 def test_each_change_of_the_health_is_told() -> None:
     told: list[str] = []
     faults = Faults(Wakeup())
