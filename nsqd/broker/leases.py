@@ -267,13 +267,15 @@ class Streamer(Lessee):
         work: ChannelWork[Channel],
         *,
         lease: float,
+        after: bytes,
         wake: Callable[[], None],
     ) -> None:
         super().__init__(leases, channel, caller, work)
         self.msg_timeout = lease
         self.is_open = True
         self.wake = wake
-        self.sent: deque[bytes] = deque()  # the latest ids, in their order
+        # The latest ids, in their order, behind the one that arrived before: a client repeats that if nothing arrives.
+        self.sent: deque[bytes] = deque((after,) if after else ())
         self.ends = 0  # of the leases of what is taken next, wall clock, nanoseconds
         self._most = 0
         self._pieces: list[bytes] = []
@@ -415,7 +417,7 @@ class Leases:
         self._resume(channel, caller.holder, after)
         left = self._check_leases(channel, caller.holder)
         self._check_consumers(channel)
-        streamer = Streamer(self, channel, caller, self._work, lease=lease, wake=wake)
+        streamer = Streamer(self, channel, caller, self._work, lease=lease, after=after, wake=wake)
         self._note(streamer)
         streamer.begin(min(most, left))
         self.narrow(streamer)

@@ -125,6 +125,8 @@ class ConsumeEndpoints:
         topic, channel = channel_argument(request)
         most, lease = _most(arguments, _STREAMED), self._lease(arguments)
         after = request.headers.get(b"last-event-id", b"")
+        if not _is_id(after):
+            after = b""
         try:
             caller = await self._leasing.caller(request, topic, channel, self._calls.broker.now)
         except Refusal as refusal:

@@ -374,6 +374,17 @@ def test_a_reconnect_says_nothing_about_messages_of_others() -> None:
     assert desk.node.channel().in_flight_count == 2
 
 
+def test_a_stream_that_nothing_arrived_from_can_be_resumed_again() -> None:
+    """A browser repeats its last id for as long as no event arrives."""
+    desk = Desk()
+    desk.publish(b"a", b"b")
+    (first,) = desk.sent(desk.stream(most=1))
+    (second,) = desk.sent(desk.stream(most=1, after=first))
+    third = desk.stream(most=1, after=first)
+    assert desk.sent(third) == [second]
+    assert third.in_flight == len(desk.channel.in_flight) == 1
+
+
 def test_a_stream_that_ends_leaves_what_was_sent_leased_and_gives_back_the_rest() -> None:
     desk = Desk()
     desk.publish(b"1")
