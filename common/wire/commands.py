@@ -268,7 +268,7 @@ class CommandReader:
                     self._at = stop
                     return Publication(params, data[start:stop])
         elif form is _MESSAGES:
-            # The same for MPUB.
+            # The usual case of an MPUB: it is complete and valid, and its messages are equally long.
             offsets = equal_messages(data, start, self._limits)
             if offsets is not None:
                 start += 2 * _SIZE

@@ -98,9 +98,9 @@ def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
 
 
 def are_like_first(area: bytes, count: int) -> bool:
-    """Return whether an area of `count` equally long headers repeats the names and lengths of the first, which are right.
+    """Return whether `count` headers of equal length all have the names and lengths of the first, which is valid.
 
-    Comparing each byte around the values for all messages at once takes a fifth of the time of `check_headers` for each.
+    This compares each byte around the values in all of them at once, in a fifth of the time of `check_headers` for each.
     """
     stride = len(area) // count
     for start, value, expected in _shape_of(area[:stride]):

@@ -17,7 +17,7 @@ from common.wire.faults import Fault, ProtocolError
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
 # Words after PING, which NSQ ignores. "leaving": the node has drained, so nothing is added to its logs until it is
-# started again. "retired": it will not be started again. After "draining" it means that this will be so.
+# started again. "retired": it will not be started again; after "draining", not once it has drained.
 LEAVING: Final = "leaving"
 RETIRED: Final = "retired"
 # States of a node, as words after PING and in the answers of nsqlookupd. A node without a word accepts messages.
@@ -109,7 +109,7 @@ class BadReply(Exception):
 
 
 def reason_in(reply: bytes) -> str:
-    """Return why nsqlookupd cannot reach this node, as its answer to PING says; empty: it says nothing of the kind."""
+    """Return why nsqlookupd cannot reach this node, as its answer to PING says, or "" if it says nothing of it."""
     if not reply.startswith(UNREACHABLE):
         return ""
     return reply[len(UNREACHABLE) :].decode("ascii", "backslashreplace")

@@ -210,7 +210,7 @@ class Batch:
         return pieces
 
     def frames_of_views(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[Piece]:
-        """Return what `frames` returns, with views of the bodies instead of copies, which large bodies are worth."""
+        """Return what `frames` returns, with views of the bodies instead of copies: quicker where bodies are large."""
         position = first - self.base_sequence
         offsets, view, timestamp = self.offsets, memoryview(self.payload), self.timestamp
         pieces: list[Piece] = []

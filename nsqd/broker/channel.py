@@ -127,7 +127,7 @@ class Channel(Ruled):
                 if taken != room or consumer.sample_rate:
                     may_want_more = True
             if available == before or not may_want_more:
-                break  # the log must read first, and `Broker.loaded` is called then; or all have what they can take
+                break  # either the log must read first (it calls `Broker.loaded` then), or nobody has room left
         return wanted - available
 
     def _take(self, consumer: Consumer, limit: int, now: float) -> int:
@@ -150,8 +150,8 @@ class Channel(Ruled):
         taken = deferred = expired = 0
         while taken < limit and consumer.room > 0:
             cursor, batch = self.cursor, self._batch
-            # The log keeps what a channel on disk needs, so a message of the batch in hand is readable, and without skip
-            # ranges nothing lies before it.
+            # Within the batch in hand, a channel on disk meets no gap: the log keeps what the channel needs, and there
+            # are no skip ranges.
             if (
                 batch is None
                 or self.kept is not None

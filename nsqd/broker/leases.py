@@ -54,7 +54,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks."""
+    """Who makes a request."""
 
     holder: str  # whose the leases are
     remote_address: str
@@ -76,7 +76,7 @@ def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
 
 
 class Lessee(Consumer):
-    """What both kinds have in common."""
+    """A consumer without a connection."""
 
     def __init__(self, leases: Leases, channel: Channel, caller: Caller, work: ChannelWork[Channel]) -> None:
         """Join the channel. The registry of leases has to know of it."""
@@ -94,7 +94,7 @@ class Lessee(Consumer):
 
     @property
     def held(self) -> int:
-        """How many leases count as its own."""
+        """How many leases count against the bounds."""
         return self.in_flight
 
     @property
@@ -103,7 +103,7 @@ class Lessee(Consumer):
         return self.ready_count
 
     def narrow(self, left: int) -> None:
-        """Take note that the bounds leave no more than this."""
+        """Lower the room to what the bounds leave."""
 
     @property
     def is_asking(self) -> bool:
@@ -386,7 +386,7 @@ class Leases:
     def begin_waiting(self) -> None:
         """Count a request that waits from now on. Raise TooMany if too many do."""
         if self.waiting >= self._bounds.waiting:
-            raise TooMany(f"{self._bounds.waiting} requests wait for messages already (--max-waiting-subs)")
+            raise TooMany(f"{self._bounds.waiting} requests are waiting for messages already (--max-waiting-subs)")
         self.waiting += 1
 
     def end_waiting(self) -> None:
@@ -480,7 +480,7 @@ class Leases:
             for poller in list(self._pollers.values()):
                 poller.serve()
 
-    # Answers. Each returns the ids that are not the holder's leases, with the reason.
+    # Answers. Each returns the ids that it could do nothing about, with the reason: mostly, they are not the holder's.
 
     def finish(self, channel: Channel, holder: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
@@ -528,7 +528,7 @@ class Leases:
     def _owned(
         self, channel: Channel, holder: str, ids: Sequence[bytes]
     ) -> tuple[dict[Lessee, list[bytes]], dict[bytes, bytes]]:
-        """Return the leases among these messages by their consumer, and of the others why they are none."""
+        """Return which of these messages the holder has, by consumer, and for each of the others why not."""
         owned: dict[Lessee, list[bytes]] = {}
         failures: dict[bytes, bytes] = {}
         for message_id in ids:

@@ -33,7 +33,7 @@ _LEAST_FINISHED: Final = list(Found)
 
 
 def least_finished(found: Sequence[Found]) -> Found:
-    """Return how several messages of one publish were found, as one word."""
+    """Return the finding that stands for several messages of one publish: that of the least finished one."""
     return min(found, key=_LEAST_FINISHED.index)
 
 

@@ -1,8 +1,8 @@
 """A topic and what is published to it in a turn, from the publisher's receipt to the place in the log.
 
 Publishes become *drafts*, which are batches without a place in the log: one for the PUBs and small MPUBs of the turn, and
-one for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn `record_deferred` tells the journal which drafts are deferred, and `seal` gives all
-of them their places; or `refuse` fails them.
+one for each DPUB, each large MPUB, and each MPUB with a key or headers. At the end of the turn `record_deferred` tells
+the journal which drafts are deferred, and `seal` gives all of them their places; or `refuse` fails them.
 """
 
 from __future__ import annotations
@@ -106,10 +106,12 @@ class Published(Bounded):
     def publish(
         self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"", headers: bytes = b""
     ) -> Receipt:
-        """Publish messages in one batch, with the headers of all of them or with none: all are published, or none.
+        """Publish messages in one batch: all of them or none. `headers` are those of all messages, or empty.
 
-        A key that was used not long ago returns the receipt of that time instead. Few messages without delay, key and
-        headers share the batch with other publishes of this turn. A key or a delay stands for a whole batch.
+        If the key was used not long ago, nothing is published, and the receipt of that time is returned.
+
+        Small publishes share the batch of this turn. Those with a delay, a key or headers get their own, because a
+        batch has one delay, and its key means all of its messages.
         """
         if self.closing:
             raise Refused("exiting")
@@ -130,6 +132,7 @@ class Published(Bounded):
         return receipt
 
     def _share(self, payload: bytes, offsets: Sequence[int]) -> Receipt:
+        """Add messages to the batch that publishes of this turn share."""
         shared, ends = self._shared, self._shared_offsets
         if not shared:
             self._shared_receipt = Receipt()

@@ -64,7 +64,7 @@ class TopicLog(BatchSource, Protocol):
 
     @property
     def keys_from(self) -> int:
-        """The sequence before which the log has no key that is remembered; ~sequence: nor behind it."""
+        """The sequence before which no remembered key lies; ~sequence: there was none up to it."""
 
     def has_room(self, count: int, size: int) -> bool:
         """Return whether `count` messages of `size` bytes have room. Only logs in memory ever return False."""

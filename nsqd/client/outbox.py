@@ -107,7 +107,10 @@ class Outbox:
         self.wake()
 
     def send_views(self, pieces: list[Piece]) -> None:
-        """Do what `send_messages` does with pieces that may be views of a batch. A wait for the log would keep it alive."""
+        """Add message frames like `send_messages`, given as pieces that may be views of a batch.
+
+        Views that would have to wait for the log are copied: each keeps the whole batch in memory.
+        """
         if self._held_messages is None:
             self._frames += pieces
             self.wake()

@@ -141,7 +141,7 @@ def _found(channel: Channel, first: int, reason: str) -> Iterator[Burial | None]
 
 
 async def _described_burial(channel: Channel, burial: Burial, bodies: Bodies | None) -> dict[str, object] | None:
-    """Return the members of a line; None: the message was kicked or discarded meanwhile."""
+    """Return the members of a line, or None if the message was kicked or discarded meanwhile."""
     if bodies is None:
         return _members(burial)
     sequence, buried = burial.sequence, channel.burials.buried

@@ -1,4 +1,4 @@
-"""Consuming over HTTP: `POST /sub` takes messages, `GET /sub` streams them, and four more give the answers for their ids.
+"""Consuming over HTTP: `POST /sub` takes messages, `GET /sub` streams them, four more finish, requeue, touch or bury them.
 
 See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them.
 """
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from nsqd.http.leasing import Leasing
 
 PATHS: Final = frozenset(("/sub", "/fin", "/req", "/touch", "/bury"))
-TAKING: Final = frozenset(("/sub",))  # where GET changes something: it takes messages
+TAKING: Final = frozenset(("/sub",))  # where even GET changes something: it takes messages
 MOST_MESSAGES: Final = 1000  # that one request may ask for, and ids that one may name
 LONGEST_WAIT: Final = 60.0  # seconds
 SHORTEST_LEASE: Final = 1.0
 HEARTBEAT_INTERVAL: Final = 15.0
 _STREAMED: Final = 100  # in flight to a stream, unless the request says how many
-_TO_LOAD: Final = 0.25  # seconds that a request which does not want to wait gives the disk
+_TO_LOAD: Final = 0.25  # seconds for the disk to read messages, for a request that does not want to wait
 _MOST_BYTES: Final = 64 * 1024  # of a list of ids
 _EVENTS: Final = b"text/event-stream"
 _INVALID_ID: Final = b"invalid message ID"
@@ -211,7 +211,7 @@ class ConsumeEndpoints:
 def _fates_in_order(
     verb: bytes, named: list[bytes], failures: dict[bytes, bytes], ends: dict[bytes, int] | None
 ) -> bytes:
-    """Return the lines where an id is none or is named twice: only the first time can it be in flight."""
+    """Return the lines if some ids are invalid, or named twice: only the first of those can be in flight."""
     lines: list[bytes] = []
     seen: set[bytes] = set()
     for message_id in named:

@@ -1,6 +1,6 @@
-"""How leased messages and the fate of their ids are written: a line of JSON for each, or an event of a stream.
+"""Encodes leased messages as lines of JSON or as events of a stream, and as a line what became of each id.
 
-A consumer takes hundreds of messages at once, so a line is put together from its parts rather than by `json.dumps`.
+A consumer takes hundreds of messages at once, so each line is joined from its parts: `json.dumps` would take longer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":"
 
 
 def lines_of(pieces: Sequence[bytes], ends: int) -> bytes:
-    """Return a line for each message of these frames; `ends` is when their lease does."""
+    """Return a line for each message of these frames; `ends` is when their leases end."""
     lines = [line for _, line in _members(pieces, ends)]
     lines.append("")
     return "\n".join(lines).encode("utf-8", "replace")
 
 
 def events_of(pieces: Sequence[bytes], ends: int) -> bytes:
-    """Return an event for each message of these frames. What JSON escapes is no end of a line in it."""
+    """Return an event for each message of these frames. JSON escapes line ends, so its data is a single line."""
     events = [f"id: {message_id}\ndata: {line}\n\n" for message_id, line in _members(pieces, ends)]
     return "".join(events).encode("utf-8", "replace")
 
@@ -65,7 +65,7 @@ def _body(body: bytes) -> str:
 def fates_of(
     verb: bytes, ids: Sequence[bytes], failures: Mapping[bytes, bytes], ends: Mapping[bytes, int] | None = None
 ) -> bytes:
-    """Return a line for each of these ids: what failed has an `error` in NSQ's words, what was touched its `lease`."""
+    """Return a line for each of these ids: with an `error` in NSQ's words if it failed, or its `lease` if touched."""
     if not failures and ends is None:
         return b"".join([b'{"id":"%b"}\n' % message_id for message_id in ids])
     return b"".join([_fate(verb, message_id, failures.get(message_id), ends or {}) for message_id in ids])

@@ -87,8 +87,9 @@ class MessageEndpoints:
     async def _do(self, request: Request, done: Found, at_place: _AtPlace, in_channel: _InChannel) -> Response:
         """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
         arguments = request.query()
-        if arguments.get("node", self._node) != self._node:  # the port of another nsqd, which would say "not found"
-            raise HttpError(421, "WRONG_NODE", details={"reason": "this is another nsqd"})
+        # Where ports are mapped, this may be another nsqd than the one meant: its "not found" would mislead.
+        if arguments.get("node", self._node) != self._node:
+            raise HttpError(421, "WRONG_NODE", details={"reason": "this nsqd is not the one that `node` names"})
         if arguments.keys().isdisjoint(("sequence", "from", "to")):
             start, end = await self._place(request)
             with self._calls.journaled_turn():
@@ -145,14 +146,14 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_AFTER")
         run, due, sequence = text.split(",")
         if run != self._run:
-            reason = "nsqd has started anew, and due times were counted from another moment: list from the first"
+            reason = "nsqd was restarted, so this place means nothing now: list again from the beginning"
             raise HttpError(409, "STARTED_ANEW", details={"reason": reason})
         return int(due), int(sequence)
 
     async def _described(
         self, channel: Channel, place: tuple[int, int, int], bodies: Bodies
     ) -> dict[str, object] | None:
-        """Return the members of a line; None: the message is due now, or was taken back."""
+        """Return the members of a line, or None if the message has become due or was taken back meanwhile."""
         (due, sequence, attempts), deferred = place, channel.deferred
         batch = await bodies.batch(channel, sequence, partial(deferred.__contains__, sequence))
         if sequence not in deferred:
@@ -238,10 +239,10 @@ def _counted(done: Found, found: Sequence[Found]) -> dict[str, int]:
 
 
 def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[tuple[int, int, int] | None]:
-    """Yield what is deferred behind a place, and now and then None.
+    """Yield what is deferred behind a place, and now and then None so that others can have their turn.
 
-    It goes on behind `limit` of them: some may be taken back while the list is made, and a list that is shorter than
-    was asked for has to be at its end.
+    After `limit` of them it looks for more, because some may be taken back while the list is made: a list that is shorter
+    than `limit` tells the caller that nothing follows.
     """
     count = limit
     while count == limit:

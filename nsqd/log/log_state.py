@@ -23,7 +23,7 @@ class LogState:
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before this start
     holes: list[Hole] = field(default_factory=list)
     keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their times of publication, the oldest first
-    keys_from: int = -1  # no remembered key lies before this sequence; ~sequence: nor behind it
+    keys_from: int = -1  # no remembered key lies before it; ~sequence: there was none up to it
     carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)

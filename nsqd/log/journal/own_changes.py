@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 RESERVED_AHEAD: Final = 1 << 24  # no reservation of ids goes further ahead of the last id than this
 
-KEYS: Final = "keys"  # topic, sequence: no remembered key lies before; ~sequence: and none was used since
+KEYS: Final = "keys"  # topic, sequence: no remembered key lies before; ~sequence: there was none up to it
 _CHECKPOINT: Final = "checkpoint"
 _NODE: Final = "node"  # its id, reserved message ids: the second place, besides node.json, that knows them
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder is called

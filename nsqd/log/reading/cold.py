@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # In a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
 READ_SIZE: Final = 128 * 1024
-# Where records are large: these are still few, and a smaller part of each read is in vain, behind the last whole record.
+# For large records: this is still only a few of them, and less of each read is wasted on a last record that is cut off.
 LARGE_READ_SIZE: Final = 512 * 1024
 _LARGE_RECORD: Final = 16 * 1024
 _NEAR: Final = 4 * 1024  # read around a single message; a reader that goes on continues from its end, with more
@@ -89,8 +89,8 @@ class ColdBlock:
         self.end = self._batches[-1].end_sequence
 
     @property
-    def is_of_large(self) -> bool:
-        """Whether its records are large, so that those behind it probably are."""
+    def has_large_records(self) -> bool:
+        """Whether its records are large, so that the next ones probably are, too."""
         return self.size >= _LARGE_RECORD * len(self._batches)
 
     def batch_at(self, sequence: int) -> Batch:
@@ -131,7 +131,7 @@ class ColdBlocks:
     def next_read_size(self, sequence: int) -> int:
         """Return how much to read for a reader that wants this sequence."""
         block = self._last
-        return LARGE_READ_SIZE if block is not None and block.end == sequence and block.is_of_large else READ_SIZE
+        return LARGE_READ_SIZE if block is not None and block.end == sequence and block.has_large_records else READ_SIZE
 
     def add(self, block: ColdBlock) -> None:
         old = self._blocks.pop(block.first, None)
