@@ -416,21 +416,33 @@ class Leases:
         """Begin a stream, which goes on `after` the message that arrived last. Raise TooMany."""
         self._resume(channel, caller.holder, after)
         left = self._check_leases(channel, caller.holder)
-        self._check_consumers(channel)
+        replaced = self._ended_streams(channel, caller.holder)
+        self._check_consumers(channel, leaving=len(replaced))
         streamer = Streamer(self, channel, caller, self._work, lease=lease, after=after, wake=wake)
         self._note(streamer)
+        for former in replaced:  # now that another consumer is there: an ephemeral channel goes with its last one
+            self._leave(former)
         streamer.begin(min(most, left))
         self.narrow(streamer)
         return streamer
+
+    def _ended_streams(self, channel: Channel, holder: str) -> list[Lessee]:
+        """Return the holder's streams in this channel that have ended and have no leases."""
+        of_holder = self._of_holder.get(holder, ())
+        return [
+            it
+            for it in of_holder
+            if isinstance(it, Streamer) and it.channel is channel and not it.is_open and not it.in_flight
+        ]
 
     def _note(self, lessee: Lessee) -> None:
         if not self._of_holder:
             self._first_has_come()
         self._of_holder.setdefault(lessee.holder, {})[lessee] = None
 
-    def _check_consumers(self, channel: Channel) -> None:
+    def _check_consumers(self, channel: Channel, *, leaving: int = 0) -> None:
         most = self._bounds.consumers
-        if most and len(channel.consumers) >= most:
+        if most and len(channel.consumers) - leaving >= most:
             raise TooMany(f"the channel has {most} consumers already (--max-channel-consumers)")
 
     def _check_leases(self, channel: Channel, holder: str) -> int:
@@ -469,9 +481,12 @@ class Leases:
             if lessee.in_flight:
                 lessee.seen = self._work.now
             elif not lessee.is_asking and lessee.seen <= gone and lessee.has_joined:
-                self.forget(lessee)
-                lessee.channel.leave(lessee)
+                self._leave(lessee)
         self._serve_again()
+
+    def _leave(self, lessee: Lessee) -> None:
+        self.forget(lessee)
+        lessee.channel.leave(lessee)
 
     def _serve_again(self) -> None:
         """Serve the polls that had to wait because of the bounds, as something was finished."""

@@ -356,12 +356,13 @@ def test_a_stream_has_as_many_in_flight_as_it_asked_for() -> None:
 def test_a_reconnect_finishes_what_has_arrived_and_gets_again_what_has_not() -> None:
     desk = Desk()
     desk.publish(*(b"%d" % number for number in range(5)))
-    ids = desk.sent(desk.stream(most=4))
+    former = desk.stream(most=4)
+    ids = desk.sent(former)
     again = desk.stream(most=10, after=ids[1])  # the server has not noticed that the other connection is gone
     assert sorted(desk.sent(again)) == sorted([*ids[2:], b"%016x" % (int(ids[3], 16) + 1)])
     shown = desk.node.channel()
     assert (shown.depth, shown.in_flight_count) == (0, 3)
-    assert sum(client.finish_count for client in shown.clients or ()) == 2
+    assert former.finish_count == 2
 
 
 def test_a_reconnect_says_nothing_about_messages_of_others() -> None:
@@ -372,6 +373,34 @@ def test_a_reconnect_says_nothing_about_messages_of_others() -> None:
     desk.stream(BEN, after=first)
     desk.stream(ANA, after=second)
     assert desk.node.channel().in_flight_count == 2
+
+
+@pytest.mark.parametrize("channel", ["c", "c#ephemeral"])
+def test_a_stream_takes_the_place_of_one_that_has_ended(channel: str) -> None:
+    """Otherwise a browser that connects again would be refused, or would leave a consumer behind each time."""
+    desk = Desk(channel=channel, consumers=1)
+    desk.publish(b"a")
+    for _ in range(3):
+        stream = desk.stream()
+        desk.finish(*desk.sent(stream))
+        with pytest.raises(TooMany):
+            desk.stream(BEN)
+        stream.end()
+    again = desk.stream()
+    assert desk.channel.consumers == [again]
+    assert desk.leases.lessees == [again]
+    assert not is_gone(desk, desk.channel)
+
+
+def test_a_stream_that_has_ended_stays_for_as_long_as_it_has_leases() -> None:
+    desk = Desk()
+    desk.publish(b"a")
+    first = desk.stream()
+    leased = desk.sent(first)
+    first.end()
+    second = desk.stream()
+    assert desk.channel.consumers == [first, second]
+    assert desk.finish(*leased) == {}
 
 
 def test_a_stream_that_nothing_arrived_from_can_be_resumed_again() -> None:
