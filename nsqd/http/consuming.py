@@ -24,7 +24,7 @@ from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.leases import Caller, Poll, Streamer
+    from nsqd.broker.lessees import Caller, Poll, Streamer
     from nsqd.http.calls import Calls
     from nsqd.http.leasing import Leasing
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
 from nsqd.auth.grants import Question
-from nsqd.broker.leases import Caller, TooMany
+from nsqd.broker.leases import TooMany
+from nsqd.broker.lessees import Caller
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nsqd.broker.leases import Caller, Leases, Lessee, Poll, Streamer, TooMany, ids_in
+from nsqd.broker.leases import Leases, TooMany
+from nsqd.broker.lessees import Caller, Lessee, Poll, Streamer, ids_in
 from tests.support.leasing import bounds
 from tests.support.node import Node
 

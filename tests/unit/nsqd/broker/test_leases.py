@@ -6,7 +6,8 @@ import pytest
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
-from nsqd.broker.leases import LINGER, Caller, Leases, Poll, Streamer, TooMany, ids_in
+from nsqd.broker.leases import LINGER, Leases, TooMany
+from nsqd.broker.lessees import Caller, Poll, Streamer, ids_in
 from nsqd.broker.rules import Backoff, ChannelRules
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
