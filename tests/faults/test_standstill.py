@@ -59,7 +59,7 @@ def test_what_clients_answered_on_connections_they_lost_is_no_fault(tmp_path: Pa
 
     ledger = Ledger()
     with Nsqd(tmp_path / "data") as node:
-        trio.run(run_load, node, node.tcp, ledger, Random(1), stand_still, Load(longest_delay=40.0))
+        trio.run(run_load, node, node.tcp, ledger, Random(1), stand_still, Load(longest_delay=40.0, drain=120.0))
     assert ledger.counts["connections lost"] > 0
     print(f"{dict(ledger.counts)}, latest {ledger.latest:.1f} s")
 
