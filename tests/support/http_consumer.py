@@ -53,8 +53,12 @@ class HttpConsumer:
 
     def answer(self, verb: str, ids: Iterable[bytes], arguments: str = "") -> list[str]:
         """Return the errors."""
+        return [*self.refused(verb, ids, arguments).values()]
+
+    def refused(self, verb: str, ids: Iterable[bytes], arguments: str = "") -> dict[bytes, str]:
+        """Return the errors by id."""
         lines = self._post(verb, arguments, b"\n".join(ids))
-        return [line["error"] for line in lines if "error" in line]
+        return {line["id"].encode(): line["error"] for line in lines if "error" in line}
 
     def ask(self, verb: str, arguments: str = "") -> None:
         """Send a request, and do not read its answer."""

@@ -23,12 +23,12 @@ def answer_over_http(
     if finished:
         for it in finished:
             ledger.finishing(channel, numbers[it])
-        consumer.finish(finished)
-        for it in finished:
+        refused = consumer.refused("fin", finished)
+        for it in set(finished) - refused.keys():
             ledger.finish_answered(channel, numbers[it])
     for it in numbers.keys() - {*finished}:
         if chance.random() < 0.8:
             delay = chance.choice((0, chance.randrange(longest_delay)))
             requeue = ledger.requeueing(channel, numbers[it], delay / 1000)
-            consumer.answer("req", [it], f"defer={delay}")
-            requeue.heeded = True
+            if not consumer.refused("req", [it], f"defer={delay}"):
+                requeue.heeded = True

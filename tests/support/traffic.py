@@ -10,12 +10,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from common.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
 from common.wire.frames import Frame
 from tests.support.client import NOBODY, TIMEOUT, Client, Disconnected, Refused
-from tests.support.http_consumer import HttpConsumer
+from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.http_traffic import answer_over_http
 from tests.support.process import Nsqd
 from tests.support.promises import OPEN, Channel, Ledger, Requeue, Topic, Violation
@@ -165,8 +166,15 @@ class Load:
                 with topic.busy:  # see `_consume`
                     if topic.channels.get(channel.name) is not channel:
                         return
-                    messages = consumer.take(chance.choice((1, 10, 100)), lease="5s")
-                answer_over_http(consumer, channel, self.ledger, chance, messages, self.pace.longest_delay)
+                    messages = consumer.take(chance.choice((1, 10, 100)), lease="10s")
+                try:
+                    answer_over_http(consumer, channel, self.ledger, chance, messages, self.pace.longest_delay)
+                except HttpRefused as refused:
+                    with topic.busy:
+                        was_deleted = topic.channels.get(channel.name) is not channel
+                    if refused.status != HTTPStatus.NOT_FOUND or not was_deleted:
+                        raise
+                    return
 
     def _subscribe(self, client: Client, topic: Topic, channel: str) -> None:
         """Subscribe. After the OK the channel exists, and has to survive."""
