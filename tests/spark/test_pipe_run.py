@@ -180,9 +180,9 @@ def test_killed_and_started_again_each_job_goes_on_where_it_was(
     killed.start("--master=local[2]")
     try:
         killed.wait_until(lambda: all(rows_of(tmp_path, name) for name in ("orders", "clicks")))
-        deaf = {pid: blocked_signals(pid) & HELD_SIGNALS for pid in killed.pids}
-        assert len(deaf) >= 3, "nsqpipe, its JVM, and a worker"
-        assert not any(deaf.values()), deaf
+        assert len(killed.pids) >= 3, "nsqpipe, its JVM, and a worker"
+        # A process that begins is deaf for a moment, between fork and exec.
+        killed.wait_until(lambda: not any(blocked_signals(pid) & HELD_SIGNALS for pid in killed.pids))
     finally:
         killed.kill()
     assert rows(tmp_path / "orders") < 10_000, killed.log[-4000:]
