@@ -171,7 +171,7 @@ class Load:
                     answer_over_http(consumer, channel, self.ledger, chance, messages, self.pace.longest_delay)
                 except HttpRefused as refused:
                     with topic.busy:
-                        was_deleted = topic.channels.get(channel.name) is not channel
+                        was_deleted = topic.channels.get(channel.name) is not channel or channel.leaving
                     if refused.status != HTTPStatus.NOT_FOUND or not was_deleted:
                         raise
                     return
