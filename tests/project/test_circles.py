@@ -13,6 +13,7 @@ PACKAGES = (
     "nsqlookupd",
     "nsqadmin",
     "nsqclient",
+    "nsqjobs",
     "nsqtools",
     "pyspark_nsq",
     "pyspark_nsqtable",

@@ -22,6 +22,7 @@ PACKAGES = (
     "nsqd",
     "nsqlookupd",
     "nsqpipe",
+    "nsqjobs",
     "nsqtools",
     "pyspark_nsq",
     "pyspark_nsqtable",

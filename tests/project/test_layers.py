@@ -16,6 +16,7 @@ HIDDEN = {
     "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "pyspark", "pyarrow"),
     "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
     "nsqtools": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
+    "nsqjobs": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
     "nsqclient": (
         "nsqd",
         "nsqlookupd",

@@ -1,0 +1,63 @@
+"""Where the brokers are, as one URL.
+
+    nsq://127.0.0.1:4150                            one nsqd
+    nsq://:secret@a:4150,b:4150?tls_v1=true         two, with AUTH and NSQ's own client options
+    nsq+lookupd://a:4161,b:4161                     all nsqds that these nsqlookupds list
+
+The secret stands where a URL has its password, because the libraries hide that part when they print the URL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from common.net import AddressError, parse_address
+from nsqclient import Config
+
+NSQD: Final = "nsq"
+NSQLOOKUPD: Final = "nsq+lookupd"
+
+_PORTS: Final = {NSQD: 4150, NSQLOOKUPD: 4161}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The nsqds to use, either named or found by nsqlookupd, and how to talk to them."""
+
+    nsqd: tuple[str, ...]
+    nsqlookupd: tuple[str, ...]
+    config: Config
+
+
+def parse_url(url: str, **defaults: Any) -> Endpoint:
+    """Read a broker URL. `defaults` are fields of the Config that the URL does not set.
+
+    Raises ValueError for a URL that is none, and ConfigError for an option that NSQ does not know.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS:
+        raise ValueError(f"a broker URL begins with nsq:// or nsq+lookupd://, not {parts.scheme or url!r}")
+    if parts.path.strip("/"):
+        raise ValueError(f"a broker URL has no path: {parts.path!r}")
+    login, _, hosts = parts.netloc.rpartition("@")
+    secret = unquote(login.partition(":")[2])
+    addresses = tuple(_address(host, _PORTS[parts.scheme]) for host in (hosts or "127.0.0.1").split(","))
+    options: dict[str, object] = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    if secret:
+        defaults["auth_secret"] = secret
+    config = Config.from_options(options, **defaults)
+    if parts.scheme == NSQLOOKUPD:
+        return Endpoint(nsqd=(), nsqlookupd=addresses, config=config)
+    return Endpoint(nsqd=addresses, nsqlookupd=(), config=config)
+
+
+def _address(text: str, port: int) -> str:
+    if not text:
+        raise ValueError("an empty address in the broker URL")
+    has_port = text.rpartition("]")[2].count(":") > 0
+    try:
+        return str(parse_address(text if has_port else f"{text}:{port}"))
+    except AddressError as error:
+        raise ValueError(f"{text}: {error}") from error

@@ -1,0 +1,55 @@
+"""Delays that are longer than nsqd accepts.
+
+An nsqd defers a publish for up to `--max-defer-timeout` (by default that of a requeue: an hour) and refuses a longer
+delay, naming its limit. The job is then published with that limit, and its header `job-eta` tells when it is really
+due: a worker that gets it earlier gives it back for the rest of the time without counting the attempt. So no worker
+holds a job that is not due, and a job that is due next week passes through a worker once an hour, or never if nsqd runs
+with a longer `--max-defer-timeout`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from nsqjobs.headers import eta_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsqclient import PublishRejected
+
+_limit: Final = re.compile(r"DPUB timeout \d+ out of range 0-(\d+)", re.ASCII).search
+
+
+class DelayLimit:
+    """The longest delay that the nsqds of a producer accept, as learned from what they refused.
+
+    while True:
+        try:
+            return producer.publish(topic, body, delay=limit.shorten(delay))
+        except PublishRejected as error:
+            if not limit.learn(error, delay):
+                raise
+    """
+
+    def __init__(self) -> None:
+        self.seconds = float("inf")
+
+    def shorten(self, delay: float) -> float | None:
+        """Return the delay to publish with: None for one that is over already."""
+        return min(delay, self.seconds) if delay > 0 else None
+
+    def learn(self, error: PublishRejected, delay: float) -> bool:
+        """Return whether a shorter delay may help: whether nsqd has named a limit below the one that was tried."""
+        found = _limit(error.text)
+        if found is None or (limit := int(found[1]) / 1000) >= min(delay, self.seconds):
+            return False
+        self.seconds = limit
+        return True
+
+
+def time_left(headers: Mapping[str, bytes], now: float) -> float:
+    """Return the seconds until a job that was delivered is due: 0 for one that is due or has no eta."""
+    eta = eta_of(headers)
+    return max(0.0, eta - now) if eta is not None else 0.0
