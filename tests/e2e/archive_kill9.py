@@ -124,6 +124,7 @@ def _run_with(
                 tool.wait()
                 assert "Traceback" not in tool.log, tool.log
     with Tool("nsq_to_file", *arguments) as tool:
+        tool.wait_for_log("connected to nsqd")  # before, SIGTERM could find a process that knows no signals yet
         try:
             eventually(lambda: left(nsqd, topic) == (0, 0, 0), timeout=60)
         except AssertionError:

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.process import Nsqd
-from tests.support.spark import KEPT, PATIENCE, address, flip_a_byte_of, lane_of, next_of, numbered, patiently, publish
+from tests.support.spark import (
+    KEPT,
+    PATIENCE,
+    address,
+    drain,
+    flip_a_byte_of,
+    lane_of,
+    next_of,
+    numbered,
+    patiently,
+    publish,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,7 +200,7 @@ def test_a_node_that_is_drained_read_to_its_end_and_gone_is_no_loss_and_one_that
             patiently(lambda: len(lookupd.producers("orders")) == 2)
             landing = Landing(spark, tmp_path, lookupd=f"127.0.0.1:{lookupd.http_address[1]}", maxRowsPerTrigger=20)
             landing.run()
-            one.post("/drain?stay=1h&retire=true")
+            drain(one, "orders", "stay=1h&retire=true")
             landing.run()
             one.kill()
             publish(two, "orders", numbered(40, start=20))
@@ -197,7 +208,7 @@ def test_a_node_that_is_drained_read_to_its_end_and_gone_is_no_loss_and_one_that
             assert landing.bodies() == list(range(60))
             lane = lane_of(two, "orders")
             publish(two, "orders", numbered(25, start=60))
-            two.post("/drain?stay=1h&retire=true")
+            drain(two, "orders", "stay=1h&retire=true")
             query = landing.start(processingTime="1 hour")  # takes one batch, of 20
             patiently(lambda: landing.rows.count() == 80 or query.exception())
             query.stop()
@@ -210,7 +221,7 @@ def test_a_node_that_is_drained_read_to_its_end_and_gone_is_no_loss_and_one_that
 
 def test_a_drained_node_that_is_started_again_is_read_on(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
     publish(nsqd, "orders", numbered(10))
-    nsqd.post("/drain?stay=1h")
+    drain(nsqd, "orders")
     landing = Landing(spark, tmp_path, nsqd=address(nsqd))
     landing.run()
     nsqd.kill()

@@ -53,6 +53,12 @@ def lane_of(nsqd: Nsqd, topic: str) -> str:
     return f"{found['node']}/{topic}/{found['log']}"
 
 
+def drain(nsqd: Nsqd, topic: str, how: str = "stay=1h") -> None:
+    """Drain an nsqd that stays, and return when its log is closed: a second after it has told its nsqlookupds."""
+    nsqd.post(f"/drain?{how}")
+    patiently(lambda: log_of(nsqd, topic).get("closed"))
+
+
 def flip_a_byte_of(nsqd: Nsqd, body: bytes) -> None:
     (segment,) = (path for path in nsqd.data_path.rglob("*.log") if body in path.read_bytes())
     data = bytearray(segment.read_bytes())

@@ -360,7 +360,7 @@ def test_the_one_with_the_fewest_in_flight(loop: Loop, stack: ExitStack) -> None
         await run.wait_until(lambda: len(run.producer._roster.active) == 2)
         slow.hangs = True
         receipts = [await run.producer.submit("t", b"m") for _ in range(4)]
-        await run.wait_until(lambda: sum(receipt.done for receipt in receipts) == 2)
+        await run.wait_until(lambda: sum(receipt.done for receipt in receipts) >= 2)  # 3 if one is answered at once
         await run.publish(50)  # none of them waits behind the two that hang
         assert len(quick.bodies) >= 50
         slow.kill()
