@@ -21,8 +21,18 @@ from nsqd.log.files import close_quietly
 from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
 from nsqd.log.reading.survey import Point, Survey
-from nsqd.log.record import scan
-from nsqd.log.segment import Index, ReadAt, SegmentView, Walk, find_hole, header_at, index_of, proven_entry
+from nsqd.log.record import INDEX_INTERVAL, scan
+from nsqd.log.segment import (
+    BLOCK_SIZE,
+    Index,
+    ReadAt,
+    SegmentView,
+    Walk,
+    find_hole,
+    header_at,
+    index_of,
+    proven_entry,
+)
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
@@ -231,7 +241,16 @@ class Past:
                 places = range(entries)
                 entries = bisect_left(places, True, key=lambda it: not is_before(header_at(read, index.offsets[it])))
             offset, sequence = proven_entry(read, index, entries - 1) or (0, view.base)
-            walk = Walk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
+            walk = Walk(
+                read,
+                offset=offset,
+                sequence=sequence,
+                end=view.size,
+                verify=False,
+                next_base=view.end,
+                # What is looked for is rarely behind the next index entry, and decoding headers is what takes time.
+                block_size=BLOCK_SIZE if is_before is None else INDEX_INTERVAL,
+            )
             for block in walk.blocks():
                 for _, header in block.headers:
                     yield header

@@ -233,6 +233,7 @@ class Walk:
         end: int,
         verify: bool,
         next_base: int | None = None,
+        block_size: int = BLOCK_SIZE,
     ) -> None:
         self.offset = offset
         self.sequence = sequence
@@ -242,6 +243,7 @@ class Walk:
         self._end = end
         self._verify = verify
         self._next_base = next_base
+        self._block_size = block_size  # bytes that are read at a time
         self._indexed_at = offset
 
     def run(self) -> None:
@@ -249,7 +251,7 @@ class Walk:
             pass
 
     def blocks(self, *, with_headers: bool = True) -> Iterator[Block]:
-        size = BLOCK_SIZE
+        size = self._block_size
         while self.offset < self._end:
             start = self.offset
             asked = min(size, self._end - start)
@@ -273,7 +275,7 @@ class Walk:
             self.offset, self.sequence = start + found.position, found.sequence
             if found.position:
                 yield Block(data, start, headers)
-            size = max(BLOCK_SIZE, found.needed)
+            size = max(self._block_size, found.needed)
             if found.stop is Stop.END or (found.stop is Stop.SHORT and self._goes_on(found.needed, start, data)):
                 continue
             hole = find_hole(
