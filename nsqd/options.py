@@ -213,6 +213,10 @@ class Options(BaseOptions):
         below=MAX_NODE_ID,
     )
     data_path: str = option("", "folder for messages; empty: the current one")
+    take_over: bool = option(
+        False,
+        "start although an nsqd on another machine uses the data path, which that one then loses; only for one that cannot be stopped",
+    )
     import_go: bool = option(
         True, "at start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues), once"
     )

@@ -24,6 +24,7 @@ from nsqd.go_import.take_over import take_over
 from nsqd.log.committer import Committer
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
+from nsqd.log.owner import owned
 from nsqd.log.reading.refusals import ReadRefused, patiently
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
@@ -78,13 +79,17 @@ def _latency_of(options: Options) -> LatencySettings | None:
 @contextmanager
 def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[Store]:
     store = Store.open(options.data_path or ".", log_settings(options, policy))
+    data_path = store.data_path
     try:
-        _take_over_from_go(store, options)
-        yield store
+        with owned(data_path.folder, store.files, take_over=options.take_over, pause=data_path.pause):
+            try:
+                _take_over_from_go(store, options)
+                yield store
+            finally:
+                if store.is_recovered:
+                    store.close()
     finally:
-        if store.is_recovered:
-            store.close()
-        else:  # a start that failed leaves everything as it was
+        if not store.is_recovered:  # a start that failed leaves everything as it was
             store.abandon()
 
 

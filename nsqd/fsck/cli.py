@@ -16,6 +16,7 @@ from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.identity import give_new_identity
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import Files, error_text
+from nsqd.log.owner import owner_elsewhere
 
 CLEAN: Final = 0
 FOUND: Final = 1
@@ -59,6 +60,9 @@ def main(
         err.write(f"nsqd fsck: {error_text('open', folder, error)}\n")
         return NOT_EXAMINED
     try:
+        if (owner := owner_elsewhere(files, folder)) is not None:
+            err.write(f"nsqd fsck: {folder} is in use by {owner}: stop it first\n")
+            return NOT_EXAMINED
         if asked.new_identity:
             return _name_anew(files, folder, out, as_json=asked.json)
         return _examine(files, folder, out, err, as_json=asked.json, repair=asked.repair)

@@ -1,0 +1,173 @@
+"""Which process owns a data path, as processes on other machines see it.
+
+The lock of `data_path.py` holds among the processes of one machine. It says nothing where a volume is attached to two
+machines, or where a file server does not pass locks on. There, owner.json names the host and the start of the process,
+and its time of modification moves every second for as long as that process lives.
+
+    there is no owner.json            nobody, or a process that has ended in good order: take the data path
+    it names a process of this boot   the lock has shown that the process is gone: take the data path
+    it names another boot             watch it. If its time moves, a process on another machine is at work: refuse.
+                                      Otherwise that machine has crashed, or was this one before a reboot: take it.
+
+A process that finds somebody else's name in owner.json has lost the data path: an operator has started another one with
+`--take-over`. It ends at once, as by `kill -9`: whatever it wrote from then on could damage what the new one writes. The
+new one waits for that before it reads anything. A process that is cut off from the volume cannot see that it was
+replaced; keeping its late writes away is up to the storage (fencing).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nsqd.log.data_path import FORMAT, DataPathError, as_json, read_small_file
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+OWNER_JSON: Final = "owner.json"
+BEAT: Final = 1.0  # seconds
+WATCH: Final = 5.0  # seconds without a beat after which an owner counts as gone
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+log = logging.getLogger(__name__)
+
+
+class Owner(NamedTuple):
+    """A process that has, or had, a data path."""
+
+    host: str
+    boot: str  # of the kernel it runs on; containers of one machine share it
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, started {self.started}"
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        try:
+            boot = _BOOT_ID.read_text("ascii").strip()
+        except OSError:
+            boot = platform.node()
+        return cls(platform.node(), boot, os.getpid(), datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+
+class Ownership:
+    """The name of this process in a data path that it has locked."""
+
+    def __init__(self, folder: Path, files: Files, me: Owner, pause: Callable[[float], None]) -> None:
+        self._path = folder / OWNER_JSON
+        self._files = files
+        self._me = me
+        self._pause = pause
+        self._is_written = False
+
+    def take(self, *, by_force: bool) -> None:
+        """Write our name. Raise DataPathError if a process on another machine is at work, unless `by_force`."""
+        other = found_owner(self._files, self._path)
+        is_elsewhere = other is not None and other.boot != self._me.boot
+        if is_elsewhere and not by_force and _is_beating(self._files, self._path, self._pause):
+            raise DataPathError(
+                f"failed to lock data-path: {self._path.parent} is in use by {other}; "
+                "stop that one first, or start with --take-over if it cannot be stopped"
+            )
+        self._write()
+        if is_elsewhere:
+            log.warning("data path taken over from %s", other)
+            if by_force:
+                self._pause(WATCH)  # until the other one has seen our name and ended
+
+    def beat(self) -> Owner | None:
+        """Show that this process lives. Return who has taken the data path over; None: nobody.
+
+        Another process of this boot has not: it got the lock, so this one has closed the data path and is about to end.
+        """
+        found = found_owner(self._files, self._path)
+        if found is not None and found.boot != self._me.boot:
+            return found
+        if not self._is_written:
+            self._write()
+            return None
+        with suppress(OSError):  # the folder is gone, or the disk refuses: others find that out and say so
+            self._files.touch(self._path)
+        return None
+
+    def release(self) -> None:
+        if found_owner(self._files, self._path) == self._me:
+            with suppress(OSError):
+                self._files.unlink(self._path)
+
+    def _write(self) -> None:
+        try:
+            self._files.replace(self._path, as_json({"format": FORMAT, **self._me._asdict()}))
+        except OSError as error:
+            log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
+        else:
+            self._is_written = True
+
+
+@contextmanager
+def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float], None]) -> Iterator[None]:
+    """Own a data path, which this process has locked, for as long as the block runs. Raises DataPathError."""
+    ownership = Ownership(folder, files, Owner.this_process(), pause)
+    ownership.take(by_force=take_over)
+    stopping = threading.Event()
+
+    def keep() -> None:
+        while not stopping.wait(BEAT):
+            if (other := ownership.beat()) is not None:
+                log.critical("data path %s was taken over by %s: this process ends", folder, other)
+                os._exit(1)  # an end in good order would write to files that are no longer ours
+
+    # A thread of its own, because the loop may have work for more than a second, and a long start does not have one yet.
+    thread = threading.Thread(target=keep, name="owner", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+        ownership.release()
+
+
+def found_owner(files: Files, path: Path) -> Owner | None:
+    """Return the owner that a file names. None if there is no file, or none that can be read or understood."""
+    try:
+        content: dict[str, Any] = read_small_file(files, path).content
+        return Owner(str(content["host"]), str(content["boot"]), int(content["pid"]), str(content["started"]))
+    except (OSError, DataPathError, KeyError, TypeError, ValueError):
+        return None
+
+
+def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] = time.sleep) -> Owner | None:
+    """Return the process on another machine that is at work in a folder; None: none is. Watches for some seconds."""
+    path = folder / OWNER_JSON
+    owner = found_owner(files, path)
+    is_elsewhere = owner is not None and owner.boot != Owner.this_process().boot
+    return owner if is_elsewhere and _is_beating(files, path, pause) else None
+
+
+def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> bool:
+    """Watch for a while whether an owner's process lives."""
+    first = _modified(files, path)
+    for _ in range(round(WATCH / BEAT)):
+        pause(BEAT)
+        if _modified(files, path) != first:
+            return True
+    return False
+
+
+def _modified(files: Files, path: Path) -> int:
+    try:
+        return files.modified_at(path)
+    except OSError:
+        return 0

@@ -1,0 +1,80 @@
+"""A data path on a volume that two machines can reach. The other machine is played by a file with its name."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nsqd.log.data_path import FORMAT, as_json
+from nsqd.log.files import Files
+from nsqd.log.owner import OWNER_JSON, found_owner
+from tests.support.process import Nsqd, eventually, run_to_end
+
+pytestmark = pytest.mark.e2e
+
+THERE = {"host": "machine-b", "boot": "another boot", "pid": 4711, "started": "2026-01-02T03:04:05.000+00:00"}
+NAME = "process 4711 on machine-b, started 2026-01-02T03:04:05.000+00:00"
+
+
+def name_the_other(folder: Path) -> None:
+    Files().replace(folder / OWNER_JSON, as_json({"format": FORMAT, **THERE}))
+
+
+@contextmanager
+def at_work_elsewhere(folder: Path) -> Iterator[None]:
+    """Keep another machine's process at work in the folder."""
+    name_the_other(folder)
+    stopping = threading.Event()
+
+    def beat() -> None:
+        while not stopping.wait(0.2):
+            (folder / OWNER_JSON).touch()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def refused(*command: str) -> str:
+    ended = run_to_end(*command)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+def test_a_data_path_in_use_on_another_machine_is_refused_unless_taken_over(tmp_path: Path) -> None:
+    data_path = tmp_path / "data"
+    with Nsqd(data_path) as nsqd:
+        nsqd.connect().publish("t", b"kept")
+        nsqd.stop()
+        with at_work_elsewhere(data_path):
+            start = refused(f"--data-path={data_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+            assert f"{data_path} is in use by {NAME}; stop that one first, or start with --take-over" in start
+            assert f"is in use by {NAME}" in refused("fsck", str(data_path))
+    with Nsqd(data_path, "take-over") as nsqd:
+        assert f"data path taken over from {NAME}" in nsqd.log
+        owner = found_owner(Files(), data_path / OWNER_JSON)
+        assert owner is not None
+        assert owner.pid == nsqd.pid
+        assert nsqd.topic("t")["depth"] == 1
+        nsqd.stop()
+    assert not (data_path / OWNER_JSON).exists()
+
+
+def test_an_nsqd_whose_data_path_was_taken_over_ends_at_once_and_writes_nothing_more(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data") as nsqd:
+        nsqd.connect().publish("t", b"kept")
+        name_the_other(nsqd.data_path)
+        assert nsqd.wait() == 1
+        assert f"was taken over by {NAME}: this process ends" in nsqd.log
+        assert json.loads((nsqd.data_path / OWNER_JSON).read_bytes())["host"] == "machine-b"
+        nsqd.start()  # the other one is silent by now
+        eventually(lambda: nsqd.topic("t")["depth"] == 1)

@@ -1,0 +1,105 @@
+"""Two machines and one data path: owner.json tells them of each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nsqd.log.data_path import DataPathError
+from nsqd.log.files import Files
+from nsqd.log.owner import OWNER_JSON, WATCH, Owner, Ownership
+
+HERE = Owner("here", "boot-1", 7, "2026-01-01T00:00:00.000+00:00")
+THERE = Owner("there", "boot-2", 8, "2026-01-02T00:00:00.000+00:00")
+
+
+def ownership(folder: Path, me: Owner, pause: Callable[[float], None] = lambda seconds: None) -> Ownership:
+    return Ownership(folder, Files(), me, pause)
+
+
+class Beating:
+    """Waits as long as it is told, and meanwhile has another process beat."""
+
+    def __init__(self, other: Ownership, path: Path) -> None:
+        self.waited = 0.0
+        self._other = other
+        self._path = path
+
+    def __call__(self, seconds: float) -> None:
+        self.waited += seconds
+        os.utime(self._path, ns=(0, 0))  # a beat can be as quick as the clock of the file system is coarse
+        self._other.beat()
+
+
+def test_a_data_path_that_is_used_on_another_machine_is_refused_with_the_name_of_its_owner(tmp_path: Path) -> None:
+    there = ownership(tmp_path, THERE)
+    there.take(by_force=False)
+    here = ownership(tmp_path, HERE, Beating(there, tmp_path / OWNER_JSON))
+    with pytest.raises(DataPathError, match="in use by process 8 on there, started 2026-01-02"):
+        here.take(by_force=False)
+    assert there.beat() is None
+
+
+def test_one_whose_owner_is_silent_is_taken_after_a_while(tmp_path: Path) -> None:
+    ownership(tmp_path, THERE).take(by_force=False)
+    waited: list[float] = []
+    here = ownership(tmp_path, HERE, waited.append)
+    here.take(by_force=False)
+    assert sum(waited) == WATCH
+    assert here.beat() is None
+
+
+def test_by_force_it_is_taken_at_once_and_the_owner_has_time_to_see_it(tmp_path: Path) -> None:
+    there = ownership(tmp_path, THERE)
+    there.take(by_force=False)
+    waited: list[float] = []
+    ownership(tmp_path, HERE, waited.append).take(by_force=True)
+    assert waited == [WATCH]
+    assert there.beat() == HERE
+
+
+@pytest.mark.parametrize("by_force", [False, True])
+def test_a_crash_on_this_machine_costs_no_time(tmp_path: Path, by_force: bool) -> None:
+    ownership(tmp_path, HERE).take(by_force=False)
+    waited: list[float] = []
+    ownership(tmp_path, HERE._replace(pid=9), waited.append).take(by_force=by_force)
+    assert waited == []
+
+
+def test_the_next_process_of_this_machine_is_no_thief(tmp_path: Path) -> None:
+    first, second = ownership(tmp_path, HERE), ownership(tmp_path, HERE._replace(pid=9))
+    first.take(by_force=False)
+    second.take(by_force=False)
+    assert first.beat() is None
+    first.release()
+    assert (tmp_path / OWNER_JSON).exists()
+
+
+def test_an_orderly_end_leaves_no_owner(tmp_path: Path) -> None:
+    here = ownership(tmp_path, HERE)
+    here.take(by_force=False)
+    here.release()
+    assert not (tmp_path / OWNER_JSON).exists()
+
+
+def test_a_damaged_file_names_nobody(tmp_path: Path) -> None:
+    (tmp_path / OWNER_JSON).write_bytes(b'{"host":')
+    here = ownership(tmp_path, HERE)
+    here.take(by_force=False)
+    assert here.beat() is None
+
+
+def test_a_disk_that_is_full_at_the_start_is_written_to_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(files: Files, path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    here = ownership(tmp_path, HERE)
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "replace", full)
+        here.take(by_force=False)
+        assert here.beat() is None
+    assert here.beat() is None
+    assert ownership(tmp_path, THERE).beat() == HERE
