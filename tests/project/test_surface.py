@@ -123,6 +123,9 @@ SHOWN_BY = {
         "max-defer-timeout": "deferral_is_bounded_like_requeueing_unless_told_otherwise",
     },
     "tests/unit/nsqd/client/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
+    "tests/e2e/test_data_path_owner.py": {
+        "take-over": "a_data_path_in_use_on_another_machine_is_refused_unless_taken_over"
+    },
     "tests/e2e/test_traps_streams.py": {
         "https-address": "https_has_the_whole_api",
         "tls-cert": "tls_1_2_has_nsqs_names",
