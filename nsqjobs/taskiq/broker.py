@@ -1,0 +1,182 @@
+"""taskiq's broker on nsqd: `NsqBroker`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+
+from nsqclient import CancelResult, PublishRejected, aio
+from nsqjobs.addresses import parse_url
+from nsqjobs.delays import DelayLimit, time_left
+from nsqjobs.headers import Job
+from nsqjobs.names import topic_name
+from nsqjobs.taskiq.deliveries import Deliveries
+from nsqjobs.taskiq.formatter import BuryingFormatter, TaskBody
+from nsqjobs.taskiq.labels import delay_of, queue_of, retries_of
+
+if TYPE_CHECKING:
+    from taskiq.abc.formatter import TaskiqFormatter
+
+CHANNEL: Final = "jobs"
+LIBRARY: Final = "taskiq"
+
+_MAX_ASYNC_TASKS: Final = 100  # taskiq's default for --max-async-tasks
+
+
+class NsqBroker(AsyncBroker):
+    """Sends tasks to topics of nsqd, and gives workers what is in them.
+
+    A task goes to `queue`, or to the queue that its label `queue_name` names. Workers take tasks from `queue` and from
+    `more_queues`. `max_in_flight` is how many tasks of each queue nsqd lets one worker process have: what taskiq's
+    worker is told by `--max-async-tasks` and `--max-prefetch` together. The URL may set this and all other options of
+    NSQ's clients. Raises ValueError or ConfigError for a URL or a name that cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str = "nsq://127.0.0.1:4150",
+        *,
+        queue: str = "taskiq",
+        more_queues: Sequence[str] = (),
+        max_in_flight: int = _MAX_ASYNC_TASKS,
+    ) -> None:
+        super().__init__()
+        # One task that fails says nothing about the next one, so nothing slows down.
+        self._endpoint = parse_url(url, max_in_flight=max_in_flight, backoff="none")
+        self.queue = queue
+        self.queues = tuple(dict.fromkeys((queue, *more_queues)))
+        self._topics = tuple(map(topic_name, self.queues))
+        self._limit = DelayLimit()
+        self._opened = AsyncExitStack()  # the producer and consumers of this loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._producer: aio.Producer | None = None
+        self._listening: list[Deliveries] = []
+
+    # taskiq's receiver reads messages with `broker.formatter`, and users set it.
+
+    @property
+    def formatter(self) -> TaskiqFormatter:
+        """The formatter that was set, with what has to happen to messages that nobody can run."""
+        return self._formatter
+
+    @formatter.setter
+    def formatter(self, formatter: TaskiqFormatter) -> None:
+        self._formatter = BuryingFormatter(formatter, self)
+
+    async def startup(self) -> None:
+        """Open the producer. It connects when it is needed, so nsqd may start later."""
+        await self._open_producer()
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Give back what was not acknowledged, and close all connections."""
+        await super().shutdown()  # first: handlers of this event may still send tasks
+        for deliveries in self._listening:
+            deliveries.close()
+        self._listening.clear()
+        self._producer = None
+        await self._opened.aclose()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Publish a task, and return when nsqd has it. Raise ValueError for labels that cannot be followed."""
+        await self.publish(message, delay=delay_of(message.labels))
+
+    async def publish(self, message: BrokerMessage, *, delay: float, key: str | None = None) -> None:
+        """Publish a task that is due in `delay` seconds, under a key by which it can be cancelled."""
+        topic = self.topic_of(message)
+        eta = time.time() + delay if delay > 0 else None
+        retries = retries_of(message.labels)
+        job = Job(library=LIBRARY, name=message.task_name, id=message.task_id, retries=retries, eta=eta)
+        headers = job.headers()
+        producer = self._producer if self._is_at_home() else None
+        producer = producer or await self._open_producer()
+        while True:
+            try:
+                shortened = self._limit.shorten(delay)
+                await producer.publish(topic, message.message, delay=shortened, key=key, headers=headers)
+                return
+            except PublishRejected as error:
+                if not self._limit.learn(error, delay):
+                    raise
+
+    async def cancel(self, key: str) -> CancelResult:
+        """Take back the task that was published with this key to one of `queues`. Raise what `Producer.cancel` raises."""
+        producer = await self._open_producer()
+        found = CancelResult()
+        for topic in self._topics:
+            found = _sum(found, await producer.cancel(topic, key))
+        return found
+
+    def topic_of(self, message: BrokerMessage) -> str:
+        """Return the topic to which a task goes."""
+        return topic_name(queue_of(message.labels, self.queue))
+
+    async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        """Yield the tasks of all queues of this worker. Raise ProtocolError or AuthError if none can ever come."""
+        await self._open_producer()
+        deliveries = Deliveries()
+        self._listening.append(deliveries)
+        consumers = [await self._open_consumer(topic) for topic in self._topics]
+        pumps = [asyncio.create_task(_pump(consumer, deliveries)) for consumer in consumers]
+        try:
+            while True:
+                delivery = await deliveries.take()
+                body = TaskBody(delivery.message.body, delivery)
+                # Validation would cost more than the rest, and there is nothing to validate.
+                yield AckableMessage.model_construct(data=body, ack=delivery.ack)
+        finally:
+            # Tasks that have begun go on, and are acknowledged over the same connections: `shutdown` closes them.
+            for pump in pumps:
+                pump.cancel()
+            for consumer in consumers:
+                consumer.stop()
+            deliveries.give_back_waiting()
+
+    async def _open_consumer(self, topic: str) -> aio.Consumer:
+        it = self._endpoint
+        opening = aio.open_consumer(topic, CHANNEL, nsqd=it.nsqd, lookupd=it.nsqlookupd, config=it.config)
+        return await self._opened.enter_async_context(opening)
+
+    async def _open_producer(self) -> aio.Producer:
+        if not self._is_at_home():
+            # The loop of an earlier asyncio.run has ended, and its connections with it.
+            self._loop = asyncio.get_running_loop()
+            self._opened, self._producer, self._listening = AsyncExitStack(), None, []
+        if self._producer is None:
+            it = self._endpoint
+            opening = aio.open_producer(it.nsqd, nsqlookupd=it.nsqlookupd, config=it.config)
+            self._producer = await self._opened.enter_async_context(opening)
+        return self._producer
+
+    def _is_at_home(self) -> bool:
+        return self._loop is asyncio.get_running_loop()
+
+
+async def _pump(consumer: aio.Consumer, deliveries: Deliveries) -> None:
+    """Pass on what is due. Give back the rest until it is, without counting that as an attempt."""
+    try:
+        async for message in consumer:
+            left = time_left(message.headers, time.time())
+            if left > 0:
+                message.requeue(left, backoff=False, count=False)
+            else:
+                deliveries.add(message)
+    except Exception as error:  # whatever it is, the worker has to end with it instead of waiting for ever
+        deliveries.fail(error)
+
+
+def _sum(one: CancelResult, other: CancelResult) -> CancelResult:
+    return replace(
+        one,
+        cancelled=one.cancelled + other.cancelled,
+        in_flight=one.in_flight + other.in_flight,
+        buried=one.buried + other.buried,
+        done=one.done + other.done,
+        unknown=one.unknown + other.unknown,
+    )
