@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from common.net import AddressError, parse_address
 from nsqclient._dial import local_host
@@ -87,9 +87,9 @@ class Link(asyncio.BufferedProtocol):
     # From asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # so that `resume_writing` means that everything has left
+        # uvloop's transports do what asyncio.Transport does, and are none.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)  # so that `resume_writing` means that everything has left
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
