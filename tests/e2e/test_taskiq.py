@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from taskiq import TaskiqResultTimeoutError
 from taskiq.exceptions import SendTaskError
 from taskiq.kicker import AsyncKicker
 
@@ -24,8 +23,8 @@ from tests.support.taskiq_worker import LIMIT, Journal, Worker
 pytestmark = pytest.mark.e2e
 
 QUEUE = "shop"
-OTHER = "emails of today"  # no name of a topic
-OTHER_TOPIC = "emails_of_today-f9b96387c0a0b7a7"
+SOON = "msg_timeout=1s"  # after which nsqd delivers again what a dead worker had
+RETRIED = {"retry_on_error": True, "max_retries": 100}
 
 
 def url_of(nsqd: Nsqd, options: str = "") -> str:
@@ -152,3 +151,214 @@ def buried(nsqd: Nsqd) -> dict[str, str]:
     """Return the bodies of the buried messages, with the reasons."""
     answer = nsqd.http("GET", f"/channel/buried?topic={QUEUE}&channel=jobs&limit=100")
     return {it["body"]: it["reason"] for it in map(json.loads, answer.body.splitlines()) if "body" in it}
+
+
+# Several queues
+
+
+def test_a_label_names_another_queue(nsqd: Nsqd, own_journal: Journal, topic: str) -> None:
+    with Worker(url_of(nsqd), topic, own_journal, TASKIQ_MORE=f"{topic}-mail"):
+        kick(url_of(nsqd), topic, "note", "mail", labels={"queue_name": f"{topic}-mail"})
+        own_journal.wait_for("note", "mail")
+    assert nsqd.topic(f"{topic}-mail")["message_count"] == 1
+
+
+# Workers that die
+
+
+def test_a_task_comes_back_from_every_worker_that_is_killed(
+    nsqd: Nsqd, own_journal: Journal, topic: str, tmp_path: Path
+) -> None:
+    """Redis streams stop to recover tasks after a SIGKILL at the wrong moment, whose lock nobody releases."""
+    gate = tmp_path / "gate"
+    url = url_of(nsqd, SOON)
+    kick(url, topic, "hold", "x", str(gate))
+    for times in (1, 2, 3):
+        with Worker(url, topic, own_journal) as worker:
+            own_journal.wait_for("began", "x", count=times)
+            worker.kill()
+    gate.touch()
+    with Worker(url, topic, own_journal):
+        own_journal.wait_for("ended", "x")
+        is_done(nsqd, topic)
+    assert len(own_journal.lines("began", "x")) == 4
+
+
+def is_done(nsqd: Nsqd, topic: str) -> None:
+    """Wait until nothing is left in the queue."""
+    eventually(lambda: (it := nsqd.channel(topic, "jobs"))["depth"] + it["in_flight_count"] == 0, LIMIT)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_retry_survives_a_worker_that_is_killed_before_or_after_it_was_published(
+    nsqd: Nsqd, own_journal: Journal, topic: str, tmp_path: Path, moment: str
+) -> None:
+    killed, gate = tmp_path / "killed", tmp_path / "gate"
+    kick(url_of(nsqd), topic, "try", "x", gate=str(gate), kill=str(killed), labels=RETRIED)
+    with Worker(url_of(nsqd, SOON), topic, own_journal, TASKIQ_KILL=moment):
+        own_journal.wait_for("tried", "x")
+        # taskiq starts another worker process by itself. The first try was not acknowledged, so it comes back.
+        own_journal.wait_for("tried", "x", "0", count=2)
+        own_journal.wait_for("tried", "x", "1")
+        gate.touch()
+        own_journal.wait_for("ended", "x")
+        is_done(nsqd, topic)
+    assert killed.exists()
+    published = 2 if moment == "before" else 3  # the retry whose first try comes back is there twice
+    assert nsqd.topic(topic)["message_count"] >= published
+
+
+def test_a_retry_waits_for_its_delay(nsqd: Nsqd, own_journal: Journal, topic: str, tmp_path: Path) -> None:
+    kick(url_of(nsqd), topic, "try", "x", gate=str(tmp_path / "gate"), labels={**RETRIED, "delay": 0.5})
+    with Worker(url_of(nsqd), topic, own_journal):
+        times = [line[0] for line in own_journal.wait_for("tried", "x", count=3)]
+    assert times[1] - times[0] >= 0.5
+    assert times[2] - times[1] >= 0.5
+
+
+# Workers and brokers that stop
+
+
+def test_sigterm_lets_the_task_end_and_gives_back_the_others(
+    nsqd: Nsqd, own_journal: Journal, topic: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    kick(url_of(nsqd), topic, "hold", "x", str(gate))
+    url = url_of(nsqd, "max_in_flight=4")
+    with Worker(url, topic, own_journal, "--max-async-tasks", "1") as worker:
+        own_journal.wait_for("began", "x")
+        for number in range(3):
+            kick(url_of(nsqd), topic, "note", f"{number}")
+        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 4, LIMIT)
+        worker.terminate()
+        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 1, LIMIT)
+        gate.touch()
+        assert worker.wait() == 0
+    assert own_journal.lines("ended", "x")
+    assert not own_journal.lines("note")
+    assert in_loop(attempts_of(url_of(nsqd), topic, count=3)) == [1, 1, 1]
+
+
+async def attempts_of(url: str, topic: str, count: int) -> list[int]:
+    """Finish so many messages, and return their numbers of attempts."""
+    address = url.removeprefix("nsq://")
+    async with aio.open_consumer(topic, "jobs", nsqd=address, config=Config(max_in_flight=count)) as consumer:
+        found = []
+        async for message in consumer:
+            found.append(message.attempts)
+            message.finish()
+            if len(found) == count:
+                consumer.stop()
+    return found
+
+
+def test_a_restart_of_nsqd_is_a_pause(start_nsqd: StartNsqd, own_journal: Journal, topic: str) -> None:
+    """nsqd has another port after its restart, which nsqlookupd tells."""
+    with Nsqlookupd() as lookupd:
+        host, port = lookupd.tcp
+        nsqd = start_nsqd(f"lookupd-tcp-address={host}:{port}", "broadcast-address=127.0.0.1")
+        url = "nsq+lookupd://{}:{}".format(*lookupd.http_address)
+
+        async def send() -> None:
+            broker = NsqBroker(url, queue=topic)
+            await broker.startup()
+            for number in range(100):
+                if number == 50:
+                    await asyncio.to_thread(nsqd.restart)
+                await AsyncKicker[Any, Any]("note", broker, {}).kiq(f"{number}")
+            await broker.shutdown()
+
+        with Worker(url, topic, own_journal):
+            in_loop(send())
+            for number in range(100):
+                own_journal.wait_for("note", f"{number}")
+
+
+# Delays that are longer than nsqd accepts
+
+
+def test_a_delay_beyond_the_limit_of_nsqd(start_nsqd: StartNsqd, own_journal: Journal, topic: str) -> None:
+    nsqd = start_nsqd("max-defer-timeout=200ms", "max-req-timeout=200ms")
+    with Worker(url_of(nsqd), topic, own_journal):
+        kick(url_of(nsqd), topic, "note", "first")
+        own_journal.wait_for("note", "first")
+        before = time.time()
+        kick(url_of(nsqd), topic, "note", "later", labels={"delay": 1.5})
+        (line,) = own_journal.wait_for("note", "later")
+    assert line[0] - before >= 1.5
+    assert nsqd.channel(topic, "jobs")["requeue_count"] >= 1
+
+
+# Schedules
+
+
+def test_a_schedule_by_time_is_sent_by_nsqd_or_deleted(
+    worker: Worker, nsqd: Nsqd, journal: Journal, topic: str
+) -> None:
+    async def schedule() -> float:
+        broker = NsqBroker(url_of(nsqd), queue=QUEUE)
+        await broker.startup()
+        source = NsqScheduleSource(broker)
+        at = datetime.now(UTC) + timedelta(seconds=1)
+        later = datetime.now(UTC) + timedelta(seconds=1.5)
+        deleted = await AsyncKicker[Any, Any]("note", broker, {}).schedule_by_time(source, at, "deleted")
+        await AsyncKicker[Any, Any]("note", broker, {}).schedule_by_time(source, at, "scheduled")
+        await AsyncKicker[Any, Any]("note", broker, {}).schedule_by_time(source, later.replace(tzinfo=None), "last")
+        await deleted.unschedule()
+        assert await source.get_schedules() == []
+        await broker.shutdown()
+        return at.timestamp()
+
+    kick(url_of(nsqd), QUEUE, "note", "there is a channel")
+    at = in_loop(schedule())
+    ((when, *_),) = journal.wait_for("note", "scheduled")
+    assert when >= at
+    journal.wait_for("note", "last")
+    assert not journal.lines("note", "deleted")
+
+
+def to_another_queue(kicker: AsyncKicker[Any, Any], source: NsqScheduleSource) -> Coroutine[Any, Any, Any]:
+    return kicker.with_labels(queue_name="other").schedule_by_time(source, datetime.now(UTC))
+
+
+def test_a_schedule_that_nsqd_cannot_keep_is_refused(nsqd: Nsqd, topic: str) -> None:
+    async def schedule(how: Callable[[AsyncKicker[Any, Any], NsqScheduleSource], Coroutine[Any, Any, Any]]) -> None:
+        broker = NsqBroker(url_of(nsqd), queue=topic)
+        await how(AsyncKicker("note", broker, {}), NsqScheduleSource(broker))
+        await broker.shutdown()
+
+    with pytest.raises(ValueError, match="by time only: for cron and interval use"):
+        in_loop(schedule(lambda kicker, source: kicker.schedule_by_cron(source, "* * * * *")))
+    with pytest.raises(ValueError, match="by time only: for cron and interval use"):
+        in_loop(schedule(lambda kicker, source: kicker.schedule_by_interval(source, 60)))
+    with pytest.raises(ValueError, match="does not know the queue"):
+        in_loop(schedule(to_another_queue))
+
+
+# What others see
+
+
+def test_headers_say_what_the_task_is(nsqd: Nsqd, topic: str) -> None:
+    async def headers() -> dict[str, bytes]:
+        async with aio.open_consumer(topic, "jobs", nsqd="{}:{}".format(*nsqd.tcp)) as consumer:
+            async for message in consumer:
+                message.finish()
+                return dict(message.headers)
+        raise AssertionError
+
+    task_id = kick(url_of(nsqd), topic, "shop.tasks:ship", labels={"_retries": 2, "delay": 0.01})
+    found = in_loop(headers())
+    assert found.pop("job-eta").isdigit()
+    assert found == {
+        "job-library": b"taskiq",
+        "job-name": b"shop.tasks:ship",
+        "job-id": task_id.encode(),
+        "job-retries": b"2",
+    }
+
+
+def test_a_program_may_send_from_several_loops_and_without_startup(nsqd: Nsqd, topic: str) -> None:
+    broker = NsqBroker(url_of(nsqd), queue=topic)
+    for _ in range(2):
+        in_loop(AsyncKicker[Any, Any]("note", broker, {}).kiq("x"))
+    assert nsqd.topic(topic)["message_count"] == 2

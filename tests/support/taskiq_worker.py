@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -81,7 +82,8 @@ class Worker:
     def kill(self) -> None:
         """Kill all its processes with SIGKILL."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(LIMIT)
             self._process = None
 
