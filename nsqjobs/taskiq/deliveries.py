@@ -39,8 +39,11 @@ class TaskDelivery:
         self.message = message
         self._deliveries = deliveries
 
-    def ack(self) -> None:
-        """Finish the message. Called by taskiq's receiver, or through the context of the task."""
+    async def ack(self) -> None:
+        """Finish the message. Called by taskiq's receiver, or through the context of the task.
+
+        It never waits, but other brokers have it async, and receivers of users await it.
+        """
         self._deliveries.forget(self)
         if not self.message.finish() and self.message.answered == "lost":
             log.warning("task was done after nsqd had taken it back, so it runs again message=%s", self.message.id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from nsqjobs.taskiq.broker import NsqBroker
 
+_REMEMBERED: Final = 10_000  # ids
 _PREFIX: Final = "schedule."
 _is_plain: Final = re.compile(r"[!-~]{1,50}", re.ASCII).fullmatch
 
@@ -31,10 +33,12 @@ class NsqScheduleSource(ScheduleSource):
     """Has nsqd defer tasks until their time. For schedules by cron or interval use another source.
 
     An id is for one schedule: nsqd makes a second publish with the same key only when it has forgotten the first one.
+    So an id that this source has seen is refused; it remembers the last ten thousand.
     """
 
     def __init__(self, broker: NsqBroker) -> None:
         self.broker = broker
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def get_schedules(self) -> list[ScheduledTask]:
         """Return nothing: a scheduler process has nothing to send, as nsqd does that by itself."""
@@ -50,14 +54,23 @@ class NsqScheduleSource(ScheduleSource):
         queue = queue_of(schedule.labels, self.broker.queue)
         if queue not in self.broker.queues:
             raise ValueError(f"the broker does not know the queue {queue!r}: name it in more_queues")
+        if schedule.schedule_id in self._seen:
+            raise ValueError(f"the id {schedule.schedule_id!r} was used before: take another one for another schedule")
         deferring = _DeferringBroker(self.broker, due=eta_of_time(schedule.time), key=key_of(schedule.schedule_id))
         kicker = AsyncKicker(schedule.task_name, deferring, dict(schedule.labels))  # type: ignore[var-annotated]  # of any task
         kicker.with_labels(schedule_id=schedule.schedule_id).with_task_id(schedule.task_id)
         await kicker.kiq(*schedule.args, **schedule.kwargs)
+        self._remember(schedule.schedule_id)  # now: after an error the same id may be tried again, which is made once
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Take the task back, unless a worker has it. Raise nsqclient.Incomplete if an nsqd has given no answer."""
+        self._remember(schedule_id)
         await self.broker.cancel(key_of(schedule_id))
+
+    def _remember(self, schedule_id: str) -> None:
+        self._seen[schedule_id] = None
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
 
 
 def key_of(schedule_id: str) -> str:
