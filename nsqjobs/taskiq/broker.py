@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
-from nsqclient import CancelResult, PublishRejected, aio
+from nsqclient import CancelResult, ConnectError, PublishRejected, PublishUnsent, aio
 from nsqjobs.addresses import parse_url
 from nsqjobs.delays import DelayLimit, time_left
 from nsqjobs.headers import Job
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CHANNEL: Final = "jobs"
 LIBRARY: Final = "taskiq"
 
+_PAUSE: Final = 0.1  # seconds between two attempts to reach an nsqd
 _MAX_ASYNC_TASKS: Final = 100  # taskiq's default for --max-async-tasks
 
 
@@ -35,7 +36,8 @@ class NsqBroker(AsyncBroker):
     A task goes to `queue`, or to the queue that its label `queue_name` names. Workers take tasks from `queue` and from
     `more_queues`. `max_in_flight` is how many tasks of each queue nsqd lets one worker process have: what taskiq's
     worker is told by `--max-async-tasks` and `--max-prefetch` together. The URL may set this and all other options of
-    NSQ's clients. Raises ValueError or ConfigError for a URL or a name that cannot be used.
+    NSQ's clients. Sending a task raises ConnectError if no nsqd can be reached for `send_timeout` seconds: that is how
+    long a restart may take. Raises ValueError or ConfigError for a URL or a name that cannot be used.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class NsqBroker(AsyncBroker):
         queue: str = "taskiq",
         more_queues: Sequence[str] = (),
         max_in_flight: int = _MAX_ASYNC_TASKS,
+        send_timeout: float = 10.0,
     ) -> None:
         super().__init__()
         # One task that fails says nothing about the next one, so nothing slows down.
@@ -52,6 +55,7 @@ class NsqBroker(AsyncBroker):
         self.queue = queue
         self.queues = tuple(dict.fromkeys((queue, *more_queues)))
         self._topics = tuple(map(topic_name, self.queues))
+        self._send_timeout = send_timeout
         self._limit = DelayLimit()
         self._opened = AsyncExitStack()  # the producer and consumers of this loop
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,8 +98,8 @@ class NsqBroker(AsyncBroker):
         retries = retries_of(message.labels)
         job = Job(library=LIBRARY, name=message.task_name, id=message.task_id, retries=retries, eta=eta)
         headers = job.headers()
-        producer = self._producer if self._is_at_home() else None
-        producer = producer or await self._open_producer()
+        producer = await self._open_producer()
+        give_up = time.monotonic() + self._send_timeout
         while True:
             try:
                 shortened = self._limit.shorten(delay)
@@ -104,6 +108,10 @@ class NsqBroker(AsyncBroker):
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):
                     raise
+            except (ConnectError, PublishUnsent):  # nsqd has nothing of it
+                if time.monotonic() > give_up:
+                    raise
+                await asyncio.sleep(_PAUSE)
 
     async def cancel(self, key: str) -> CancelResult:
         """Take back the task that was published with this key to one of `queues`. Raise what `Producer.cancel` raises."""

@@ -260,7 +260,7 @@ def test_a_restart_of_nsqd_is_a_pause(start_nsqd: StartNsqd, own_journal: Journa
         url = "nsq+lookupd://{}:{}".format(*lookupd.http_address)
 
         async def send() -> None:
-            broker = NsqBroker(url, queue=topic)
+            broker = NsqBroker(url, queue=topic, send_timeout=LIMIT)
             await broker.startup()
             for number in range(100):
                 if number == 50:
