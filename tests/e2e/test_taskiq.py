@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,12 +20,12 @@ from taskiq.kicker import AsyncKicker
 from nsqclient import Config, aio
 from nsqjobs.taskiq import NsqBroker, NsqScheduleSource
 from tests.e2e.conftest import StartNsqd
-from tests.support.process import Nsqd, Nsqlookupd, eventually
-from tests.support.taskiq_worker import LIMIT, Journal, Worker
+from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
+from tests.support.taskiq_worker import LIMIT, Journal, Worker, environment
 
 pytestmark = pytest.mark.e2e
 
-QUEUE = "shop"
+QUEUE = "tasks"
 SOON = "msg_timeout=1s"  # after which nsqd delivers again what a dead worker had
 RETRIED = {"retry_on_error": True, "max_retries": 100}
 
@@ -362,3 +365,20 @@ def test_a_program_may_send_from_several_loops_and_without_startup(nsqd: Nsqd, t
     for _ in range(2):
         in_loop(AsyncKicker[Any, Any]("note", broker, {}).kiq("x"))
     assert nsqd.topic(topic)["message_count"] == 2
+
+
+# The documents
+
+
+def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "taskiq.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "tasks.py").write_text(example.replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp)))
+    journal = Journal(tmp_path / "journal")
+    with Worker("", "", journal, app="tasks:broker", folder=tmp_path) as worker:
+        sent = subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, env=environment(), check=False, timeout=LIMIT)
+        assert sent.returncode == 0
+        for said in ("hello ana", "hello ben", "charged 17"):
+            eventually(lambda said=said: said in worker.log, LIMIT)
+        is_done(nsqd, "shop")
+        assert not nsqd.channel("shop", "jobs")["deferred_count"]

@@ -18,6 +18,11 @@ APP: Final = "tests.e2e.peers.taskiq_app:broker"
 LIMIT: Final = 30.0  # seconds for what a worker is expected to do
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a program that uses this tree."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 class Journal:
     """What tasks have written: words, each line with the time before them."""
 
@@ -43,11 +48,21 @@ class Journal:
 class Worker:
     """The processes of one `taskiq worker`, in a process group of their own."""
 
-    def __init__(self, url: str, queue: str, journal: Journal, *options: str, **environ: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        queue: str,
+        journal: Journal,
+        *options: str,
+        app: str = APP,
+        folder: Path | None = None,
+        **environ: str,
+    ) -> None:
         self._log = journal.path.with_suffix(".log")
         self._options = options
+        self._app = app
+        self._folder = folder
         self._environ = {
-            "PYTHONPATH": str(ROOT),
             "TASKIQ_URL": url,
             "TASKIQ_QUEUE": queue,
             "TASKIQ_JOURNAL": str(journal.path),
@@ -56,11 +71,12 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-P", "-m", "taskiq", "worker", APP, "--workers", "1", *self._options]
+        command = [sys.executable, "-P", "-m", "taskiq", "worker", self._app, "--workers", "1", *self._options]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                env={**os.environ, **self._environ},
+                cwd=self._folder,
+                env={**environment(), **self._environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
