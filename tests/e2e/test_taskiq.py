@@ -242,6 +242,17 @@ def test_sigterm_lets_the_task_end_and_gives_back_the_others(
     assert in_loop(attempts_of(url_of(nsqd), topic, count=3)) == [1, 1, 1]
 
 
+def test_a_task_that_does_not_end_in_time_is_given_back(
+    nsqd: Nsqd, own_journal: Journal, topic: str, tmp_path: Path
+) -> None:
+    kick(url_of(nsqd), topic, "hold", "x", str(tmp_path / "gate"))
+    with Worker(url_of(nsqd), topic, own_journal, "--wait-tasks-timeout", "0.1") as worker:
+        own_journal.wait_for("began", "x")
+        worker.terminate()
+        assert worker.wait() == 0
+    assert in_loop(attempts_of(url_of(nsqd), topic, count=1)) == [1]
+
+
 async def attempts_of(url: str, topic: str, count: int) -> list[int]:
     """Finish so many messages, and return their numbers of attempts."""
     address = url.removeprefix("nsq://")
