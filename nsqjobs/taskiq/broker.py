@@ -93,11 +93,7 @@ class NsqBroker(AsyncBroker):
 
     async def publish(self, message: BrokerMessage, *, delay: float, key: str | None = None) -> None:
         """Publish a task that is due in `delay` seconds, under a key by which it can be cancelled."""
-        topic = self.topic_of(message)
-        eta = time.time() + delay if delay > 0 else None
-        retries = retries_of(message.labels)
-        job = Job(library=LIBRARY, name=message.task_name, id=message.task_id, retries=retries, eta=eta)
-        headers = job.headers()
+        topic, headers = self.topic_of(message), _headers_of(message, delay)
         producer = await self._open_producer()
         give_up = time.monotonic() + self._send_timeout
         while True:
@@ -177,6 +173,12 @@ async def _pump(consumer: aio.Consumer, deliveries: Deliveries) -> None:
                 deliveries.add(message)
     except Exception as error:  # whatever it is, the worker has to end with it instead of waiting for ever
         deliveries.fail(error)
+
+
+def _headers_of(message: BrokerMessage, delay: float) -> dict[str, bytes]:
+    eta = time.time() + delay if delay > 0 else None
+    retries = retries_of(message.labels)
+    return Job(library=LIBRARY, name=message.task_name, id=message.task_id, retries=retries, eta=eta).headers()
 
 
 def _sum(one: CancelResult, other: CancelResult) -> CancelResult:
