@@ -1,0 +1,370 @@
+"""A producer that waits on plain sockets in the thread that calls it: no loop, no thread, nothing between two calls.
+
+A publish takes one write and one read, where `nsqclient.sync` passes each call on to its thread and back. It suits
+libraries that publish from plain functions and share nothing between processes: after a fork the child makes its own
+connections and names.
+
+It uses one nsqd at a time, and goes to another one when that fails. There are no heartbeats, as nobody would answer
+them; a connection that has broken meanwhile is noticed by the next publish, which is then repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from random import Random
+from threading import Lock
+from typing import Final
+
+from common.net import AddressError, parse_address
+from nsqclient._config import Config
+from nsqclient._dial import check_target, host_of, peer_of
+from nsqclient._errors import (
+    ConfigError,
+    ConnectError,
+    Disconnected,
+    NSQError,
+    OutcomeUnknown,
+    PublishError,
+    PublishRejected,
+    PublishUnsent,
+    Unsupported,
+)
+from nsqclient._identity import our_identity
+from nsqclient._listings import BadAnswer, Lookupd, parse_lookupd
+from nsqclient._membership import NodeEntry
+from nsqclient._node_list import NODES, nodes_target, read_nodes
+from nsqclient._publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
+from nsqclient._pump import tls_maker
+from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
+from nsqclient._reconnect import Reconnect
+
+_READ_SIZE: Final = 64 * 1024
+_FIRST_PAUSE: Final = 0.05  # seconds
+_LONGEST_PAUSE: Final = 1.0
+_HTTP_TIMEOUT: Final = 10.0  # seconds
+_GOODBYE: Final = 0.5  # seconds
+_PUB_FAILED: Final = "PUB_FAILED"  # E_ and E_D: nsqd could not store the message, so another one may
+
+Nodes = Callable[[], Sequence[str]]
+
+
+class BlockingProducer:
+    """Publishes to one of several nsqds. Any number of threads may use it, one at a time.
+
+    `nodes` returns the addresses of all nsqds; it is called for each new connection. A publish whose outcome is unknown
+    is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds. For as long it
+    waits for an nsqd to come back that was there before. An nsqd that was never there is not waited for.
+    """
+
+    def __init__(self, nodes: Nodes, *, config: Config = Config(), retry_timeout: float = 30.0) -> None:
+        self._nodes = nodes
+        self._config = replace(config, heartbeat_interval=None)
+        self._retry_timeout = retry_timeout
+        self._random = Random()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = Lock()
+        self._names = Names()  # two processes with the same names would have nsqd take their publishes for repeats
+        self._links: dict[str, _Link] = {}
+        self._current: _Link | None = None
+        self._had_one = False  # there was a connection at some time
+
+    def _after_fork(self) -> None:
+        """Forget what belongs to the parent: its sockets are closed here without a word to nsqd."""
+        for link in self._links.values():
+            link.abandon()
+        self._begin()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._lock:
+            yield
+
+    def connect(self) -> None:
+        """Connect to an nsqd, unless there is a connection. Raise ConnectError if none can be reached."""
+        with self._alone():
+            self._connected()
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        delay: float | None = None,
+        key: str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """Publish a message and return when nsqd has accepted it. Arguments and errors are those of `Producer.publish`."""
+        command = pub_command(topic, body, delay, headers)
+        given = checked_key(key) if key is not None else None
+        with self._alone():
+            self._publish(topic, command, given if given is not None else self._names.next())
+
+    def close(self) -> None:
+        """Close all connections. A later publish opens a new one."""
+        with self._alone():
+            for link in self._links.values():
+                link.close()
+            self._links.clear()
+            self._current = None
+
+    # Publishing
+
+    def _publish(self, topic: str, command: bytes, key: bytes) -> None:
+        until = time.monotonic() + self._retry_timeout
+        pauses = Reconnect(self._config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        refused: set[str] = set()  # nsqds that could not store it
+        unknown: PublishError | None = None  # it may be stored at `self._current`, and nowhere else
+        while True:
+            error: NSQError
+            try:
+                link = self._connected(at=self._current if unknown is not None else None, without=refused)
+                link.publish(topic, command, key)
+                return
+            except OutcomeUnknown as caught:
+                error = unknown = caught
+            except PublishRejected as caught:
+                # nsqd looks for the key before it fails to store, but not before it refuses a command for what it is.
+                if not caught.code.endswith(_PUB_FAILED):
+                    raise
+                error = unknown or caught
+                if unknown is None:
+                    refused.add(self._drop_current())
+                    if refused >= set(self._nodes()):
+                        raise
+                    continue
+            except (ConnectError, PublishUnsent) as caught:
+                error = unknown or caught
+            if not self._had_one or time.monotonic() >= until:
+                raise error
+            time.sleep(min(pauses.pause(), max(until - time.monotonic(), 0.0)))
+
+    def _drop_current(self) -> str:
+        assert self._current is not None
+        address, self._current = self._current.address, None
+        return address
+
+    # Connections
+
+    def _connected(self, *, at: _Link | None = None, without: Set[str] = frozenset()) -> _Link:
+        """Return an open connection: to the nsqd of `at`, or to any one that is not left out."""
+        current = at or self._current
+        if current is not None and current.address not in without and (current.is_open or at is not None):
+            current.open()
+            return current
+        error: NSQError = ConnectError("no nsqd is known")
+        for address in self._shuffled(without):
+            link = self._link(address)
+            try:
+                link.open()
+            except NSQError as caught:
+                error = caught
+                continue
+            self._current, self._had_one = link, True
+            return link
+        raise error
+
+    def _shuffled(self, without: Set[str]) -> Sequence[str]:
+        addresses = [address for address in self._nodes() if address not in without]
+        self._random.shuffle(addresses)
+        return addresses
+
+    def _link(self, address: str) -> _Link:
+        return self._links.setdefault(address, _Link(address, self._config))
+
+    # HTTP of the same nsqds
+
+    def ask_all(self, method: str, target: str) -> dict[str, tuple[int, bytes] | NSQError]:
+        """Send an HTTP request to each nsqd, and return status and body of the answers, or errors, by address.
+
+        Each nsqd is asked at the place that it tells its clients, and only the one that is meant answers.
+        """
+        with self._alone():
+            return {address: self._ask(address, method, target) for address in self._nodes()}
+
+    def _ask(self, address: str, method: str, target: str) -> tuple[int, bytes] | NSQError:
+        try:
+            place = self._link(address).place()
+            return request(place, method, f"{target}&node={place.node}", self._config)
+        except NSQError as error:
+            return error
+
+
+class _Link:
+    """The connection to one nsqd, opened when it is needed and again after it was lost."""
+
+    def __init__(self, address: str, config: Config) -> None:
+        check_target(address)
+        self.address = address
+        self._config = config
+        self._socket: socket.socket | None = None
+        self._connection: ProducerConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed
+
+    def open(self) -> ProducerConnection:
+        """Return the open connection. Raise ConnectError."""
+        if self._connection is not None and not self._connection.is_closed:
+            return self._connection
+        self._lose(None)
+        connection = ProducerConnection(
+            self.address,
+            self._config,
+            our_identity(),
+            max_pending=2,
+            make_tls=tls_maker(self.address, self._config),
+            wake=_nothing,
+            emit=lambda event: None,
+            on_open=_nothing,
+            on_room=_nothing,
+            on_heartbeat=_nothing,
+        )
+        self._socket, self._connection = self._dial(), connection
+        connection.peer = peer_of(self._socket)
+        try:
+            while not connection.is_open:
+                self._exchange(connection)
+        except NSQError as error:
+            self._lose(error)
+            raise error if isinstance(error, ConnectError) else ConnectError(f"{self.address}: {error}") from error
+        if not connection.takes_keys or not connection.takes_headers:
+            self._lose(None)
+            raise Unsupported(f"nsqd {self.address} does not grant the extensions `keys` and `headers`")
+        return connection
+
+    def publish(self, topic: str, command: bytes, key: bytes) -> None:
+        connection = self.open()
+        outcome = Outcome(topic, count=1, size=len(command), key=key)
+        connection.publish(keyed(command, key), outcome)
+        try:
+            while not outcome.done:
+                self._exchange(connection)
+        except NSQError as error:
+            self._lose(error)
+        except BaseException as error:  # Ctrl-C or a time limit: nobody waits for the answer any more
+            self._lose(Disconnected(repr(error)))
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+
+    def place(self) -> Place:
+        connection = self.open()
+        check_support(connection)
+        return place_of(connection, self._config.server_hostname or host_of(self.address), self._config)
+
+    def _exchange(self, connection: ProducerConnection) -> None:
+        """Send what the connection owes, and process what nsqd answers next."""
+        assert self._socket is not None
+        try:
+            if data := connection.bytes_to_send():
+                self._socket.sendall(data)
+            received = self._socket.recv(_READ_SIZE)
+        except OSError as error:
+            raise Disconnected(str(error)) from error
+        if not received:
+            raise Disconnected("connection closed by nsqd")
+        connection.receive(received, time.monotonic())
+
+    def _dial(self) -> socket.socket:
+        try:
+            where = parse_address(self.address)
+            if where.is_unix:
+                connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                connected.settimeout(self._config.dial_timeout)
+                connected.connect(where.path)
+            else:
+                connected = socket.create_connection((where.host, where.port), self._config.dial_timeout)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, AddressError) as error:
+            raise ConnectError(f"dial {self.address}: {error}") from error
+        connected.settimeout(self._config.read_timeout)
+        return connected
+
+    def _lose(self, error: NSQError | None) -> None:
+        connection, self._connection = self._connection, None
+        self.abandon()
+        if connection is not None:
+            connection.lost(error)
+
+    def close(self) -> None:
+        """Close the connection, with TLS's goodbye if it has one."""
+        if self._socket is not None and self._connection is not None and (goodbye := self._connection.goodbye()):
+            with suppress(OSError):
+                self._socket.settimeout(_GOODBYE)
+                self._socket.sendall(goodbye)
+        self._lose(None)
+
+    def abandon(self) -> None:
+        """Close this process's end of the socket, which another process may have, too."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def request(place: Place, method: str, target: str, config: Config) -> tuple[int, bytes]:
+    """Send an HTTP request and return status and body of the answer. Raise ConnectError."""
+    tls = tls_for(place, config)
+    connection = (
+        HTTPConnection(place.host, place.port, timeout=_HTTP_TIMEOUT)
+        if tls is None
+        else HTTPSConnection(place.host, place.port, timeout=_HTTP_TIMEOUT, context=tls)
+    )
+    try:
+        connection.request(method, target, headers=dict(place.headers))
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, HTTPException) as error:
+        raise ConnectError(f"HTTP port {place.port}: {error}") from error
+    finally:
+        connection.close()
+
+
+def given_nodes(addresses: Sequence[str]) -> Nodes:
+    """Return `nodes` for a BlockingProducer whose nsqds are known. Raise ConfigError."""
+    if not addresses:
+        raise ConfigError("addresses", addresses, "no nsqd to publish to")
+    for address in addresses:
+        check_target(address)
+    return lambda: addresses
+
+
+def listed_nodes(nsqlookupd: Sequence[str], config: Config) -> Nodes:
+    """Return `nodes` for a BlockingProducer whose nsqds are listed by these nsqlookupds. Raise ConfigError.
+
+    An nsqlookupd that cannot be asked counts as one that lists nothing.
+    """
+    lookupds = [parse_lookupd(text, NODES) for text in nsqlookupd]
+    if not lookupds:
+        raise ConfigError("nsqlookupd", nsqlookupd, "no nsqlookupd to ask")
+
+    def nodes() -> Sequence[str]:
+        found: dict[str, NodeEntry] = {}
+        for lookupd in lookupds:
+            with suppress(ConnectError, BadAnswer):
+                status, body = request(_lookupd_place(lookupd, config), "GET", nodes_target(lookupd), config)
+                found.update((entry.address, entry) for entry in read_nodes(status, body)[0])
+        return [entry.address for entry in found.values() if not entry.state] or list(found)
+
+    return nodes
+
+
+def _lookupd_place(lookupd: Lookupd, config: Config) -> Place:
+    headers = [ACCEPT]
+    if config.auth_secret and config.lookupd_authorization:
+        headers.append(("Authorization", f"Bearer {config.auth_secret}"))
+    return Place(lookupd.host, lookupd.host, lookupd.port, lookupd.scheme == "https", "", headers)
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,353 @@
+"""A channel of kombu's: exchanges, queues and bindings are kombu's own, consuming and answering go to the reader."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final
+
+from kombu.transport import virtual
+from kombu.transport.virtual import exchange as exchange_types
+
+from nsqclient import Message as Delivery
+from nsqjobs.celery import http, revoking, routing
+from nsqjobs.celery.envelope import decode, encode, publication
+from nsqjobs.celery.reader import Group, Reader, Subscription
+
+if TYPE_CHECKING:
+    from nsqjobs.celery.routing import Source
+
+log = logging.getLogger(__name__)
+
+_TRANSIENT: Final = 1  # delivery_mode
+_CONNECT_TIMEOUT: Final = 5.0  # seconds for a passing queue to be there
+_GET_TIMEOUT: Final = 1.0  # seconds that `basic_get` waits
+_MOST_DONE: Final = 10_000
+
+Callback = Callable[[virtual.Message], object]
+
+
+class Finished:
+    """The tags of the messages that were acknowledged last.
+
+    If a connection breaks before nsqd has read the FIN, nsqd delivers the message again. Here it is not run again then.
+    """
+
+    def __init__(self) -> None:
+        self._order: deque[str] = deque()
+        self._tags: set[str] = set()
+
+    def add(self, tag: str) -> None:
+        if tag not in self._tags:
+            self._tags.add(tag)
+            self._order.append(tag)
+            if len(self._order) > _MOST_DONE:
+                self._tags.discard(self._order.popleft())
+
+    def __contains__(self, tag: str) -> bool:
+        return tag in self._tags
+
+
+class QoS:
+    """The messages that Celery has and has not answered, by tag.
+
+    A tag is part of the message. If nsqd delivers a message again while Celery still has it, because a connection broke or
+    the job takes longer than nsqd allows, then Celery does not get it again: its one answer is given to both deliveries.
+    """
+
+    restore_at_shutdown = False  # nsqd has them all
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        self.channel = channel
+        self.prefetch_count = prefetch_count
+        self._deliveries: dict[str, list[tuple[Subscription, Delivery]]] = {}
+
+    def append(self, subscription: Subscription, delivery: Delivery, tag: str) -> bool:
+        """Take note of a delivery. Return whether Celery has to be told of it."""
+        if (known := self._deliveries.get(tag)) is not None:
+            known.append((subscription, delivery))
+            return False
+        self._deliveries[tag] = [(subscription, delivery)]
+        return True
+
+    def ack(self, tag: str) -> None:
+        self.channel.finished.add(tag)
+        for subscription, delivery in self._deliveries.pop(tag, ()):
+            self._reader.answer(subscription, delivery, delivery.finish)
+
+    def reject(self, tag: str, requeue: bool = False) -> None:
+        for subscription, delivery in self._deliveries.pop(tag, ()):
+            answer = (
+                partial(delivery.requeue, 0.0, backoff=False) if requeue else partial(delivery.bury, "rejected by Celery")
+            )
+            self._reader.answer(subscription, delivery, answer)
+
+    def restore_unacked(self) -> None:
+        """Give back all that Celery has not answered."""
+        while self._deliveries:
+            _, deliveries = self._deliveries.popitem()
+            for subscription, delivery in deliveries:
+                self._reader.give_back(subscription, delivery)
+
+    def restore_unacked_once(self, stderr: object = None) -> None:
+        self.restore_unacked()
+
+    def can_consume(self) -> bool:
+        """Return True: nsqd keeps to the limit."""
+        return True
+
+    def get(self, tag: str) -> Delivery:
+        return self._deliveries[tag][0][1]
+
+    @property
+    def _reader(self) -> Reader:
+        reader: Reader = self.channel.connection.reader
+        return reader
+
+
+class Direct(exchange_types.DirectExchange):
+    def deliver(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        self.channel.route(message, exchange, self.type, routing_key, **kwargs)
+
+
+class Topic(exchange_types.TopicExchange):
+    def deliver(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        self.channel.route(message, exchange, self.type, routing_key, **kwargs)
+
+
+class Consuming:
+    """A consumer of Celery's: a queue, and what is called with its messages."""
+
+    def __init__(self, channel: Channel, callback: Callback, no_ack: bool) -> None:
+        self.channel = channel
+        self.callback = callback
+        self.no_ack = no_ack
+        self.subscriptions: list[Subscription] = []
+
+
+class Channel(virtual.Channel):
+    """A channel."""
+
+    QoS = QoS
+    do_restore = False
+    supports_fanout = True
+    body_encoding = None  # text stays readable; see encode_body
+    exchange_types = {"direct": Direct, "topic": Topic, "fanout": exchange_types.FanoutExchange}  # noqa: RUF012  # kombu's own
+    from_transport_options = (*virtual.Channel.from_transport_options, "priority_steps")
+    priority_steps: tuple[int, ...] = ()
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.priority_steps = tuple(sorted({0, *map(int, self.priority_steps)})) if self.priority_steps else ()
+        self.group = Group()
+        self._consuming: dict[str, Consuming] = {}
+        self._getters: dict[str, tuple[Group, list[Subscription]]] = {}
+
+    @property
+    def finished(self) -> Finished:
+        finished: Finished = self.connection.finished
+        return finished
+
+    # Queues
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue. Only with `passive` nsqd is asked whether there is one, and for the number of its messages."""
+        if passive:
+            return super().queue_declare(queue, passive=True, **kwargs)
+        self.connection.wants_no_size = True
+        try:
+            return super().queue_declare(queue, **kwargs)
+        finally:
+            self.connection.wants_no_size = False
+
+    def _new_queue(
+        self, queue: str, durable: bool = True, exclusive: bool = False, auto_delete: bool = False, **kwargs: Any
+    ) -> None:
+        if not durable or exclusive or auto_delete:
+            self.connection.passing.setdefault(queue, time())
+        else:
+            self.connection.passing.pop(queue, None)
+            self.connection.lasting.add(queue)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        if self.is_passing(queue):
+            return True
+        return any(http.Overview(self._publisher, it.topic).exists for it in self._levels(queue))
+
+    def _size(self, queue: str) -> int:
+        if self.connection.wants_no_size or self.is_passing(queue):
+            return 0
+        return sum(http.Overview(self._publisher, it.topic).waiting() for it in self._levels(queue))
+
+    def _purge(self, queue: str) -> int:
+        count = self._size(queue)
+        if not self.is_passing(queue):
+            for it in self._levels(queue):
+                http.empty(self._publisher, it.topic)
+        return count
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if self.connection.passing.pop(queue, None) is None:
+            self.connection.lasting.discard(queue)
+            for it in self._levels(queue):
+                http.delete(self._publisher, it.topic)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        """Nothing: kombu has taken note of the binding."""
+
+    def is_passing(self, queue: str) -> bool:
+        return queue in self.connection.passing
+
+    def _levels(self, queue: str) -> list[Source]:
+        return [routing.lasting(queue, level) for level in self.priority_steps or (0,)]
+
+    def _sources(self, queue: str) -> list[Source]:
+        """Return where the messages of a queue are."""
+        since = self.connection.passing.get(queue, time())
+        kinds = {it.exchange: self.typeof(it.exchange).type for it in self.state.queue_bindings(queue)}
+        if not self.is_passing(queue) and "fanout" not in kinds.values():
+            return self._levels(queue)
+        sources = [
+            routing.bound(queue, it.exchange, kinds[it.exchange], it.routing_key, since)
+            for it in self.state.queue_bindings(queue)
+        ]
+        return list({it.topic: it for it in sources}.values()) or [routing.passing(queue)]
+
+    # Publishing
+
+    def route(self, message: dict[str, Any], exchange: str, kind: str, routing_key: str, **kwargs: Any) -> None:
+        """Publish to the queues that are bound, and to the exchange's topic if passing queues are; see routing.py."""
+        table = self.state.exchanges.get(exchange, {}).get("table", [])
+        matching = {queue for queue in self._lookup(exchange, routing_key) if queue} if table else set()
+        lasting = {queue for queue in matching if not self.is_passing(queue)}
+        for queue in sorted(lasting):
+            self._put(queue, message, **kwargs)
+        has_lasting = any(not self.is_passing(queue) for _, _, queue in table)
+        if not has_lasting or matching - lasting:
+            self._publisher.publish(routing.exchange_topic(exchange, kind, routing_key), encode(message))
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        properties = message["properties"]
+        is_known = queue in self.connection.lasting
+        if self.is_passing(queue) or (not is_known and properties.get("delivery_mode") == _TRANSIENT):
+            self._publisher.publish(routing.passing(queue).topic, encode(message))
+            return
+        level = routing.level_of(self._get_message_priority(message), self.priority_steps)
+        self.connection.publish_job(routing.lasting(queue, level).topic, publication(message))
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        if ids := revoking.revoked_by(exchange, message):
+            revoking.cancel_jobs(self._publisher, ids)
+        self._publisher.publish(routing.exchange_topic(exchange, "fanout", routing_key), encode(message))
+
+    @property
+    def _publisher(self) -> Any:
+        return self.connection.publisher
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        """Leave text as it is, and write bytes as base64."""
+        return super().encode_body(body, "base64" if isinstance(body, bytes) else encoding)
+
+    # Consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Callback, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        consuming = self._consuming[consumer_tag] = Consuming(self, callback, no_ack)
+        self._tag_to_queue[consumer_tag] = queue
+        self._active_queues.append(queue)
+        self._consumers.add(consumer_tag)
+        sources = self._sources(queue)
+        reader: Reader = self.connection.reader
+        group = None if no_ack else self.group
+        consuming.subscriptions = [reader.subscribe(it, queue, consuming, group) for it in sources]
+        if self.is_passing(queue):  # what is broadcast from now on must not be missed
+            deadline = monotonic() + _CONNECT_TIMEOUT
+            for subscription in consuming.subscriptions:
+                subscription.connected.wait(max(0.0, deadline - monotonic()))
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        self._consumers.discard(consumer_tag)
+        queue = self._tag_to_queue.pop(consumer_tag, None)
+        if queue in self._active_queues:
+            self._active_queues.remove(queue)
+        if (consuming := self._consuming.pop(consumer_tag, None)) is not None:
+            for subscription in consuming.subscriptions:
+                self.connection.reader.cancel(subscription)
+
+    def deliver(self, subscription: Subscription, delivery: Delivery, consuming: Consuming) -> bool:
+        """Hand a message to Celery. Return False for one that it does not get."""
+        message = self._received(subscription, delivery, no_ack=consuming.no_ack)
+        if message is None:
+            return False
+        consuming.callback(message)
+        return True
+
+    def _received(self, subscription: Subscription, delivery: Delivery, *, no_ack: bool) -> virtual.Message | None:
+        answer = partial(self.connection.reader.answer, subscription, delivery)
+        try:
+            raw = decode(delivery.body)
+            message = self.Message(raw, channel=self)
+        except Exception as error:  # whatever strangers have published there
+            log.error("message %s of %s is none of kombu's: %r", delivery.id, delivery.topic, error)
+            answer(partial(delivery.bury, f"not a message of kombu: {error!r}"))
+            return None
+        accepts = subscription.source.accepts
+        if accepts is not None and not accepts(str(message.delivery_info.get("routing_key", ""))):
+            answer(delivery.finish)
+            return None
+        if no_ack:
+            answer(delivery.finish)
+            return message
+        tag = message.delivery_tag
+        if tag in self.finished:
+            answer(delivery.finish)
+            return None
+        message.delivery_info["redelivered"] = delivery.attempts > 1
+        return message if self.qos.append(subscription, delivery, tag) else None
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
+        """Return the next message of a queue, or None if none comes within a second."""
+        reader: Reader = self.connection.reader
+        if queue not in self._getters:
+            group = Group()
+            self._getters[queue] = (group, [reader.subscribe(it, queue, None, group) for it in self._sources(queue)])
+        group, subscriptions = self._getters[queue]
+        reader.limit(group, group.limit + 1)
+        message = self._wait_for_one(subscriptions, no_ack=no_ack)
+        reader.limit(group, max(group.limit - (message is None or no_ack), 0))
+        return message
+
+    def _wait_for_one(self, subscriptions: list[Subscription], *, no_ack: bool) -> virtual.Message | None:
+        deadline = monotonic() + _GET_TIMEOUT
+        while True:
+            for subscription in subscriptions:
+                while (found := self.connection.reader.take(of=subscription)) is not None:
+                    if (message := self._received(*found, no_ack=no_ack)) is not None:
+                        return message
+            if not self.connection.wait(deadline - monotonic()):
+                return None
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        self.qos.prefetch_count = prefetch_count
+        self.connection.reader.limit(self.group, prefetch_count)
+
+    def drain_events(self, timeout: float | None = None, callback: object = None) -> None:
+        self.connection.drain_events(self.connection, timeout=timeout)
+
+    def close(self) -> None:
+        """Cancel all consumers, and give back what Celery has not answered."""
+        if not self.closed and self.connection is not None:
+            for consumer in list(self._consumers):
+                self.basic_cancel(consumer)
+            for _, subscriptions in self._getters.values():
+                for subscription in subscriptions:
+                    self.connection.reader.cancel(subscription)
+            self._getters.clear()
+            if self._qos is not None:
+                self._qos.restore_unacked()
+                self._qos = None
+        super().close()

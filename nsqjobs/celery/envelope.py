@@ -1,0 +1,96 @@
+"""A message of kombu as the body of a message of nsqd, and what its headers say about the job in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from kombu.utils.json import dumps, loads
+
+from nsqjobs.headers import Job, eta_of_time
+
+TTL: Final = "nsq-ttl"  # milliseconds; nsqd drops what waits for longer
+_LONGEST_KEY: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """How a message is published."""
+
+    body: bytes
+    headers: dict[str, bytes]
+    eta: float | None  # seconds since 1970
+    key: str | None  # by which it can be revoked; only with an eta
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    return dumps(message).encode()
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Return the message. Raise ValueError for a body that kombu did not write."""
+    try:
+        message = loads(body)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(message, dict) or not isinstance(message.get("properties"), dict):
+        raise ValueError("not a message of kombu")
+    if not isinstance(message["properties"].get("delivery_info"), dict) or "body" not in message:
+        raise ValueError("not a message of kombu")
+    return message
+
+
+def publication(message: Mapping[str, Any]) -> Publication:
+    """Return how to publish a message to a lasting queue."""
+    said = message.get("headers") or {}
+    headers: dict[str, bytes] = {}
+    eta, key = None, None
+    if "task" in said and "id" in said:
+        job = _job(said)
+        headers = job.headers()
+        eta = job.eta
+        key = job_key(job.id, job.retries, _count(said.get("replaced_task_nesting"))) if eta is not None else None
+    if (expiration := _count(message["properties"].get("expiration"))) > 0:
+        headers[TTL] = b"%d" % expiration
+    return Publication(encode(message), headers, eta, key)
+
+
+def _job(said: Mapping[str, Any]) -> Job:
+    return Job(
+        library="celery",
+        name=str(said["task"]),
+        id=str(said["id"]),
+        retries=_count(said.get("retries")),
+        eta=_eta(said.get("eta")),
+    )
+
+
+def _eta(text: object) -> float | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return eta_of_time(datetime.fromisoformat(text))
+    except ValueError:
+        return None  # Celery reports it at the worker
+
+
+def _count(value: object) -> int:
+    try:
+        return max(int(value), 0)  # type: ignore[call-overload, no-any-return]  # whatever a header has
+    except (TypeError, ValueError):
+        return 0
+
+
+def job_key(id: str, retries: int, nesting: int = 0) -> str:
+    """Return the key of a job with an eta.
+
+    nsqd stores one message of a key, so the key differs between a job, each of its retries, and what a job has replaced
+    itself with: all of these have the same id.
+    """
+    key = f"{id}:{retries}:{nesting}" if nesting else f"{id}:{retries}"
+    if len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable() and " " not in key:
+        return key
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_LONGEST_KEY]

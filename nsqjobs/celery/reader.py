@@ -1,0 +1,325 @@
+"""The thread that consumes for a transport. It owns the connections, so heartbeats and TOUCH go on whatever else is busy.
+
+    nsqd --> a consumer of nsqclient --> ready --> `take`, in Celery's thread --> Celery
+      ^                                    |                                        |
+      +------------ FIN, REQ, BURY --------+----------- an order <------- ack, reject
+
+Orders are passed to the thread and not waited for. What is ready is taken in batches; `wake` is called when there is
+something to take.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqclient import Consumer, Message, NSQError, events, open_consumer
+from nsqjobs.celery.prefetch import allowances, is_in_excess
+from nsqjobs.delays import time_left
+
+if TYPE_CHECKING:
+    from nsqjobs.addresses import Endpoint
+    from nsqjobs.celery.routing import Source
+
+log = logging.getLogger(__name__)
+
+NOT_COUNTED: Final = 250  # in flight, for consumers that acknowledge at once
+CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
+
+_EARLY: Final = 0.5  # seconds before its time that a job is given to Celery, which waits for the rest
+_SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
+_PREFER: Final = 0.01  # seconds that a job waits for another one of a higher priority
+_TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
+_LONGEST_LOOK: Final = 15.0  # seconds
+_FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
+
+
+class Group:
+    """The subscriptions that share a prefetch limit: those of one channel of Celery's."""
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.subscriptions: list[Subscription] = []
+
+    def held(self) -> list[int]:
+        return [len(it.held) for it in self.subscriptions]
+
+    def share_out(self) -> None:
+        for it, allowance in zip(self.subscriptions, allowances(self.limit, self.held()), strict=True):
+            if it.consumer is not None:
+                it.consumer.set_max_in_flight(allowance)
+
+
+class Subscription:
+    """One channel that is consumed from. `held` is used in the reader's thread only."""
+
+    def __init__(self, source: Source, queue: str, owner: object, group: Group | None) -> None:
+        self.source = source
+        self.queue = queue
+        self.owner = owner  # the channel of Celery's that wants the messages
+        self.group = group  # None: messages are finished as soon as they are taken
+        self.connected = threading.Event()  # to the first nsqd
+        self.consumer: Consumer | None = None
+        self.is_cancelled = False
+        self.held: set[Message] = set()  # messages that are not answered
+
+
+class Reader:
+    """Made for each transport that consumes. Its methods are for Celery's thread, unless they say otherwise."""
+
+    def __init__(self, endpoint: Endpoint, wake: Callable[[], None]) -> None:
+        self.pid = os.getpid()
+        self.error: BaseException | None = None  # why nothing will ever arrive
+        self._endpoint = endpoint
+        self._config = replace(endpoint.config, drain_timeout=_FOR_EVER)
+        self._wake = wake
+        self._ready: list[tuple[int, int, Subscription, Message]] = []  # a heap: the highest level first, then the oldest
+        self._number = 0
+        self._lock = threading.Lock()  # of `_ready`
+        self._has_levels = False
+        self._subscriptions: set[Subscription] = set()
+        self._warned: set[Message] = set()  # held for longer than nsqd allows
+        self._shortest_timeout = float("inf")  # after which nsqd takes a message back
+        self._started = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._end = trio.Event()
+        self._thread = threading.Thread(target=self._run, name="nsqjobs.celery", daemon=True)
+        self._thread.start()
+        self._started.wait()
+
+    # Celery's thread
+
+    def subscribe(self, source: Source, queue: str, owner: object, group: Group | None) -> Subscription:
+        """Consume from a channel, until `cancel`."""
+        subscription = Subscription(source, queue, owner, group)
+        self._order(partial(self._begin, subscription))
+        return subscription
+
+    def cancel(self, subscription: Subscription) -> None:
+        """Take nothing new. What nobody has taken yet is given back; the others may still be answered."""
+        self._order(partial(self._stop, subscription))
+
+    def limit(self, group: Group, count: int) -> None:
+        """Set how many messages a group may hold."""
+        self._order(partial(self._set_limit, group, count))
+
+    def take(self, *, of: Subscription | None = None) -> tuple[Subscription, Message] | None:
+        """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
+        with self._lock:
+            if of is not None:
+                found = next((entry for entry in sorted(self._ready) if entry[2] is of), None)
+                if found is not None:
+                    self._ready.remove(found)
+                    heapq.heapify(self._ready)
+                    return found[2], found[3]
+            elif self._ready:
+                _, _, subscription, message = heapq.heappop(self._ready)
+                return subscription, message
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def answer(self, subscription: Subscription, message: Message, answer: Callable[[], bool]) -> None:
+        """Answer a message by one of its own methods."""
+        self._order(partial(self._answer, subscription, message, answer))
+
+    def give_back(self, subscription: Subscription, message: Message) -> None:
+        """Let another consumer have the message, at once; the attempt does not count."""
+        self.answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
+
+    def close(self) -> None:
+        """Give back what is not answered, and end the thread."""
+        if self.pid == os.getpid():
+            self._order(self._end.set)
+            self._thread.join(CLOSE_TIMEOUT + 1)
+
+    def _order(self, order: Callable[[], object]) -> None:
+        if self._token is not None and self.pid == os.getpid():
+            try:
+                self._token.run_sync_soon(order)
+            except trio.RunFinishedError:
+                pass  # `take` raises the error
+
+    # The reader's thread
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._live)
+        except BaseException as error:
+            self.error = _first(error)
+        finally:
+            self._started.set()
+            self._wake()
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            self._token = trio.lowlevel.current_trio_token()
+            self._nursery.start_soon(self._keep_touching)
+            self._started.set()
+            await self._end.wait()
+            for subscription in list(self._subscriptions):
+                self._stop(subscription)
+                for message in list(subscription.held):
+                    self._answer(
+                        subscription, message, partial(message.requeue, 0.0, backoff=False, count=False)
+                    )
+            with trio.move_on_after(CLOSE_TIMEOUT):
+                while self._subscriptions:
+                    await trio.sleep(0.005)  # the consumers say nothing when they have drained
+            self._nursery.cancel_scope.cancel()
+
+    def _begin(self, subscription: Subscription) -> None:
+        assert self._nursery is not None
+        self._subscriptions.add(subscription)
+        self._has_levels = self._has_levels or subscription.source.level > 0
+        if subscription.group is not None:
+            subscription.group.subscriptions.append(subscription)
+        self._nursery.start_soon(self._consume, subscription)
+
+    async def _consume(self, subscription: Subscription) -> None:
+        source, endpoint = subscription.source, self._endpoint
+        try:
+            if subscription.is_cancelled:
+                return
+            async with open_consumer(
+                source.topic,
+                source.channel,
+                nsqd=endpoint.nsqd,
+                lookupd=endpoint.nsqlookupd,
+                config=replace(self._config, max_in_flight=NOT_COUNTED if subscription.group is None else 0),
+            ) as consumer:
+                subscription.consumer = consumer
+                if subscription.is_cancelled:
+                    return
+                assert self._nursery is not None
+                self._nursery.start_soon(self._watch, subscription, consumer.events())
+                if subscription.group is not None:
+                    subscription.group.share_out()
+                async for message in consumer:
+                    self._arrived(subscription, message)
+        finally:
+            self._subscriptions.discard(subscription)
+            subscription.connected.set()
+
+    async def _watch(self, subscription: Subscription, happening: object) -> None:
+        async for event in happening:  # type: ignore[attr-defined]
+            if isinstance(event, events.Connected):
+                subscription.connected.set()
+
+    def _stop(self, subscription: Subscription) -> None:
+        if subscription.is_cancelled:
+            return
+        subscription.is_cancelled = True
+        if subscription.consumer is not None:
+            subscription.consumer.stop()
+        if (group := subscription.group) is not None and subscription in group.subscriptions:
+            group.subscriptions.remove(subscription)
+            group.share_out()
+        for message in self._withdraw(lambda of, _: of is subscription):
+            self._return(subscription, message)
+
+    def _set_limit(self, group: Group, count: int) -> None:
+        group.limit = count
+        group.share_out()
+
+    # Messages
+
+    def _arrived(self, subscription: Subscription, message: Message) -> None:
+        source = subscription.source
+        if message.timestamp_ns / 1e9 < source.since - _SKEW:
+            message.finish()  # a passing queue gets nothing from before its time
+            return
+        if (left := time_left(message.headers, time())) > _EARLY and message._source.can_requeue_uncounted:
+            message.requeue(left, backoff=False, count=False)
+            return
+        subscription.held.add(message)
+        self._shortest_timeout = min(self._shortest_timeout, message.deadline - message.received_at)
+        with self._lock:
+            self._number += 1
+            heapq.heappush(self._ready, (-source.level, self._number, subscription, message))
+        if (group := subscription.group) is not None and len(group.subscriptions) > 1:
+            self._keep_to_limit(group)
+        if self._has_levels and source.level == 0:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._wake_later)
+        else:
+            self._wake()
+
+    async def _wake_later(self) -> None:
+        await trio.sleep(_PREFER)
+        self._wake()
+
+    def _keep_to_limit(self, group: Group) -> None:
+        """Give back what is in excess: of what nobody has taken, the last to arrive of the lowest level."""
+        while is_in_excess(group.limit, group.held()):
+            with self._lock:
+                mine = [entry for entry in self._ready if entry[2].group is group]
+                if not mine:
+                    break
+                last = max(mine, key=lambda entry: entry[:2])
+                self._ready.remove(last)
+                heapq.heapify(self._ready)
+            self._return(last[2], last[3])
+        group.share_out()
+
+    def _withdraw(self, is_meant: Callable[[Subscription, Message], bool]) -> Sequence[Message]:
+        """Return messages that nobody has taken, and forget them."""
+        with self._lock:
+            meant = [entry for entry in self._ready if is_meant(entry[2], entry[3])]
+            if meant:
+                self._ready = [entry for entry in self._ready if entry not in meant]
+                heapq.heapify(self._ready)
+        return [entry[3] for entry in meant]
+
+    def _return(self, subscription: Subscription, message: Message) -> None:
+        self._answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
+
+    def _answer(self, subscription: Subscription, message: Message, answer: Callable[[], bool]) -> None:
+        try:
+            answer()
+        except NSQError as error:  # an ephemeral channel buries nothing, and NSQ's own nsqd counts each attempt
+            log.warning("[%s/%s] %s", subscription.source.topic, subscription.source.channel, error)
+            message.finish()
+        subscription.held.discard(message)
+        self._warned.discard(message)
+        if (group := subscription.group) is not None and len(group.subscriptions) > 1:
+            group.share_out()
+
+    # Time
+
+    async def _keep_touching(self) -> None:
+        while True:
+            await trio.sleep(min(_LONGEST_LOOK, self._shortest_timeout / _TOUCHES, 1.0))
+            now = trio.current_time()
+            for subscription in self._subscriptions:
+                for message in subscription.held:
+                    self._touch(subscription, message, now)
+
+    def _touch(self, subscription: Subscription, message: Message, now: float) -> None:
+        if now >= message.hard_deadline:
+            if message not in self._warned and message.answered == "no":
+                self._warned.add(message)
+                log.warning(
+                    "[%s/%s] message %s has been here for longer than nsqd's --max-msg-timeout: another worker gets it",
+                    subscription.source.topic,
+                    subscription.source.channel,
+                    message.id,
+                )
+        elif message.deadline - now < self._shortest_timeout / 2:
+            message.touch()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,76 @@
+"""Taking back a job with an eta when Celery revokes it.
+
+`AsyncResult.revoke`, `app.control.revoke` and `terminate` broadcast a command to the workers, which remember the id and drop
+the job when it comes. On nsqd a job with an eta is with no worker, so the transport looks at what is broadcast, and also
+has nsqd cancel the job. The command names an id only, and nsqd wants topic and key: all topics that have deferred jobs
+are tried, with the keys of the first try and of the retries.
+
+No worker will ever see the job, so nobody would tell the result backend. That is done here, too, for the current app.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from nsqclient import NSQError
+from nsqclient._blocking import BlockingProducer
+from nsqjobs.celery import http
+from nsqjobs.celery.envelope import job_key
+
+log = logging.getLogger(__name__)
+
+_METHODS: Final = ("revoke", "terminate")
+_RETRIES: Final = 10  # of which the keys are tried; a task has 3 unless it says otherwise
+_NESTINGS: Final = 2
+_ENDING: Final = ".pidbox"
+_FOUND: Final = ("cancelled", "in_flight", "buried")
+
+
+def revoked_by(exchange: str, message: Mapping[str, Any]) -> Sequence[str]:
+    """Return the ids of the jobs that a broadcast revokes."""
+    if not exchange.endswith(_ENDING) or message.get("content-type") != "application/json":
+        return ()
+    try:
+        command = json.loads(message["body"])
+        if command["method"] not in _METHODS:
+            return ()
+        ids = command["arguments"]["task_id"]
+    except (ValueError, TypeError, KeyError):
+        return ()
+    return [ids] if isinstance(ids, str) else [id for id in ids or () if isinstance(id, str)]
+
+
+def cancel_jobs(producer: BlockingProducer, ids: Sequence[str]) -> None:
+    """Take back what is deferred of these jobs. An error is logged: the workers are told in any case."""
+    try:
+        topics = sorted(http.Overview(producer).with_deferred())
+        for id in ids:
+            if any(_cancel(producer, topic, id) for topic in topics):
+                log.info("revoked job %s was deferred, and is cancelled", id)
+                _tell_backend(id)
+    except NSQError as error:
+        log.warning("cannot cancel revoked jobs at nsqd, so the workers drop them when they are due: %s", error)
+
+
+def _cancel(producer: BlockingProducer, topic: str, id: str) -> bool:
+    for nesting in range(_NESTINGS):
+        for retries in range(_RETRIES + 1):
+            found = http.cancel(producer, topic, job_key(id, retries, nesting))
+            if any(found.get(word) for word in _FOUND):
+                return found.get("cancelled", 0) > 0
+    return False
+
+
+def _tell_backend(id: str) -> None:
+    if "celery" not in sys.modules:  # somebody uses kombu alone, and speaks Celery's language
+        return
+    from celery import current_app
+
+    try:
+        current_app.backend.mark_as_revoked(id, "revoked", store_result=True)
+    except Exception as error:  # backends raise what they like; `rpc://` cannot do it without the job
+        log.debug("the result backend was not told that %s is revoked: %r", id, error)

@@ -1,0 +1,251 @@
+"""The transport: one for each `kombu.Connection`, with a socket to publish on, and a reader once something is consumed."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic, sleep, time
+from typing import Any, Final
+
+from kombu.exceptions import ChannelError
+from kombu.transport import base, virtual
+
+from common.version import suite_version
+from nsqclient import ConfigError, ConnectError, Disconnected, PublishRejected, PublishUnknown, Unsupported
+from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
+from nsqjobs.addresses import Endpoint, parse_url
+from nsqjobs.celery.channel import Channel, Consuming, Finished
+from nsqjobs.celery.envelope import Publication
+from nsqjobs.celery.reader import Reader
+from nsqjobs.delays import DelayLimit
+
+_RETRY_TIMEOUT: Final = 30.0  # seconds for which a publish is repeated; `transport_options["retry_timeout"]`
+_BATCH: Final = 100  # messages that are handed to Celery before its loop does something else
+_LONGEST_WAIT: Final = 1.0  # seconds, so that Ctrl-C has a chance
+_MAX_MSG_SIZE: Final = 64 << 20
+
+_hide_password: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@").sub
+_hide_secret: Final = re.compile(r"(auth[-_]secret=)[^&]*").sub
+
+_PARTS_OF_CELERY: Final = {"celery.worker.consumer.mingle": "Mingle", "celery.worker.consumer.gossip": "Gossip"}
+
+
+class Transport(virtual.Transport):
+    """Made by kombu for a URL that begins with `nsq`. Threads may share one as far as kombu lets them."""
+
+    Channel = Channel
+    can_parse_url = True
+    default_port = 4150
+    driver_type = "nsq"
+    driver_name = "nsqclient"
+    connection_errors = (ConnectError, Disconnected, PublishUnknown, ConnectionError, OSError)
+    channel_errors = (ChannelError, PublishRejected, Unsupported)
+    recoverable_connection_errors = (ConnectError, Disconnected, PublishUnknown, ConnectionError, OSError)
+    recoverable_channel_errors = ()
+    implements = base.Transport.implements.extend(
+        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+    )
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        self.endpoint = _endpoint(client)
+        self.passing: dict[str, float] = {}  # passing queues that were declared here, and when; see routing.py
+        self.lasting: set[str] = set()  # lasting queues that were declared here
+        self.wants_no_size = False
+        self.finished = Finished()
+        self.publisher = BlockingProducer(
+            _nodes(self.endpoint),
+            config=self.endpoint.config,
+            retry_timeout=float(client.transport_options.get("retry_timeout", _RETRY_TIMEOUT)),
+        )
+        self._limit = DelayLimit()
+        self._reader: Reader | None = None
+        self._bell = Bell()
+        _let_workers_meet()
+
+    # From start to end
+
+    def establish_connection(self) -> Transport:
+        """Connect to an nsqd. Raise ConnectError or Unsupported."""
+        self.publisher.connect()
+        super().establish_connection()
+        return self
+
+    def verify_connection(self, connection: Transport) -> bool:
+        return self._reader is None or self._reader.error is None
+
+    @property
+    def connected(self) -> bool:
+        return self.verify_connection(self)
+
+    @property
+    def reader(self) -> Reader:
+        """The reader, which is started here if there is none."""
+        if self._reader is None:
+            self._reader = Reader(self.endpoint, self._bell.ring)
+        return self._reader
+
+    def close_connection(self, connection: Transport) -> None:
+        super().close_connection(connection)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self.publisher.close()
+        self._bell.close()
+
+    # Publishing
+
+    def publish_job(self, topic: str, job: Publication) -> None:
+        """Publish to a lasting queue; what is not due yet is deferred by nsqd."""
+        while True:
+            delay = self._limit.shorten(job.eta - time()) if job.eta is not None else None
+            try:
+                self.publisher.publish(
+                    topic, job.body, delay=delay, key=job.key if delay is not None else None, headers=job.headers
+                )
+                return
+            except PublishRejected as error:
+                if delay is None or not self._limit.learn(error, delay):
+                    raise
+
+    # Consuming
+
+    def drain_events(self, connection: Transport, timeout: float | None = None, **kwargs: Any) -> None:
+        """Hand one message to Celery. Raise TimeoutError if none has come in time."""
+        deadline = None if timeout is None else monotonic() + timeout
+        while not self._deliver_one():
+            if not self.wait(None if deadline is None else deadline - monotonic()):
+                raise TimeoutError("no message within the time")
+
+    def wait(self, timeout: float | None) -> bool:
+        """Return True when there may be a message, or when it is time to look. Return False after `timeout` seconds."""
+        if timeout is not None and timeout < 0:
+            return False
+        self._bell.wait(_LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT))
+        return True
+
+    def _deliver_one(self) -> bool:
+        while self._reader is not None and (found := self._reader.take()) is not None:
+            subscription, delivery = found
+            consuming = subscription.owner
+            if isinstance(consuming, Consuming) and consuming.channel.connection is not None:
+                if consuming.channel.deliver(subscription, delivery, consuming):
+                    return True
+            else:
+                self._reader.give_back(subscription, delivery)
+        return False
+
+    def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
+        loop.add_reader(self._bell.fileno(), self.on_readable, connection, loop)
+
+    def unregister_from_event_loop(self, connection: Transport, loop: Any) -> None:
+        loop.remove_reader(self._bell.fileno())
+
+    def on_readable(self, connection: Transport, loop: Any) -> None:
+        self._bell.clear()
+        for _ in range(_BATCH):
+            if not self._deliver_one():
+                return
+        self._bell.ring()  # there may be more, after whatever else the loop has to do
+
+    # Descriptions
+
+    def driver_version(self) -> str:
+        return suite_version()
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        url = _url(self.client)
+        if include_password:
+            return url
+        return _hide_secret(rf"\g<1>{mask}", _hide_password(rf"\g<1>:{mask}@", url))
+
+    @property
+    def default_connection_params(self) -> dict[str, Any]:
+        return {"hostname": "nsq://127.0.0.1:4150"}
+
+
+class Bell:
+    """A socket that is readable once another thread has rung."""
+
+    def __init__(self) -> None:
+        self._here, self._there = socket.socketpair()
+        self._here.setblocking(False)
+        self._there.setblocking(False)
+        self._has_rung = False
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._here.fileno()
+
+    def ring(self) -> None:
+        """May be called in any thread."""
+        with self._lock:
+            if self._has_rung:
+                return
+            self._has_rung = True
+        try:
+            self._there.send(b"\0")
+        except OSError:
+            pass  # closed, or full: then it has rung
+
+    def clear(self) -> None:
+        """Let it ring again. What is ready has to be looked for after this call."""
+        try:
+            self._here.recv(4096)
+        except OSError:
+            pass
+        with self._lock:
+            self._has_rung = False
+
+    def wait(self, timeout: float) -> None:
+        if self._here.fileno() < 0:
+            sleep(timeout)
+            return
+        select.select([self._here], [], [], timeout)
+        self.clear()
+
+    def close(self) -> None:
+        self._here.close()
+        self._there.close()
+
+
+def _url(client: Any) -> str:
+    """Return the URL of a kombu.Connection, which has taken it apart if it is one of several alternatives."""
+    hostname = client.hostname or ""
+    if client.uri_prefix:
+        return f"{client.uri_prefix}+{hostname}"
+    if "://" in hostname:
+        return str(hostname)
+    login = f"{client.userid or ''}:{client.password}@" if client.password else ""
+    return f"nsq://{login}{hostname}{f':{client.port}' if client.port else ''}"
+
+
+def _endpoint(client: Any) -> Endpoint:
+    endpoint = parse_url(_url(client), backoff="none", max_attempts=0, max_msg_size=_MAX_MSG_SIZE)
+    if client.ssl and endpoint.config.tls == "off":
+        endpoint = replace(endpoint, config=replace(endpoint.config, tls="require"))
+    return endpoint
+
+
+def _nodes(endpoint: Endpoint) -> Callable[[], Any]:
+    if endpoint.nsqlookupd:
+        return listed_nodes(endpoint.nsqlookupd, endpoint.config)
+    if not endpoint.nsqd:
+        raise ConfigError("broker_url", "", "no nsqd to publish to")
+    return given_nodes(endpoint.nsqd)
+
+
+def _let_workers_meet() -> None:
+    """Let workers exchange what they know at their start (mingle), and see each other come and go (gossip).
+
+    Celery does so only with transports that it has in a list. In a process that is no worker these modules are not
+    loaded, and nobody asks.
+    """
+    for module, name in _PARTS_OF_CELERY.items():
+        if module in sys.modules:
+            getattr(sys.modules[module], name).compatible_transports.add(Transport.driver_type)
