@@ -19,7 +19,7 @@ from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from random import Random
 from threading import Lock
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.net import AddressError, parse_address
 from nsqclient._config import Config
@@ -37,12 +37,14 @@ from nsqclient._errors import (
 )
 from nsqclient._identity import our_identity
 from nsqclient._listings import BadAnswer, Lookupd, parse_lookupd
-from nsqclient._membership import NodeEntry
 from nsqclient._node_list import NODES, nodes_target, read_nodes
 from nsqclient._publication import Headers, Names, Outcome, ProducerConnection, checked_key, keyed, pub_command
 from nsqclient._pump import tls_maker
 from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
 from nsqclient._reconnect import Reconnect
+
+if TYPE_CHECKING:
+    from nsqclient._membership import NodeEntry
 
 _READ_SIZE: Final = 64 * 1024
 _FIRST_PAUSE: Final = 0.05  # seconds

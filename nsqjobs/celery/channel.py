@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kombu.transport import virtual
 from kombu.transport.virtual import exchange as exchange_types
 
-from nsqclient import Message as Delivery
 from nsqjobs.celery import http, revoking, routing
 from nsqjobs.celery.envelope import decode, encode, publication
 from nsqjobs.celery.reader import Group, Reader, Subscription
 
 if TYPE_CHECKING:
+    from nsqclient import Message as Delivery
     from nsqjobs.celery.routing import Source
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,9 @@ class QoS:
     def reject(self, tag: str, requeue: bool = False) -> None:
         for subscription, delivery in self._deliveries.pop(tag, ()):
             answer = (
-                partial(delivery.requeue, 0.0, backoff=False) if requeue else partial(delivery.bury, "rejected by Celery")
+                partial(delivery.requeue, 0.0, backoff=False)
+                if requeue
+                else partial(delivery.bury, "rejected by Celery")
             )
             self._reader.answer(subscription, delivery, answer)
 
@@ -249,13 +251,12 @@ class Channel(virtual.Channel):
 
     def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
         """Leave text as it is, and write bytes as base64."""
-        return super().encode_body(body, "base64" if isinstance(body, bytes) else encoding)
+        encoded: tuple[Any, str | None] = super().encode_body(body, "base64" if isinstance(body, bytes) else encoding)
+        return encoded
 
     # Consuming
 
-    def basic_consume(
-        self, queue: str, no_ack: bool, callback: Callback, consumer_tag: str, **kwargs: Any
-    ) -> None:
+    def basic_consume(self, queue: str, no_ack: bool, callback: Callback, consumer_tag: str, **kwargs: Any) -> None:
         consuming = self._consuming[consumer_tag] = Consuming(self, callback, no_ack)
         self._tag_to_queue[consumer_tag] = queue
         self._active_queues.append(queue)
@@ -347,7 +348,5 @@ class Channel(virtual.Channel):
                 for subscription in subscriptions:
                     self.connection.reader.cancel(subscription)
             self._getters.clear()
-            if self._qos is not None:
-                self._qos.restore_unacked()
-                self._qos = None
+            self.qos.restore_unacked()
         super().close()

@@ -27,7 +27,8 @@ class Publication:
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    return dumps(message).encode()
+    text: str = dumps(message)
+    return text.encode()
 
 
 def decode(body: bytes) -> dict[str, Any]:

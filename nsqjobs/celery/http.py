@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from nsqclient import ConnectError, NSQError
-from nsqclient._blocking import BlockingProducer
 from nsqjobs.celery.routing import CHANNEL
+
+if TYPE_CHECKING:
+    from nsqclient._blocking import BlockingProducer
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -66,7 +68,9 @@ def delete(producer: BlockingProducer, topic: str) -> None:
 def cancel(producer: BlockingProducer, topic: str, key: str) -> Mapping[str, int]:
     """Take back a job, and return the number of channels by what was found, as nsqd calls it."""
     counts: dict[str, int] = {}
-    for status, body in _answers(producer, "POST", "/message/cancel?" + urlencode({"topic": topic, "key": key})).values():
+    for status, body in _answers(
+        producer, "POST", "/message/cancel?" + urlencode({"topic": topic, "key": key})
+    ).values():
         for word, count in (json.loads(body) if status == _OK else {}).items():
             counts[word] = counts.get(word, 0) + int(count)
     return counts

@@ -82,7 +82,9 @@ class Reader:
         self._endpoint = endpoint
         self._config = replace(endpoint.config, drain_timeout=_FOR_EVER)
         self._wake = wake
-        self._ready: list[tuple[int, int, Subscription, Message]] = []  # a heap: the highest level first, then the oldest
+        self._ready: list[
+            tuple[int, int, Subscription, Message]
+        ] = []  # a heap: the highest level first, then the oldest
         self._number = 0
         self._lock = threading.Lock()  # of `_ready`
         self._has_levels = False
@@ -93,6 +95,7 @@ class Reader:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._end = trio.Event()
+        self._ended = trio.lowlevel.ParkingLot()  # woken when a subscription has ended
         self._thread = threading.Thread(target=self._run, name="nsqjobs.celery", daemon=True)
         self._thread.start()
         self._started.wait()
@@ -170,12 +173,10 @@ class Reader:
             for subscription in list(self._subscriptions):
                 self._stop(subscription)
                 for message in list(subscription.held):
-                    self._answer(
-                        subscription, message, partial(message.requeue, 0.0, backoff=False, count=False)
-                    )
+                    self._answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
             with trio.move_on_after(CLOSE_TIMEOUT):
                 while self._subscriptions:
-                    await trio.sleep(0.005)  # the consumers say nothing when they have drained
+                    await self._ended.park()
             self._nursery.cancel_scope.cancel()
 
     def _begin(self, subscription: Subscription) -> None:
@@ -209,6 +210,7 @@ class Reader:
                     self._arrived(subscription, message)
         finally:
             self._subscriptions.discard(subscription)
+            self._ended.unpark_all()
             subscription.connected.set()
 
     async def _watch(self, subscription: Subscription, happening: object) -> None:

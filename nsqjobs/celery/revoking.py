@@ -5,21 +5,22 @@ the job when it comes. On nsqd a job with an eta is with no worker, so the trans
 has nsqd cancel the job. The command names an id only, and nsqd wants topic and key: all topics that have deferred jobs
 are tried, with the keys of the first try and of the retries.
 
-No worker will ever see the job, so nobody would tell the result backend. That is done here, too, for the current app.
+The result backend is told by the workers that get the broadcast.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqclient import NSQError
-from nsqclient._blocking import BlockingProducer
 from nsqjobs.celery import http
 from nsqjobs.celery.envelope import job_key
+
+if TYPE_CHECKING:
+    from nsqclient._blocking import BlockingProducer
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,6 @@ def cancel_jobs(producer: BlockingProducer, ids: Sequence[str]) -> None:
         for id in ids:
             if any(_cancel(producer, topic, id) for topic in topics):
                 log.info("revoked job %s was deferred, and is cancelled", id)
-                _tell_backend(id)
     except NSQError as error:
         log.warning("cannot cancel revoked jobs at nsqd, so the workers drop them when they are due: %s", error)
 
@@ -63,14 +63,3 @@ def _cancel(producer: BlockingProducer, topic: str, id: str) -> bool:
             if any(found.get(word) for word in _FOUND):
                 return found.get("cancelled", 0) > 0
     return False
-
-
-def _tell_backend(id: str) -> None:
-    if "celery" not in sys.modules:  # somebody uses kombu alone, and speaks Celery's language
-        return
-    from celery import current_app
-
-    try:
-        current_app.backend.mark_as_revoked(id, "revoked", store_result=True)
-    except Exception as error:  # backends raise what they like; `rpc://` cannot do it without the job
-        log.debug("the result backend was not told that %s is revoked: %r", id, error)

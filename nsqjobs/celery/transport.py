@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, sleep, time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 from kombu.exceptions import ChannelError
 from kombu.transport import base, virtual
@@ -20,17 +21,18 @@ from nsqclient import ConfigError, ConnectError, Disconnected, PublishRejected, 
 from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
 from nsqjobs.addresses import Endpoint, parse_url
 from nsqjobs.celery.channel import Channel, Consuming, Finished
-from nsqjobs.celery.envelope import Publication
 from nsqjobs.celery.reader import Reader
 from nsqjobs.delays import DelayLimit
+
+if TYPE_CHECKING:
+    from nsqjobs.celery.envelope import Publication
 
 _RETRY_TIMEOUT: Final = 30.0  # seconds for which a publish is repeated; `transport_options["retry_timeout"]`
 _BATCH: Final = 100  # messages that are handed to Celery before its loop does something else
 _LONGEST_WAIT: Final = 1.0  # seconds, so that Ctrl-C has a chance
 _MAX_MSG_SIZE: Final = 64 << 20
 
-_hide_password: Final = re.compile(r"(?<=://)([^/@:]*):[^/@]*@").sub
-_hide_secret: Final = re.compile(r"(auth[-_]secret=)[^&]*").sub
+_with_password: Final = re.compile(r"(?P<scheme>.*://)[^/@:]*:(?P<password>[^/@]*)@(?P<rest>.*)").fullmatch
 
 _PARTS_OF_CELERY: Final = {"celery.worker.consumer.mingle": "Mingle", "celery.worker.consumer.gossip": "Gossip"}
 
@@ -53,6 +55,7 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
+        _separate_password(client)
         self.endpoint = _endpoint(client)
         self.passing: dict[str, float] = {}  # passing queues that were declared here, and when; see routing.py
         self.lasting: set[str] = set()  # lasting queues that were declared here
@@ -159,10 +162,7 @@ class Transport(virtual.Transport):
         return suite_version()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        url = _url(self.client)
-        if include_password:
-            return url
-        return _hide_secret(rf"\g<1>{mask}", _hide_password(rf"\g<1>:{mask}@", url))
+        return _url(self.client, password=None if include_password else mask)
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
@@ -214,15 +214,29 @@ class Bell:
         self._there.close()
 
 
-def _url(client: Any) -> str:
-    """Return the URL of a kombu.Connection, which has taken it apart if it is one of several alternatives."""
+def _separate_password(client: Any) -> None:
+    """Move the password out of the URL of a kombu.Connection: `celery inspect stats` shows everybody what is left there."""
+    found = _with_password(client.hostname or "")
+    if found is not None:
+        client.password = unquote(found["password"])
+        client.hostname = f"{found['scheme']}{found['rest']}"
+
+
+def _url(client: Any, *, password: str | None = None) -> str:
+    """Return the URL of a kombu.Connection, with `password` instead of its own if that is given and it has one.
+
+    kombu has taken the URL apart if it is one of several alternatives, and it has cut off what is before a plus.
+    """
     hostname = client.hostname or ""
+    scheme, separator, rest = hostname.rpartition("://")
     if client.uri_prefix:
-        return f"{client.uri_prefix}+{hostname}"
-    if "://" in hostname:
-        return str(hostname)
-    login = f"{client.userid or ''}:{client.password}@" if client.password else ""
-    return f"nsq://{login}{hostname}{f':{client.port}' if client.port else ''}"
+        scheme = f"{client.uri_prefix}+{scheme}"
+    elif not separator:
+        scheme, rest = "nsq", f"{hostname}{f':{client.port}' if client.port else ''}"
+    login = ""
+    if client.password:
+        login = f":{password if password is not None else quote(client.password, safe='')}@"
+    return f"{scheme}://{login}{rest}"
 
 
 def _endpoint(client: Any) -> Endpoint:

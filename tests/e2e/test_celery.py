@@ -1,0 +1,324 @@
+"""Celery on a real nsqd, with real workers: what docs/how-to/celery.md promises."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import TimeoutError as NoResult
+from kombu import Connection, Exchange, Queue
+from kombu.exceptions import OperationalError
+
+from tests.support.celery_app import make_app
+from tests.support.celery_worker import TIMEOUT, Worker, lines, wait_for_lines
+from tests.support.process import Nsqd, Nsqlookupd, eventually
+
+
+class SteadyNsqd(Nsqd):
+    """An nsqd that has the same port when it is started again."""
+
+    def _arguments(self) -> Any:
+        arguments = super()._arguments()
+        return (*arguments, f"--tcp-address=127.0.0.1:{self.tcp[1]}")
+
+
+def url_of(nsqd: Nsqd) -> str:
+    return f"nsq://127.0.0.1:{nsqd.tcp[1]}"
+
+
+@pytest.fixture
+def app(nsqd: Nsqd) -> Iterator[Celery]:
+    app = make_app(url_of(nsqd))
+    yield app
+    app.close()
+
+
+@pytest.fixture(scope="module")
+def worker(nsqd: Nsqd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """Run a prefork worker for all tests of the module that need no other; its queue is `shared`."""
+    folder = tmp_path_factory.mktemp("worker")
+    with Worker(folder, url_of(nsqd), "-c", "2", "-E", "--without-mingle", name="shared", queues=["shared"]) as running:
+        yield running
+        assert "Traceback" not in running.log
+
+
+def counts(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
+    """Return how many jobs of a queue wait, are deferred, and are with a worker."""
+    found = nsqd.channel(topic, "jobs") or {"depth": 0, "deferred_count": 0, "in_flight_count": 0}
+    return found["depth"], found["deferred_count"], found["in_flight_count"]
+
+
+# --- configuration
+
+
+def test_the_url_alone_makes_a_connection(nsqd: Nsqd) -> None:
+    """Nothing of ours is imported: Celery has to find the transport by itself."""
+    code = f"from celery import Celery; Celery(broker={url_of(nsqd)!r}).connection().connect()"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=TIMEOUT)
+
+
+def test_a_broker_that_is_not_there_is_an_operational_error() -> None:
+    app = make_app("nsq://127.0.0.1:1")
+    with pytest.raises(OperationalError):
+        app.send_task("add", (1, 2), retry=False)
+
+
+# --- one worker with processes
+
+
+def test_a_result_comes_back(app: Celery, worker: Worker) -> None:
+    assert app.send_task("add", (2, 3), queue="shared").get(timeout=TIMEOUT) == 5
+
+
+def test_headers_say_what_a_job_is(app: Celery, nsqd: Nsqd) -> None:
+    app.send_task("add", (2, 3), queue="seen", task_id="an-id")
+    client = nsqd.connect()
+    with Connection(url_of(nsqd)) as connection:
+        message = connection.channel().basic_get("seen")
+        assert message.headers["id"] == "an-id"
+        message.ack()
+    client.close()
+
+
+def test_a_job_with_an_eta_is_with_nobody_before_its_time(
+    app: Celery, nsqd: Nsqd, worker: Worker, tmp_path: Path
+) -> None:
+    path = tmp_path / "when"
+    due = time.time() + 2
+    app.send_task("when", (str(path),), queue="shared", countdown=2)
+    assert counts(nsqd, "shared")[1:] == (1, 0)
+    retries, at = wait_for_lines(path, 1)[0].split()
+    assert float(at) >= due - 0.01
+    assert retries == "0"
+
+
+def test_a_task_is_retried_after_its_countdown(app: Celery, worker: Worker, tmp_path: Path) -> None:
+    path = tmp_path / "again"
+    assert app.send_task("again", (str(path), 2, 0.5), queue="shared").get(timeout=TIMEOUT) == "done"
+    tries = [line.split() for line in lines(path)]
+    assert [retries for retries, _ in tries] == ["0", "1", "2"]
+    times = [float(at) for _, at in tries]
+    assert times[1] - times[0] >= 0.5
+    assert times[2] - times[1] >= 0.5
+
+
+def test_a_task_with_an_eta_may_be_replaced_by_one_with_the_same_id(
+    app: Celery, worker: Worker, tmp_path: Path
+) -> None:
+    path = tmp_path / "replaced"
+    app.send_task("replace", (str(path),), queue="shared", countdown=0.5)
+    assert len(wait_for_lines(path, 1)) == 1
+
+
+def test_a_rejected_job_is_buried(app: Celery, nsqd: Nsqd, worker: Worker) -> None:
+    app.send_task("reject", queue="shared")
+    eventually(lambda: nsqd.channel("shared", "jobs")["buried_count"] == 1, TIMEOUT)
+
+
+def test_a_revoked_job_is_cancelled_before_its_time(app: Celery, nsqd: Nsqd, worker: Worker, tmp_path: Path) -> None:
+    path = tmp_path / "revoked"
+    result = app.send_task("when", (str(path),), queue="shared", countdown=3600)
+    assert counts(nsqd, "shared")[1] == 1
+    result.revoke()
+    assert counts(nsqd, "shared")[1] == 0
+    worker.wait_for_log(f"Tasks flagged as revoked: {result.id}")
+    assert lines(path) == []
+
+
+def test_a_worker_answers_and_does_not_tell_the_password(app: Celery, worker: Worker) -> None:
+    inspect = app.control.inspect([worker.name], timeout=TIMEOUT)
+    assert inspect.ping() == {worker.name: {"ok": "pong"}}
+    assert "add" in inspect.registered()[worker.name]
+    assert inspect.active() == {worker.name: []}
+    assert inspect.active_queues()[worker.name][0]["name"] == "shared"
+
+
+def test_events_tell_what_tasks_do(app: Celery, worker: Worker) -> None:
+    seen: dict[str, str] = {}
+    with app.connection() as connection:
+        receiver = app.events.Receiver(
+            connection, handlers={"*": lambda event: seen.setdefault(event["type"], event.get("uuid", ""))}
+        )
+        with receiver.consumer_context():
+            result = app.send_task("add", (1, 2), queue="shared")
+            while "task-succeeded" not in seen:
+                connection.drain_events(timeout=TIMEOUT)
+    assert seen["task-received"] == seen["task-succeeded"] == result.id
+
+
+def test_queues_can_be_counted_and_purged(app: Celery, nsqd: Nsqd) -> None:
+    for _ in range(3):
+        app.send_task("add", (1, 2), queue="counted")
+    app.send_task("add", (1, 2), queue="counted", countdown=60)
+    with app.connection() as connection:
+        queue = Queue("counted", Exchange("counted"), "counted")(connection.channel())
+        assert queue.queue_declare(passive=True).message_count >= 3
+        assert queue.purge() >= 3
+        assert queue.queue_declare(passive=True).message_count == 0
+        queue.delete()
+    assert nsqd.topic("counted") is None
+
+
+@pytest.mark.parametrize("name", ["x" * 100, "mails to be sent / today", "größe"])
+def test_a_queue_may_have_any_name(app: Celery, name: str) -> None:
+    with app.connection() as connection:
+        simple = connection.SimpleQueue(name)
+        simple.put({"a": 1})
+        message = simple.get(timeout=TIMEOUT)
+        assert message.payload == {"a": 1}
+        message.ack()
+
+
+# --- other workers
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_other_pools_work_too(nsqd: Nsqd, app: Celery, tmp_path: Path, pool: str) -> None:
+    with Worker(
+        tmp_path, url_of(nsqd), f"--pool={pool}", "-c", "2", "--without-mingle", name=pool, queues=[pool]
+    ) as it:
+        results = [app.send_task("add", (n, n), queue=pool) for n in range(20)]
+        assert sum(result.get(timeout=TIMEOUT) for result in results) == 380
+        assert app.send_task("again", (str(tmp_path / "again"), 1, 0.2), queue=pool).get(timeout=TIMEOUT) == "done"
+        assert app.control.ping([it.name], timeout=TIMEOUT) == [{it.name: {"ok": "pong"}}]
+
+
+def test_two_queues_share_a_prefetch_limit(nsqd: Nsqd, app: Celery, tmp_path: Path) -> None:
+    path, go = tmp_path / "held", tmp_path / "go"
+    options = "--pool=threads", "-c", "1", "--prefetch-multiplier=1", "--without-mingle"
+    for _ in range(4):
+        for queue in ("left", "right"):
+            app.send_task("hold", (str(path), str(go)), queue=queue)
+    with Worker(tmp_path, url_of(nsqd), *options, queues=["left", "right"]):
+        wait_for_lines(path, 1)
+        eventually(lambda: counts(nsqd, "left")[2] + counts(nsqd, "right")[2] == 1, TIMEOUT)
+        go.touch()
+        wait_for_lines(path, 16)
+        eventually(lambda: counts(nsqd, "left") == counts(nsqd, "right") == (0, 0, 0), TIMEOUT)
+    assert sum(line.startswith("done") for line in lines(path)) == 8
+
+
+def test_higher_priorities_come_first(nsqd: Nsqd, tmp_path: Path) -> None:
+    path = tmp_path / "order"
+    settings = {"broker_transport_options": {"priority_steps": [0, 3, 6, 9]}}
+    app = make_app(url_of(nsqd), **settings)
+    for priority in (0, 0, 4, 4, 9, 9):
+        app.send_task("note", (str(path), priority), queue="urgent", priority=priority)
+    assert [nsqd.topic(f"urgent{ending}") is not None for ending in ("", ".p3", ".p6", ".p9")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    options = "--pool=solo", "--prefetch-multiplier=1", "--without-mingle"
+    with Worker(tmp_path, url_of(nsqd), *options, queues=["urgent"], **settings):
+        assert wait_for_lines(path, 6) == ["9", "9", "4", "4", "0", "0"]
+
+
+def test_a_killed_workers_job_is_run_by_another(nsqd: Nsqd, app: Celery, tmp_path: Path) -> None:
+    path, go = tmp_path / "held", tmp_path / "go"
+    first = Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", name="first", queues=["killed"])
+    with first:
+        app.send_task("hold", (str(path), str(go)), queue="killed")
+        wait_for_lines(path, 1)
+        first.kill()
+        go.touch()
+        with Worker(tmp_path, url_of(nsqd), "--pool=solo", "--without-mingle", name="second", queues=["killed"]):
+            assert wait_for_lines(path, 3)[2].startswith("done")
+            eventually(lambda: counts(nsqd, "killed") == (0, 0, 0), TIMEOUT)
+
+
+def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
+    nsqd: Nsqd, app: Celery, tmp_path: Path
+) -> None:
+    path, go = tmp_path / "held", tmp_path / "go"
+    with Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", name="stopped", queues=["stopped"]) as worker:
+        for _ in range(8):
+            app.send_task("hold", (str(path), str(go)), queue="stopped")
+        wait_for_lines(path, 1)
+        eventually(lambda: counts(nsqd, "stopped")[2] >= 4, TIMEOUT)  # a prefetch of four
+        worker.send_signal(signal.SIGTERM)
+        worker.wait_for_log("Warm shutdown")
+        go.touch()
+        assert worker.wait() == 0
+        done = sum(line.startswith("done") for line in lines(path))
+        assert done >= 1
+        eventually(lambda: counts(nsqd, "stopped") == (8 - done, 0, 0), TIMEOUT)
+
+
+def test_a_worker_that_has_to_stop_at_once_gives_back_what_runs(nsqd: Nsqd, app: Celery, tmp_path: Path) -> None:
+    path, go = tmp_path / "held", tmp_path / "go"
+    with Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", name="cold", queues=["cold"]) as worker:
+        app.send_task("hold", (str(path), str(go)), queue="cold")
+        wait_for_lines(path, 1)
+        worker.send_signal(signal.SIGQUIT)
+        worker.wait()
+        eventually(lambda: counts(nsqd, "cold") == (1, 0, 0), TIMEOUT)
+
+
+def test_a_long_job_is_touched_while_it_runs(tmp_path: Path) -> None:
+    path, go = tmp_path / "held", tmp_path / "go"
+    with (
+        SteadyNsqd(tmp_path / "nsqd", "msg-timeout=1s") as nsqd,
+        Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", queues=["long"]),
+    ):
+        app = make_app(url_of(nsqd))
+        app.send_task("hold", (str(path), str(go)), queue="long")
+        wait_for_lines(path, 1)
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + 2.5, TIMEOUT)  # longer than nsqd waits for an answer
+        channel = nsqd.channel("long", "jobs")
+        assert (channel["in_flight_count"], channel["timeout_count"]) == (1, 0)
+        go.touch()
+        eventually(lambda: counts(nsqd, "long") == (0, 0, 0), TIMEOUT)
+        assert len(lines(path)) == 2
+
+
+def test_a_restart_of_nsqd_is_not_noticed(tmp_path: Path) -> None:
+    path, held, go = tmp_path / "notes", tmp_path / "held", tmp_path / "go"
+    with (
+        SteadyNsqd(tmp_path / "nsqd") as nsqd,
+        Worker(tmp_path, url_of(nsqd), "-c", "2", "--without-mingle", queues=["lasting"]) as worker,
+    ):
+        app = make_app(url_of(nsqd))
+        app.send_task("note", (str(path), "before"), queue="lasting")
+        wait_for_lines(path, 1)
+        app.send_task("hold", (str(held), str(go)), queue="lasting")
+        app.send_task("note", (str(path), "deferred"), queue="lasting", countdown=1)
+        wait_for_lines(held, 1)
+        nsqd.kill()
+        nsqd.start()
+        app.send_task("note", (str(path), "after"), queue="lasting")
+        assert set(wait_for_lines(path, 3)) == {"before", "deferred", "after"}
+        go.touch()
+        eventually(lambda: counts(nsqd, "lasting") == (0, 0, 0), TIMEOUT)
+        assert app.control.ping([worker.name], timeout=TIMEOUT) == [{worker.name: {"ok": "pong"}}]
+        assert len(lines(held)) == 2  # it was delivered again while it ran, and not run again
+        assert "Traceback" not in worker.log
+
+
+def test_nsqds_are_found_by_nsqlookupd(tmp_path: Path) -> None:
+    with (
+        Nsqlookupd() as lookupd,
+        Nsqd(
+            tmp_path / "nsqd", "broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"
+        ) as nsqd,
+    ):
+        eventually(lambda: (lookupd.get("/nodes") or {}).get("producers"), TIMEOUT)
+        url = f"nsq+lookupd://127.0.0.1:{lookupd.http_address[1]}"
+        app = make_app(url)
+        with Worker(tmp_path, url, "--pool=solo", "--without-mingle", queues=["found"]):
+            assert app.send_task("add", (2, 3), queue="found").get(timeout=TIMEOUT) == 5
+        assert nsqd.channel("found", "jobs")["message_count"] == 1
+
+
+def test_a_job_that_nobody_runs_has_no_result(app: Celery) -> None:
+    with pytest.raises(NoResult):
+        app.send_task("add", (1, 2), queue="nobody").get(timeout=0.1)
