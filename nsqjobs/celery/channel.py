@@ -197,6 +197,15 @@ class Channel(virtual.Channel):
             for it in self._levels(queue):
                 http.delete(self._publisher, it.topic)
 
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Delete a queue, also one whose bindings are not known here."""
+        if if_empty and self._size(queue):
+            return
+        self._delete(queue)
+        self.state.queue_bindings_delete(queue)
+        for exchange in self.state.exchanges.values():
+            exchange["table"][:] = [binding for binding in exchange["table"] if binding[2] != queue]
+
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         """Nothing: kombu has taken note of the binding."""
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqclient import Consumer, Message, NSQError, events, open_consumer
-from nsqjobs.celery.prefetch import allowances, is_in_excess
+from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
 from nsqjobs.delays import time_left
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
 _EARLY: Final = 0.5  # seconds before its time that a job is given to Celery, which waits for the rest
 _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
-_PREFER: Final = 0.01  # seconds that a job waits for another one of a higher priority
 _TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
 _LONGEST_LOOK: Final = 15.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
@@ -48,15 +47,26 @@ class Group:
 
     def __init__(self) -> None:
         self.limit = 0
+        self.has_levels = False  # of priority: then some messages are in stock
         self.subscriptions: list[Subscription] = []
+        self.taken = 0  # messages that Celery has; guarded by the reader's lock
+
+    @property
+    def is_full(self) -> bool:
+        """Whether Celery may have no more."""
+        return self.has_levels and self.taken >= (self.limit or UNLIMITED)
 
     def held(self) -> list[int]:
         return [len(it.held) for it in self.subscriptions]
 
     def share_out(self) -> None:
-        for it, allowance in zip(self.subscriptions, allowances(self.limit, self.held()), strict=True):
+        if self.has_levels:
+            shares = stocks(self.limit, [len(it.taken) for it in self.subscriptions])
+        else:
+            shares = allowances(self.limit, self.held())
+        for it, share in zip(self.subscriptions, shares, strict=True):
             if it.consumer is not None:
-                it.consumer.set_max_in_flight(allowance)
+                it.consumer.set_max_in_flight(share)
 
 
 class Subscription:
@@ -71,6 +81,7 @@ class Subscription:
         self.consumer: Consumer | None = None
         self.is_cancelled = False
         self.held: set[Message] = set()  # messages that are not answered
+        self.taken: set[Message] = set()  # those of them that Celery has; guarded by the reader's lock
 
 
 class Reader:
@@ -119,14 +130,17 @@ class Reader:
     def take(self, *, of: Subscription | None = None) -> tuple[Subscription, Message] | None:
         """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
         with self._lock:
-            if of is not None:
-                found = next((entry for entry in sorted(self._ready) if entry[2] is of), None)
-                if found is not None:
-                    self._ready.remove(found)
-                    heapq.heapify(self._ready)
-                    return found[2], found[3]
-            elif self._ready:
-                _, _, subscription, message = heapq.heappop(self._ready)
+            for entry in sorted(self._ready) if of is not None or self._has_levels else self._ready[:1]:
+                _, _, subscription, message = entry
+                if of is not None and subscription is not of:
+                    continue
+                if (group := subscription.group) is not None:
+                    if group.is_full:
+                        continue
+                    group.taken += 1
+                    subscription.taken.add(message)
+                self._ready.remove(entry)
+                heapq.heapify(self._ready)
                 return subscription, message
         if self.error is not None:
             raise self.error
@@ -182,9 +196,10 @@ class Reader:
     def _begin(self, subscription: Subscription) -> None:
         assert self._nursery is not None
         self._subscriptions.add(subscription)
-        self._has_levels = self._has_levels or subscription.source.level > 0
-        if subscription.group is not None:
-            subscription.group.subscriptions.append(subscription)
+        if (group := subscription.group) is not None:
+            group.subscriptions.append(subscription)
+            group.has_levels = group.has_levels or subscription.source.level > 0
+            self._has_levels = self._has_levels or group.has_levels
         self._nursery.start_soon(self._consume, subscription)
 
     async def _consume(self, subscription: Subscription) -> None:
@@ -249,16 +264,8 @@ class Reader:
         with self._lock:
             self._number += 1
             heapq.heappush(self._ready, (-source.level, self._number, subscription, message))
-        if (group := subscription.group) is not None and len(group.subscriptions) > 1:
+        if (group := subscription.group) is not None and len(group.subscriptions) > 1 and not group.has_levels:
             self._keep_to_limit(group)
-        if self._has_levels and source.level == 0:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._wake_later)
-        else:
-            self._wake()
-
-    async def _wake_later(self) -> None:
-        await trio.sleep(_PREFER)
         self._wake()
 
     def _keep_to_limit(self, group: Group) -> None:
@@ -294,8 +301,15 @@ class Reader:
             message.finish()
         subscription.held.discard(message)
         self._warned.discard(message)
-        if (group := subscription.group) is not None and len(group.subscriptions) > 1:
-            group.share_out()
+        if (group := subscription.group) is not None:
+            with self._lock:
+                if message in subscription.taken:
+                    subscription.taken.remove(message)
+                    group.taken -= 1
+            if len(group.subscriptions) > 1:
+                group.share_out()
+            if group.has_levels:
+                self._wake()  # it was full, perhaps
 
     # Time
 

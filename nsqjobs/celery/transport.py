@@ -68,7 +68,7 @@ class Transport(virtual.Transport):
         )
         self._limit = DelayLimit()
         self._reader: Reader | None = None
-        self._bell = Bell()
+        self._ringing: Bell | None = None
         _let_workers_meet()
 
     # From start to end
@@ -93,13 +93,21 @@ class Transport(virtual.Transport):
             self._reader = Reader(self.endpoint, self._bell.ring)
         return self._reader
 
+    @property
+    def _bell(self) -> Bell:
+        """The bell, which is made when something is consumed: kombu makes transports that it never closes."""
+        if self._ringing is None:
+            self._ringing = Bell()
+        return self._ringing
+
     def close_connection(self, connection: Transport) -> None:
         super().close_connection(connection)
         if self._reader is not None:
             self._reader.close()
             self._reader = None
         self.publisher.close()
-        self._bell.close()
+        if self._ringing is not None:
+            self._ringing.close()
 
     # Publishing
 

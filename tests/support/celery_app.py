@@ -65,7 +65,7 @@ def again(self: Any, path: str, times: int, countdown: float) -> str:
 
 @app.task(name="replace", bind=True)
 def replace(self: Any, path: str) -> None:
-    raise self.replace(when.si(path).set(countdown=0.5))
+    raise self.replace(when.si(path).set(countdown=0.5, queue="shared"))
 
 
 @app.task(name="reject", acks_late=True)
