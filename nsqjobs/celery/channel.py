@@ -273,7 +273,9 @@ class Channel(virtual.Channel):
         sources = self._sources(queue)
         reader: Reader = self.connection.reader
         group = None if no_ack else self.group
-        consuming.subscriptions = [reader.subscribe(it, queue, consuming, group) for it in sources]
+        # A topic that nobody has published to is with no nsqd, so nsqlookupd cannot tell where a mailbox will be.
+        nsqds = self.connection.nodes() if self.is_passing(queue) else ()
+        consuming.subscriptions = [reader.subscribe(it, consuming, group, nsqds=nsqds) for it in sources]
         if self.is_passing(queue):  # what is broadcast from now on must not be missed
             deadline = monotonic() + _CONNECT_TIMEOUT
             for subscription in consuming.subscriptions:
@@ -324,7 +326,7 @@ class Channel(virtual.Channel):
         reader: Reader = self.connection.reader
         if queue not in self._getters:
             group = Group()
-            self._getters[queue] = (group, [reader.subscribe(it, queue, None, group) for it in self._sources(queue)])
+            self._getters[queue] = (group, [reader.subscribe(it, None, group) for it in self._sources(queue)])
         group, subscriptions = self._getters[queue]
         reader.limit(group, group.limit + 1)
         message = self._wait_for_one(subscriptions, no_ack=no_ack)

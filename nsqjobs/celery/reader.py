@@ -72,16 +72,21 @@ class Group:
 class Subscription:
     """One channel that is consumed from. `held` is used in the reader's thread only."""
 
-    def __init__(self, source: Source, queue: str, owner: object, group: Group | None) -> None:
+    def __init__(self, source: Source, nsqds: Sequence[str], owner: object, group: Group | None) -> None:
         self.source = source
-        self.queue = queue
-        self.owner = owner  # the channel of Celery's that wants the messages
+        self.nsqds = nsqds  # to subscribe to even if no nsqlookupd says that they have the topic
+        self.owner = owner  # the consumer of Celery's that wants the messages
         self.group = group  # None: messages are finished as soon as they are taken
         self.connected = threading.Event()  # to the first nsqd
         self.consumer: Consumer | None = None
         self.is_cancelled = False
         self.held: set[Message] = set()  # messages that are not answered
         self.taken: set[Message] = set()  # those of them that Celery has; guarded by the reader's lock
+
+
+_Ready = tuple[
+    int, int, Subscription, Message
+]  # minus the level, and a number: the highest level first, then the oldest
 
 
 class Reader:
@@ -113,9 +118,11 @@ class Reader:
 
     # Celery's thread
 
-    def subscribe(self, source: Source, queue: str, owner: object, group: Group | None) -> Subscription:
-        """Consume from a channel, until `cancel`."""
-        subscription = Subscription(source, queue, owner, group)
+    def subscribe(
+        self, source: Source, owner: object, group: Group | None, *, nsqds: Sequence[str] = ()
+    ) -> Subscription:
+        """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
+        subscription = Subscription(source, nsqds, owner, group)
         self._order(partial(self._begin, subscription))
         return subscription
 
@@ -130,20 +137,30 @@ class Reader:
     def take(self, *, of: Subscription | None = None) -> tuple[Subscription, Message] | None:
         """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
         with self._lock:
-            for entry in sorted(self._ready) if of is not None or self._has_levels else self._ready[:1]:
-                _, _, subscription, message = entry
-                if of is not None and subscription is not of:
-                    continue
-                if (group := subscription.group) is not None:
-                    if group.is_full:
-                        continue
-                    group.taken += 1
-                    subscription.taken.add(message)
-                self._ready.remove(entry)
+            found = self._next(of)
+            if found is not None:
+                self._ready.remove(found)
                 heapq.heapify(self._ready)
-                return subscription, message
+        if found is not None:
+            _, _, subscription, message = found
+            if subscription.group is not None and subscription.group.has_levels:
+                self._order(subscription.group.share_out)  # there is room for another one of this level
+            return subscription, message
         if self.error is not None:
             raise self.error
+        return None
+
+    def _next(self, of: Subscription | None) -> _Ready | None:
+        """Return what Celery may have next, and count it. The lock is held."""
+        for entry in sorted(self._ready) if of is not None or self._has_levels else self._ready[:1]:
+            _, _, subscription, message = entry
+            group = subscription.group
+            if (of is not None and subscription is not of) or (group is not None and group.is_full):
+                continue
+            if group is not None:
+                group.taken += 1
+                subscription.taken.add(message)
+            return entry
         return None
 
     def answer(self, subscription: Subscription, message: Message, answer: Callable[[], bool]) -> None:
@@ -210,7 +227,7 @@ class Reader:
             async with open_consumer(
                 source.topic,
                 source.channel,
-                nsqd=endpoint.nsqd,
+                nsqd=tuple(dict.fromkeys((*endpoint.nsqd, *subscription.nsqds))),
                 lookupd=endpoint.nsqlookupd,
                 config=replace(self._config, max_in_flight=NOT_COUNTED if subscription.group is None else 0),
             ) as consumer:

@@ -61,8 +61,9 @@ class Transport(virtual.Transport):
         self.lasting: set[str] = set()  # lasting queues that were declared here
         self.wants_no_size = False
         self.finished = Finished()
+        self.nodes = _nodes(self.endpoint)
         self.publisher = BlockingProducer(
-            _nodes(self.endpoint),
+            self.nodes,
             config=self.endpoint.config,
             retry_timeout=float(client.transport_options.get("retry_timeout", _RETRY_TIMEOUT)),
         )
