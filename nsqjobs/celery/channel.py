@@ -13,7 +13,7 @@ from kombu.transport import virtual
 from kombu.transport.virtual import exchange as exchange_types
 
 from nsqjobs.celery import http, revoking, routing
-from nsqjobs.celery.envelope import decode, encode, publication
+from nsqjobs.celery.envelope import decode, encode, publication, ttl_of
 from nsqjobs.celery.reader import Group, Reader, Subscription
 
 if TYPE_CHECKING:
@@ -218,14 +218,20 @@ class Channel(virtual.Channel):
     def _sources(self, queue: str) -> list[Source]:
         """Return where the messages of a queue are."""
         since = self.connection.passing.get(queue, time())
-        kinds = {it.exchange: self.typeof(it.exchange).type for it in self.state.queue_bindings(queue)}
-        if not self.is_passing(queue) and "fanout" not in kinds.values():
+        bindings = [it for it in self.state.queue_bindings(queue) if self._is_bound_to_topic(queue, it.exchange)]
+        if not bindings and not self.is_passing(queue):
             return self._levels(queue)
         sources = [
-            routing.bound(queue, it.exchange, kinds[it.exchange], it.routing_key, since)
-            for it in self.state.queue_bindings(queue)
+            routing.bound(queue, it.exchange, self.typeof(it.exchange).type, it.routing_key, since) for it in bindings
         ]
         return list({it.topic: it for it in sources}.values()) or [routing.passing(queue)]
+
+    def _is_bound_to_topic(self, queue: str, exchange: str) -> bool:
+        """Return whether a queue is a channel of the exchange's topic: a mailbox is, also if it shall last."""
+        if self.is_passing(queue):
+            return True
+        declared = self.state.exchanges.get(exchange, {})
+        return declared.get("type") == "fanout" and not declared.get("durable")
 
     # Publishing
 
@@ -238,13 +244,13 @@ class Channel(virtual.Channel):
             self._put(queue, message, **kwargs)
         has_lasting = any(not self.is_passing(queue) for _, _, queue in table)
         if not has_lasting or matching - lasting:
-            self._publisher.publish(routing.exchange_topic(exchange, kind, routing_key), encode(message))
+            self._publish_passing(routing.exchange_topic(exchange, kind, routing_key), message)
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         properties = message["properties"]
         is_known = queue in self.connection.lasting
         if self.is_passing(queue) or (not is_known and properties.get("delivery_mode") == _TRANSIENT):
-            self._publisher.publish(routing.passing(queue).topic, encode(message))
+            self._publish_passing(routing.passing(queue).topic, message)
             return
         level = routing.level_of(self._get_message_priority(message), self.priority_steps)
         self.connection.publish_job(routing.lasting(queue, level).topic, publication(message))
@@ -252,7 +258,13 @@ class Channel(virtual.Channel):
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         if ids := revoking.revoked_by(exchange, message):
             revoking.cancel_jobs(self._publisher, ids)
-        self._publisher.publish(routing.exchange_topic(exchange, "fanout", routing_key), encode(message))
+        for queue in sorted({queue for _, _, queue in self.state.exchanges.get(exchange, {}).get("table", [])}):
+            if not self._is_bound_to_topic(queue, exchange):
+                self._put(queue, message, **kwargs)
+        self._publish_passing(routing.exchange_topic(exchange, "fanout", routing_key), message)
+
+    def _publish_passing(self, topic: str, message: dict[str, Any]) -> None:
+        self._publisher.publish(topic, encode(message), headers=ttl_of(message))
 
     @property
     def _publisher(self) -> Any:

@@ -54,9 +54,13 @@ def publication(message: Mapping[str, Any]) -> Publication:
         headers = job.headers()
         eta = job.eta
         key = job_key(job.id, job.retries, _count(said.get("replaced_task_nesting"))) if eta is not None else None
-    if (expiration := _count(message["properties"].get("expiration"))) > 0:
-        headers[TTL] = b"%d" % expiration
-    return Publication(encode(message), headers, eta, key)
+    return Publication(encode(message), {**headers, **ttl_of(message)}, eta, key)
+
+
+def ttl_of(message: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the header that says how long a message may wait; none, if it may for ever."""
+    expiration = _count(message["properties"].get("expiration"))
+    return {TTL: b"%d" % expiration} if expiration else {}
 
 
 def _job(said: Mapping[str, Any]) -> Job:

@@ -11,8 +11,8 @@ of it; all of them are ephemeral:
     fanout, `topic`     the exchange                              everything; what matches its binding
     direct              the exchange and the routing key          everything
 
-An exchange with lasting queues is not a topic, unless a passing queue is bound to it, too, in the same process.
-A passing queue without an exchange is a topic of its own, ephemeral as well.
+A direct or topic exchange with lasting queues is not a topic, unless a passing queue is bound to it, too, in the same
+process. A passing queue without an exchange is a topic of its own, ephemeral as well.
 """
 
 from __future__ import annotations
