@@ -288,10 +288,13 @@ class Channel(virtual.Channel):
         # A topic that nobody has published to is with no nsqd, so nsqlookupd cannot tell where a mailbox will be.
         nsqds = self.connection.nodes() if self.is_passing(queue) else ()
         consuming.subscriptions = [reader.subscribe(it, consuming, group, nsqds=nsqds) for it in sources]
-        if self.is_passing(queue):  # what is broadcast from now on must not be missed
+        has_levels = len(sources) > 1 and not self.is_passing(queue)
+        if self.is_passing(queue) or has_levels:  # what is broadcast from now on must not be missed
             deadline = monotonic() + _CONNECT_TIMEOUT
             for subscription in consuming.subscriptions:
                 subscription.connected.wait(max(0.0, deadline - monotonic()))
+        if has_levels and group is not None:
+            reader.settle(group)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         self._consumers.discard(consumer_tag)
@@ -314,6 +317,8 @@ class Channel(virtual.Channel):
         answer = partial(self.connection.reader.answer, subscription, delivery)
         try:
             raw = decode(delivery.body)
+            # A message that was published to several queues has the same tag in all of them.
+            raw["properties"]["delivery_tag"] = f"{delivery.topic} {raw['properties'].get('delivery_tag')}"
             message = self.Message(raw, channel=self)
         except Exception as error:  # whatever strangers have published there
             log.error("message %s of %s is none of kombu's: %r", delivery.id, delivery.topic, error)

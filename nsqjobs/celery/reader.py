@@ -14,7 +14,7 @@ import heapq
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import time
@@ -37,6 +37,7 @@ CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
 _EARLY: Final = 0.5  # seconds before its time that a job is given to Celery, which waits for the rest
 _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
+_SETTLING: Final = 0.1  # seconds
 _TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
 _LONGEST_LOOK: Final = 15.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
@@ -49,12 +50,13 @@ class Group:
         self.limit = 0
         self.has_levels = False  # of priority: then some messages are in stock
         self.subscriptions: list[Subscription] = []
+        self.is_settling = False  # the first message of each level is on its way
         self.taken = 0  # messages that Celery has; guarded by the reader's lock
 
     @property
     def is_full(self) -> bool:
-        """Whether Celery may have no more."""
-        return self.has_levels and self.taken >= (self.limit or UNLIMITED)
+        """Whether Celery may have no more for now."""
+        return self.is_settling or (self.has_levels and self.taken >= (self.limit or UNLIMITED))
 
     def held(self) -> list[int]:
         return [len(it.held) for it in self.subscriptions]
@@ -125,6 +127,11 @@ class Reader:
         subscription = Subscription(source, nsqds, owner, group)
         self._order(partial(self._begin, subscription))
         return subscription
+
+    def settle(self, group: Group) -> None:
+        """Let Celery have nothing for a moment, so that each level of priority can send what it has."""
+        group.is_settling = True
+        self._order(partial(self._start, self._end_settling, group))
 
     def cancel(self, subscription: Subscription) -> None:
         """Take nothing new. What nobody has taken yet is given back; the others may still be answered."""
@@ -249,6 +256,15 @@ class Reader:
         async for event in happening:  # type: ignore[attr-defined]
             if isinstance(event, events.Connected):
                 subscription.connected.set()
+
+    def _start(self, task: Callable[[Group], Awaitable[None]], group: Group) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(task, group)
+
+    async def _end_settling(self, group: Group) -> None:
+        await trio.sleep(_SETTLING)
+        group.is_settling = False
+        self._wake()
 
     def _stop(self, subscription: Subscription) -> None:
         if subscription.is_cancelled:

@@ -177,6 +177,23 @@ def test_a_queue_may_have_any_name(app: Celery, name: str) -> None:
         message.ack()
 
 
+def test_a_message_for_two_queues_comes_to_both(app: Celery) -> None:
+    exchange = Exchange("both", "fanout")
+    queues = [Queue("both-1", exchange), Queue("both-2", exchange)]
+    got: list[str] = []
+    with app.connection() as connection, connection.channel() as channel:
+        connection.Producer(channel).publish("hello", exchange=exchange, declare=[exchange, *queues])
+
+        def on_message(message: Any) -> None:
+            got.append(message.payload)
+            message.ack()
+
+        for queue in queues:
+            with Consumer(channel, [queue], on_message=on_message):
+                connection.drain_events(timeout=TIMEOUT)
+    assert got == ["hello", "hello"]
+
+
 # --- other workers
 
 
