@@ -27,6 +27,7 @@ from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
 from nsqjobs.delays import time_left
 
 if TYPE_CHECKING:
+    from nsqclient import Config
     from nsqjobs.addresses import Endpoint
     from nsqjobs.celery.routing import Source
 
@@ -40,6 +41,7 @@ _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
 _SETTLING: Final = 0.1  # seconds
 _TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
 _LONGEST_LOOK: Final = 15.0  # seconds
+_RECONNECT_PAUSE: Final = 1.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
 
 
@@ -98,7 +100,7 @@ class Reader:
         self.pid = os.getpid()
         self.error: BaseException | None = None  # why nothing will ever arrive
         self._endpoint = endpoint
-        self._config = replace(endpoint.config, drain_timeout=_FOR_EVER)
+        self._config = _config_of(endpoint)
         self._wake = wake
         self._ready: list[
             tuple[int, int, Subscription, Message]
@@ -366,6 +368,14 @@ class Reader:
                 )
         elif message.deadline - now < self._shortest_timeout / 2:
             message.touch()
+
+
+def _config_of(endpoint: Endpoint) -> Config:
+    """Return the settings of the consumers. A named nsqd is tried every second, so that its restart is a short pause."""
+    config = replace(endpoint.config, drain_timeout=_FOR_EVER)
+    if endpoint.nsqlookupd:
+        return config
+    return replace(config, reconnect_delay="fixed", lookupd_poll_interval=_RECONNECT_PAUSE)
 
 
 def _first(error: BaseException) -> BaseException:

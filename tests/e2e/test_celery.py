@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from kombu.exceptions import OperationalError
 
 from tests.support.celery_app import make_app
 from tests.support.celery_worker import TIMEOUT, Worker, lines, wait_for_lines
-from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
 
 
 class SteadyNsqd(Nsqd):
@@ -38,6 +39,7 @@ def url_of(nsqd: Nsqd) -> str:
 def app(nsqd: Nsqd) -> Iterator[Celery]:
     app = make_app(url_of(nsqd))
     yield app
+    app.backend.result_consumer.stop()
     app.close()
 
 
@@ -225,7 +227,7 @@ def test_two_queues_share_a_prefetch_limit(nsqd: Nsqd, app: Celery, tmp_path: Pa
 
 def test_higher_priorities_come_first(nsqd: Nsqd, tmp_path: Path) -> None:
     path, held, go = tmp_path / "order", tmp_path / "held", tmp_path / "go"
-    settings = {"broker_transport_options": {"priority_steps": [0, 3, 6, 9]}}
+    settings: dict[str, Any] = {"broker_transport_options": {"priority_steps": [0, 3, 6, 9]}}
     app = make_app(url_of(nsqd), **settings)
     options = "--pool=threads", "-c", "1", "--prefetch-multiplier=1", "--without-mingle"
     with Worker(tmp_path, url_of(nsqd), *options, queues=["urgent"], **settings):
@@ -336,6 +338,24 @@ def test_nsqds_are_found_by_nsqlookupd(tmp_path: Path) -> None:
         with Worker(tmp_path, url, "--pool=solo", "--without-mingle", queues=["found"]):
             assert app.send_task("add", (2, 3), queue="found").get(timeout=TIMEOUT) == 5
         assert nsqd.channel("found", "jobs")["message_count"] == 1
+
+
+def programs_of_the_page() -> list[str]:
+    page = (ROOT / "docs/how-to/celery.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_of_the_page_runs(nsqd: Nsqd, tmp_path: Path) -> None:
+    settings, mails, program = programs_of_the_page()
+    assert 'broker_url = "nsq://' in settings
+    (tmp_path / "mails.py").write_text(mails.replace("nsq://127.0.0.1:4150", url_of(nsqd)))
+    (tmp_path / "send.py").write_text(program)
+    with Worker(tmp_path, url_of(nsqd), "--pool=solo", "--without-mingle", app="mails", queues=["celery"]):
+        done = subprocess.run(
+            [sys.executable, "send.py"], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    assert done.stdout == "sent to ana@example.com\n", done.stderr
+    assert counts(nsqd, "celery") == (0, 0, 0)
 
 
 def test_a_job_that_nobody_runs_has_no_result(app: Celery) -> None:

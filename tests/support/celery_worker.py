@@ -25,9 +25,18 @@ class Worker:
     """
 
     def __init__(
-        self, folder: Path, url: str, *options: str, name: str = "w", queues: list[str], **settings: Any
+        self,
+        folder: Path,
+        url: str,
+        *options: str,
+        name: str = "w",
+        app: str = "tests.support.celery_app",
+        queues: list[str],
+        **settings: Any,
     ) -> None:
         self.name = f"{name}@test"
+        self._folder = folder
+        self._app = app
         self._path = folder / f"{name}.log"
         self._url = url
         self._options = ["-n", self.name, "-Q", ",".join(queues), "-l", "info", *options]
@@ -44,7 +53,8 @@ class Worker:
         }
         with self._path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tests.support.celery_app", "worker", *self._options],
+                [sys.executable, "-m", "celery", "-A", self._app, "worker", *self._options],
+                cwd=self._folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

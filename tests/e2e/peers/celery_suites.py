@@ -1,0 +1,102 @@
+"""Run kombu's and Celery's own integration tests on a real nsqd.
+
+python -m tests.e2e.peers.celery_suites --kombu ../kombu --celery ../celery [-- arguments of pytest]
+
+Both are checkouts of these projects, of which only the tests are used: kombu and Celery themselves are the installed ones.
+The tests need pytest-timeout and pydantic; docs/how-to/celery.md says which ones are left out, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.support.process import ROOT, Nsqd
+
+# kombu's tests are mixins: each transport's file says how to connect, and which of them it is for.
+KOMBU: Final = """
+import os
+import kombu
+import nsqjobs.celery
+import pytest
+from t.integration.common import (
+    BaseExchangeTypes, BaseFailover, BaseMessage, BasePriority, BaseTimeToLive, BasicFunctionality,
+)
+
+BROKER = os.environ["TEST_BROKER"]
+
+@pytest.fixture
+def connection(request):
+    options = {"priority_steps": list(range(10))} if request.cls is test_Priority else {}
+    return kombu.Connection(BROKER, transport_options=options)
+
+@pytest.fixture
+def failover_connection():
+    return kombu.Connection(["nsq://127.0.0.1:1", BROKER], connect_timeout=10)
+
+@pytest.fixture
+def invalid_connection():
+    return kombu.Connection("nsq://127.0.0.1:1")
+
+class test_Basic(BasicFunctionality): ...
+class test_Exchanges(BaseExchangeTypes): ...
+class test_TimeToLive(BaseTimeToLive): ...
+class test_Message(BaseMessage): ...
+class test_Failover(BaseFailover): ...
+
+class test_Priority(BasePriority):
+    # They expect that one `drain_events` hands over all messages, and that a passing queue has priorities.
+    test_publish_consume = test_publish_requeue_consume = test_simple_buffer_publish_consume = None
+"""
+
+CELERY: Final = ("test_tasks.py", "test_canvas.py", "test_inspect.py", "test_loader.py", "test_security.py")
+SETTINGS: Final = "[pytest]\npython_classes = test_*\nmarkers =\n    amqp\n    celery\n    env\n    flaky\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kombu", type=Path, help="a checkout of kombu")
+    parser.add_argument("--celery", type=Path, help="a checkout of Celery")
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, Nsqd(Path(folder) / "nsqd") as nsqd:
+        broker = f"nsq://127.0.0.1:{nsqd.tcp[1]}"
+        statuses = []
+        if options.kombu:
+            tests = _copied(options.kombu, Path(folder) / "kombu")
+            (tests / "t/integration/test_nsq.py").write_text(KOMBU)
+            statuses.append(_run(tests, ["t/integration/test_nsq.py", *options.pytest], broker))
+        if options.celery:
+            tests = _copied(options.celery, Path(folder) / "celery")
+            files = [f"t/integration/{name}" for name in CELERY]
+            statuses.append(_run(tests, ["-p", "celery.contrib.pytest", *files, *options.pytest], broker))
+        return max(statuses, default=0)
+
+
+def _copied(checkout: Path, to: Path) -> Path:
+    """Copy the tests alone, so that they import what is installed."""
+    shutil.copytree(checkout / "t", to / "t")
+    (to / "pytest.ini").write_text(SETTINGS)
+    return to
+
+
+def _run(folder: Path, arguments: Sequence[str], broker: str) -> int:
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "TEST_BROKER": broker,
+        "TEST_BACKEND": f"db+sqlite:///{folder}/results.sqlite",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:nsq", "--timeout=60", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
