@@ -1,0 +1,149 @@
+"""Messages in the hands of worker threads: how they are answered, and kept while their job runs.
+
+Threads only leave an answer; the trio thread takes all that have been left and gives them to nsqd together, because a
+crossing between threads costs more than the answer itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from nsqclient import Message
+
+log = logging.getLogger(__name__)
+
+_SOONEST: Final = 0.05  # seconds between two looks at what has to be touched
+_LATEST: Final = 1.0
+_LOOKS: Final = 4  # in the time of the message that expires first
+
+
+class Held:
+    """A message that a worker has. Any thread may answer it. Only the first answer counts; none of them waits."""
+
+    __slots__ = ("_holding", "_message", "_timeout", "is_overdue")
+
+    def __init__(self, message: Message, holding: Holding) -> None:
+        self._message = message
+        self._holding = holding
+        self._timeout = message.deadline - message.received_at
+        self.is_overdue = False  # nsqd has given it to another worker, as the job runs for so long
+
+    @property
+    def body(self) -> bytes:
+        return self._message.body
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        return self._message.headers
+
+    @property
+    def attempts(self) -> int:
+        return self._message.attempts
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection has gone, so that nsqd delivers the message again."""
+        return self._message.answered == "lost"
+
+    def finish(self) -> None:
+        self._holding.answer(self, self._message.finish)
+
+    def give_back(self, delay: float = 0.0, *, count: bool = False) -> None:
+        """Let nsqd deliver the message again after `delay` seconds, as a further attempt only if it is to `count`."""
+        self._holding.answer(self, partial(_requeue, self._message, delay, count))
+
+    def bury(self, reason: str) -> None:
+        """Have nsqd keep the message in the channel for somebody to look at it."""
+        self._holding.answer(self, partial(_bury, self._message, reason))
+
+    # In the trio thread
+
+    @property
+    def deadline(self) -> float:
+        return self._message.deadline
+
+    def is_answered(self) -> bool:
+        return self._message.answered != "no"
+
+    def touch_in_time(self, now: float) -> None:
+        """Touch the message if half of its time is over. Say so, once, if nsqd grants no more time."""
+        message = self._message
+        if now >= message.hard_deadline:
+            if not self.is_overdue:
+                self.is_overdue = True
+                log.warning(
+                    "a job of %s has run for %.0f s, as long as nsqd's --max-msg-timeout lets it: another worker gets it",
+                    message.topic,
+                    now - message.received_at,
+                )
+        elif message.deadline - now < self._timeout / 2 and message.deadline < message.hard_deadline:
+            message.touch()
+
+
+class Holding:
+    """All messages that a process holds. `in_trio` has a function called soon in the trio thread."""
+
+    def __init__(self, in_trio: Callable[[Callable[[], None]], None]) -> None:
+        self._in_trio = in_trio
+        self._answers: deque[tuple[Held, Callable[[], object]]] = deque()
+        self._held: set[Held] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held)
+
+    def answer(self, held: Held, answer: Callable[[], object]) -> None:
+        """Leave an answer, in any thread. Without effect once the trio thread has ended: nsqd has the message then."""
+        self._answers.append((held, answer))
+        with suppress(trio.RunFinishedError):
+            self._in_trio(self.settle)
+
+    # In the trio thread
+
+    def hold(self, message: Message) -> Held:
+        held = Held(message, self)
+        self._held.add(held)
+        return held
+
+    def settle(self) -> None:
+        """Give nsqd the answers that threads have left."""
+        answers = self._answers
+        while answers:
+            held, answer = answers.popleft()
+            self._held.discard(held)
+            try:
+                answer()
+            except Exception:  # one message must not keep the others from being answered
+                log.exception("a message of %s could not be answered", held._message.topic)
+
+    async def keep(self) -> None:
+        """Touch the messages for as long as nsqd allows it, and forget those that are lost."""
+        while True:
+            now = trio.current_time()
+            self._held = {held for held in self._held if not held.is_answered()}
+            for held in self._held:
+                held.touch_in_time(now)
+            first = min((held.deadline for held in self._held), default=now + _LATEST * _LOOKS)
+            await trio.sleep(min(max((first - now) / _LOOKS, _SOONEST), _LATEST))
+
+
+def _requeue(message: Message, delay: float, count: bool) -> None:
+    message.requeue(delay, backoff=False, count=count)
+
+
+def _bury(message: Message, reason: str) -> None:
+    if message.can_bury:
+        message.bury(reason)
+    else:
+        log.error("nsqd cannot bury a message of %s, which is requeued: %s", message.topic, reason)
+        message.requeue(backoff=False)

@@ -1,0 +1,237 @@
+"""What one process uses of its nsqds, for libraries whose workers are threads.
+
+    threads            the trio thread
+    publish            producer
+    take, answer       a consumer for each queue
+    counts, empty      HTTP
+
+The first use starts the trio thread. A process that was forked off has none of its parent's threads, and must not use
+its parent's connections, so it starts anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+import trio
+
+from nsqclient import NSQError, Producer, PublishRejected, open_consumer, open_producer
+from nsqclient.sync import _in_thread
+from nsqjobs.counts import Counts, counts_of, empty
+from nsqjobs.delays import DelayLimit, time_left
+from nsqjobs.held import Held, Holding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsqclient import Consumer, Message
+    from nsqclient.sync import _Portal
+    from nsqjobs.addresses import Endpoint
+
+log = logging.getLogger(__name__)
+
+CHANNEL: Final = "jobs"
+
+_A_DAY: Final = 86400.0  # jobs end by themselves, or with their process
+_GRACE: Final = 5.0  # seconds for the last answers to reach nsqd
+
+
+class Link:
+    """Publishes, and hands out messages. Any thread may use it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.limit = DelayLimit()
+        self._forget()
+        os.register_at_fork(after_in_child=partial(_forget_in_child, ref(self)))
+
+    def _forget(self) -> None:
+        self._lock = Lock()  # of a parent, it may have been held by a thread that does not exist here
+        self._portal: _Portal[_Inside] | None = None
+        self._stack = ExitStack()
+
+    def _open(self) -> _Portal[_Inside]:
+        portal = self._portal
+        if portal is None:
+            with self._lock:
+                if self._portal is None:
+                    self._portal = self._stack.enter_context(_in_thread(partial(_open_inside, self.endpoint)))
+                portal = self._portal
+        return portal
+
+    def close(self) -> None:
+        """Give back what is held, and end the thread. The next use opens it again."""
+        with self._lock:
+            stack, self._stack, self._portal = self._stack, ExitStack(), None
+        stack.close()
+
+    def publish(self, topic: str, body: bytes, *, delay: float = 0.0, headers: Mapping[str, bytes]) -> None:
+        """Publish a message, and return when nsqd has it. Raises as `publish` of nsqclient's producer.
+
+        A delay that is longer than nsqd accepts is shortened: `headers` tell when the job is due.
+        """
+        portal = self._open()
+        publish = portal.client.producer.publish
+        while True:
+            try:
+                return portal.call(partial(publish, topic, body, delay=self.limit.shorten(delay), headers=headers))
+            except PublishRejected as error:
+                if not self.limit.learn(error, delay):
+                    raise
+
+    def subscribe(self, topic: str, *, prefetch: int) -> Subscription:
+        """Begin to receive messages, up to `prefetch` at a time."""
+        portal = self._open()
+        subscription = Subscription(topic, prefetch, portal.client, portal.token)
+        portal.look(partial(portal.client.start, subscription))
+        return subscription
+
+    def counts(self, topic: str) -> Counts:
+        """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
+        portal = self._open()
+        return portal.call(partial(counts_of, portal.client.producer, topic, CHANNEL))
+
+    def empty(self, topic: str) -> None:
+        """Drop the messages that wait, are deferred or in flight. Raise NSQError if an nsqd does not do so."""
+        portal = self._open()
+        portal.call(partial(empty, portal.client.producer, topic, CHANNEL))
+
+
+def _forget_in_child(link: ref[Link]) -> None:
+    if (it := link()) is not None:
+        it._forget()
+
+
+class _Inside:
+    """The part of a link that lives in the trio thread."""
+
+    def __init__(self, endpoint: Endpoint, producer: Producer, nursery: trio.Nursery) -> None:
+        self.endpoint = endpoint
+        self.producer = producer
+        token = trio.lowlevel.current_trio_token()
+        self.holding = Holding(lambda settle: token.run_sync_soon(settle, idempotent=True))
+        self._nursery = nursery
+        self._subscriptions: set[Subscription] = set()
+        self._ended = trio.lowlevel.ParkingLot()
+
+    def start(self, subscription: Subscription) -> None:
+        self._subscriptions.add(subscription)
+        self._nursery.start_soon(self._run, subscription)
+
+    async def _run(self, subscription: Subscription) -> None:
+        try:
+            await subscription.run()
+        finally:
+            self._subscriptions.remove(subscription)
+            self._ended.unpark_all()
+
+    async def stop(self) -> None:
+        """End the subscriptions, and return when nsqd has got all answers, or soon if a job still runs."""
+        for subscription in self._subscriptions:
+            subscription.stop()
+        self.holding.settle()
+        with trio.move_on_after(0.0 if len(self.holding) else _GRACE):
+            while self._subscriptions:
+                await self._ended.park()
+
+
+@asynccontextmanager
+async def _open_inside(endpoint: Endpoint) -> AsyncIterator[_Inside]:
+    async with (
+        open_producer(endpoint.nsqd, nsqlookupd=endpoint.nsqlookupd, config=endpoint.config) as producer,
+        trio.open_nursery() as nursery,
+    ):
+        inside = _Inside(endpoint, producer, nursery)
+        nursery.start_soon(inside.holding.keep)
+        yield inside
+        await inside.stop()
+        nursery.cancel_scope.cancel()
+
+
+class Subscription:
+    """The messages of one queue. One thread takes them; any thread may answer them, also after `close`."""
+
+    def __init__(self, topic: str, prefetch: int, inside: _Inside, token: trio.lowlevel.TrioToken) -> None:
+        self.topic = topic
+        self._config = replace(inside.endpoint.config, max_in_flight=prefetch, backoff="none", drain_timeout=_A_DAY)
+        self._inside = inside
+        self._token = token
+        self._arrived: SimpleQueue[Held | None] = SimpleQueue()  # has `prefetch` messages at most; None: look again
+        self._consumer: Consumer | None = None
+        self._is_stopped = False
+        self._error: NSQError | None = None
+
+    def take(self, timeout: float) -> Held | None:
+        """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
+
+        Raises NSQError if nothing can ever arrive.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                held = self._arrived.get(timeout=max(until - time.monotonic(), 0.0))
+            except Empty:
+                held = None
+            if held is None:
+                if self._error is not None:
+                    raise self._error
+                return None
+            if not held.is_lost:
+                return held
+
+    def close(self) -> None:
+        """Receive nothing more, and give back what nobody has taken."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.stop)
+
+    # In the trio thread
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._consumer is not None:
+            self._consumer.stop()
+        while not self._arrived.empty():
+            if (held := self._arrived.get_nowait()) is not None:
+                held.give_back()
+        self._inside.holding.settle()
+        self._arrived.put(None)
+
+    async def run(self) -> None:
+        endpoint = self._inside.endpoint
+        try:
+            async with open_consumer(
+                self.topic, CHANNEL, nsqd=endpoint.nsqd, lookupd=endpoint.nsqlookupd, config=self._config
+            ) as self._consumer:
+                if self._is_stopped:
+                    return
+                async for message in self._consumer:
+                    self._arrive(message)
+        except NSQError as error:
+            self._error = error
+            self._arrived.put(None)
+
+    def _arrive(self, message: Message) -> None:
+        left = _time_left(message)
+        if left > 0:
+            message.requeue(left, backoff=False, count=False)
+        elif self._is_stopped:
+            message.requeue(0, backoff=False, count=False)
+        else:
+            self._arrived.put(self._inside.holding.hold(message))
+
+
+def _time_left(message: Message) -> float:
+    try:
+        return time_left(message.headers, time.time())
+    except ValueError:  # headers that nobody can read
+        return 0.0
