@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import dramatiq
 import pytest
@@ -194,7 +195,8 @@ def test_pipelines_groups_and_results(broker: NsqBroker, queue: str) -> None:
         together.set()
 
     with working(broker):
-        pipe = dramatiq.pipeline([add.message(1, 2), add.message(3), add.message(4)]).run()
+        more: list[dramatiq.Message[Any]] = [dramatiq.Message(queue, "add", (number,), {}, {}) for number in (3, 4)]
+        pipe = dramatiq.pipeline([add.message(1, 2), *more]).run()
         assert pipe.get_result(block=True, timeout=30_000) == 10
         group = dramatiq.group([add.message(1, 1), add.message(2, 2)])
         group.add_completion_callback(all_done.message())

@@ -1,0 +1,176 @@
+"""NsqBroker without an nsqd: what it publishes, and how it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, cast
+
+import dramatiq
+import pytest
+from dramatiq.errors import ConnectionClosed, ConnectionFailed, QueueNotFound
+
+from nsqclient import ConnectError, PublishRejected, PublishUnknown
+from nsqjobs.dramatiq import NsqBroker
+from nsqjobs.dramatiq.consumer import NsqConsumer
+from nsqjobs.link import Subscription
+
+
+class FakeLink:
+    """Writes down what is published, or fails."""
+
+    def __init__(self, endpoint: object) -> None:
+        self.published: list[tuple[str, bytes, float, Mapping[str, bytes]]] = []
+        self.error: Exception | None = None
+
+    def publish(self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.published.append((topic, body, delay, headers))
+
+    def close(self) -> None:
+        pass
+
+
+class FakeHeld:
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.said: list[Any] = []
+
+    def finish(self) -> None:
+        self.said.append("finish")
+
+    def give_back(self, delay: float = 0.0, *, count: bool = False) -> None:
+        self.said.append(("give back", delay, count))
+
+    def bury(self, reason: str) -> None:
+        self.said.append(("bury", reason))
+
+
+class FakeSubscription:
+    def __init__(self, *held: FakeHeld) -> None:
+        self._held = list(held)
+
+    def take(self, timeout: float) -> FakeHeld | None:
+        return self._held.pop(0) if self._held else None
+
+
+def consumer_of(*held: FakeHeld) -> NsqConsumer:
+    return NsqConsumer(cast(Subscription, FakeSubscription(*held)), 0.0)
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
+    link = FakeLink(None)
+    monkeypatch.setattr("nsqjobs.dramatiq.broker.Link", lambda endpoint: link)
+    return link
+
+
+@pytest.fixture
+def broker(link: FakeLink) -> NsqBroker:
+    return NsqBroker()
+
+
+def message(**options: object) -> dramatiq.Message[Any]:
+    return dramatiq.Message("mails", "send", (1,), {}, options, message_id="id")
+
+
+# Publishing
+
+
+def test_a_message_says_in_its_headers_what_it_is(broker: NsqBroker, link: FakeLink) -> None:
+    sent = broker.enqueue(message(retries=2))
+    [(topic, body, delay, headers)] = link.published
+    assert topic == "mails"
+    assert dramatiq.Message.decode(body) == sent
+    assert delay == 0
+    assert headers == {"job-library": b"dramatiq", "job-name": b"send", "job-id": b"id", "job-retries": b"2"}
+
+
+def test_a_delay_is_nsqds(broker: NsqBroker, link: FakeLink) -> None:
+    before = time.time()
+    sent = broker.enqueue(message(), delay=5000)
+    [(topic, _, delay, headers)] = link.published
+    assert sent.queue_name == topic == "mails"
+    assert 0 < delay <= 5
+    assert float(headers["job-eta"]) / 1000 >= before + 4.99
+    assert not broker.get_declared_delay_queues()
+
+
+@pytest.mark.parametrize("eta", ["soon", None])
+def test_an_eta_that_is_no_time_means_at_once(broker: NsqBroker, link: FakeLink, eta: object) -> None:
+    broker.enqueue(message(eta=eta))
+    assert link.published[0][2] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectError("refused"), ConnectionFailed),
+        (PublishUnknown("lost"), ConnectionClosed),
+        (PublishRejected("E_BAD_MESSAGE", "E_BAD_MESSAGE too big"), PublishRejected),
+    ],
+)
+def test_errors_are_dramatiqs(broker: NsqBroker, link: FakeLink, error: Exception, expected: type[Exception]) -> None:
+    link.error = error
+    with pytest.raises(expected):
+        broker.enqueue(message())
+
+
+def test_a_queue_that_nobody_has_declared(broker: NsqBroker) -> None:
+    for ask in (broker.consume, broker.flush, broker.join):
+        with pytest.raises(QueueNotFound):
+            ask("mails")
+
+
+# Answers
+
+
+def test_the_worker_never_sees_an_eta() -> None:
+    got = next(consumer_of(FakeHeld(message(eta=1, other=2).encode())))
+    assert got is not None
+    assert got.options == {"other": 2}
+
+
+def test_what_is_no_message_is_buried() -> None:
+    held = FakeHeld(b"{")
+    assert next(consumer_of(held)) is None
+    [(verb, reason)] = held.said
+    assert verb == "bury"
+    assert reason.startswith("Failed to decode message.")
+
+
+def test_a_dead_letter_is_buried_with_its_error() -> None:
+    held = FakeHeld(message().encode())
+    consumer = consumer_of(held)
+    got = next(consumer)
+    assert got is not None
+    got.stuff_exception(ValueError("no such order"))
+    got.clear_exception()
+    consumer.nack(got)
+    assert held.said == [("bury", "ValueError: no such order")]
+
+
+def test_what_was_not_begun_is_given_back() -> None:
+    held = FakeHeld(message().encode())
+    consumer = consumer_of(held)
+    got = next(consumer)
+    assert got is not None
+    consumer.requeue([got])
+    assert held.said == [("give back", 0.0, False)]
+
+
+def test_a_message_whose_retry_was_not_sent_comes_back(broker: NsqBroker, link: FakeLink) -> None:
+    @dramatiq.actor(broker=broker, queue_name="mails")
+    def send(number: int) -> None: ...
+
+    link.error = ConnectError("refused")
+    lost, kept = FakeHeld(message().encode()), FakeHeld(message().encode())
+    consumer = consumer_of(lost, kept)
+    for error in (ValueError("not yet"), None):
+        got = next(consumer)
+        assert got is not None
+        broker.emit_after("process_message", got, exception=error)
+        consumer.ack(got)
+    assert lost.said == [("give back", 5.0, True)]
+    assert kept.said == ["finish"]
