@@ -1,0 +1,3 @@
+# A node for the jobs.
+cd "$(mktemp -d)"
+nsqd --data-path="$(mktemp -d)"
