@@ -159,7 +159,7 @@ async def _open_inside(endpoint: Endpoint) -> AsyncIterator[_Inside]:
 
 
 class Subscription:
-    """The messages of one queue. One thread takes them; any thread may answer them, also after `close`."""
+    """The messages of one queue. Any thread may take them, and answer them also after `close`."""
 
     def __init__(self, topic: str, prefetch: int, inside: _Inside, token: trio.lowlevel.TrioToken) -> None:
         self.topic = topic
@@ -186,7 +186,7 @@ class Subscription:
                 if self._error is not None:
                     raise self._error
                 return None
-            if not held.is_lost:
+            if not held.is_lost:  # else nsqd has it again
                 return held
 
     def close(self) -> None:

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class NsqTasksConfig(AppConfig):
+    """Brings the table of results and the commands."""
+
+    name = "nsqjobs.django"
+    label = "nsqjobs"
+    verbose_name = "Tasks on nsqd"

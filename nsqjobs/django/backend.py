@@ -1,0 +1,106 @@
+"""The backend of Django's tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import cache, cached_property
+from typing import Any, Final
+
+from django.core import checks
+from django.utils import timezone
+from django.utils.crypto import get_random_string
+
+from nsqclient import ConfigError
+from nsqjobs.addresses import parse_url
+from nsqjobs.django import results
+from nsqjobs.django.api import BaseTaskBackend, Task, TaskResult, task_enqueued
+from nsqjobs.django.messages import due_at, encode, enqueued, headers_of
+from nsqjobs.link import Link
+from nsqjobs.names import topic_name
+
+DEFAULT_URL: Final = "nsq://127.0.0.1:4150"
+MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
+
+_OPTIONS: Final = frozenset({"url", "results"})
+_LENGTH_OF_ID: Final = 32
+
+
+class NsqBackend(BaseTaskBackend):
+    """Publishes tasks to the nsqds of the option `url`, and keeps results in the database.
+
+    A queue is a topic. The option `results` is whether to write a row for each task; by default they are written if
+    `nsqjobs.django` is among INSTALLED_APPS.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_priority = False  # topics have none: urgent tasks get a queue and workers of their own
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.url = str(self.options.get("url", DEFAULT_URL))
+
+    @property
+    def supports_get_result(self) -> bool:  # type: ignore[override] # of an attribute: what it is depends on the settings
+        return self.stores_results
+
+    @cached_property
+    def stores_results(self) -> bool:
+        return bool(self.options.get("results", True)) and results.is_installed()
+
+    @property
+    def link(self) -> Link:
+        return link_to(self.url)
+
+    def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
+        """Publish a task, and return when nsqd has it: also within a transaction, which may still be rolled back.
+
+        Raises NSQError if nsqd does not take it.
+        """
+        self.validate_task(task)
+        result = enqueued(task, get_random_string(_LENGTH_OF_ID), args=args, kwargs=kwargs, enqueued_at=timezone.now())
+        body = encode(result)
+        if self.stores_results:
+            results.add(result)
+        try:
+            self._publish(result, body)
+        except Exception:
+            if self.stores_results:
+                results.remove(result)
+            raise
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _publish(self, result: TaskResult, body: bytes) -> None:
+        due = due_at(result.task)
+        self.link.publish(
+            topic_name(result.task.queue_name),
+            body,
+            delay=0.0 if due is None else due - time.time(),
+            headers=headers_of(result),
+        )
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return what became of a task. Raise TaskResultDoesNotExist."""
+        if not self.stores_results:
+            return super().get_result(result_id)  # which says that this is not supported
+        return results.load(result_id)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        yield from super().check(**kwargs)
+        try:
+            parse_url(self.url)
+        except (ValueError, ConfigError) as error:
+            yield checks.Error(f"TASKS[{self.alias!r}]: {error}", id="nsqjobs.E001")
+        for unknown in sorted(self.options.keys() - _OPTIONS):
+            yield checks.Error(f"TASKS[{self.alias!r}]: no such option: {unknown}", id="nsqjobs.E002")
+        if self.options.get("results") and not results.is_installed():
+            hint = 'Add "nsqjobs.django" to INSTALLED_APPS.'
+            yield checks.Error(f"TASKS[{self.alias!r}]: no table for results", hint=hint, id="nsqjobs.E003")
+
+
+@cache
+def link_to(url: str) -> Link:
+    """Return the link of this process. Django makes a backend for each thread, and they share the connections."""
+    return Link(parse_url(url, max_attempts=MOST_ATTEMPTS))

@@ -1,0 +1,103 @@
+"""A task as a message: JSON with all that a worker needs, also without the database."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from nsqjobs.django.api import InvalidTaskError, Task, TaskResult, TaskResultStatus
+from nsqjobs.headers import Job
+
+LIBRARY: Final = "django-tasks"
+
+
+class Unusable(Exception):
+    """The message is no task that this program knows. The text says why."""
+
+
+def encode(result: TaskResult) -> bytes:
+    task = result.task
+    document = {
+        "id": result.id,
+        "task": task.module_path,
+        "queue_name": task.queue_name,
+        "run_after": task.run_after.isoformat() if task.run_after else None,
+        "enqueued_at": result.enqueued_at.isoformat() if result.enqueued_at else None,
+        "args": result.args,
+        "kwargs": result.kwargs,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def headers_of(result: TaskResult) -> dict[str, bytes]:
+    """Return what nsqadmin shows of a task."""
+    return Job(library=LIBRARY, name=result.task.module_path, id=result.id, eta=due_at(result.task)).headers()
+
+
+def due_at(task: Task) -> float | None:
+    """Return when a task may begin, in seconds since 1970. A time without a zone is in the current one, as in Django."""
+    time = task.run_after
+    if time is None:
+        return None
+    return float((time if timezone.is_aware(time) else timezone.make_aware(time)).timestamp())
+
+
+def decode(body: bytes, backend: str) -> TaskResult:
+    """Return a task as it was enqueued. Raise Unusable."""
+    try:
+        said = json.loads(body)
+        task = task_at(said["task"]).using(backend=backend, queue_name=said["queue_name"])
+        return enqueued(
+            task,
+            said["id"],
+            args=said["args"],
+            kwargs=said["kwargs"],
+            enqueued_at=datetime.fromisoformat(said["enqueued_at"]),
+        )
+    except Unusable:
+        raise
+    except InvalidTaskError as error:
+        raise Unusable(f"invalid task: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"no message of a task: {error!r}") from error
+
+
+def task_at(path: str) -> Task:
+    """Import a task. Raise Unusable if there is none."""
+    try:
+        task = import_string(path)
+    except Exception as error:  # also whatever the module does when it is imported
+        raise Unusable(f"no such task: {path}: {error!r}") from error
+    if not isinstance(task, Task):
+        raise Unusable(f"not a task: {path}")
+    return task
+
+
+def enqueued(
+    task: Task, id: str, *, args: list[Any], kwargs: dict[str, Any], enqueued_at: datetime | None
+) -> TaskResult:
+    """Return the result of a task that has not begun. Raise TypeError or ValueError if JSON cannot have an argument."""
+    return TaskResult(
+        task=task,
+        id=id,
+        status=TaskResultStatus.READY,  # type: ignore[arg-type] # mypy takes the members of Django's enums for tuples
+        enqueued_at=enqueued_at,
+        started_at=None,
+        finished_at=None,
+        last_attempted_at=None,
+        args=args,
+        kwargs=kwargs,
+        backend=task.backend,
+        errors=[],
+        worker_ids=[],
+    )
+
+
+def set_fields(result: TaskResult, **fields: object) -> None:
+    """Set fields of a result, which is frozen for everybody but backends."""
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)

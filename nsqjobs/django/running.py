@@ -1,0 +1,87 @@
+"""Running one task that was received."""
+
+from __future__ import annotations
+
+import logging
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import close_old_connections
+from django.utils import timezone
+
+from nsqjobs.django import results
+from nsqjobs.django.api import (
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from nsqjobs.django.messages import Unusable, decode, set_fields
+
+if TYPE_CHECKING:
+    from nsqjobs.django.backend import NsqBackend
+    from nsqjobs.held import Held
+
+log = logging.getLogger(__name__)
+
+_AGAIN: Final = 5.0  # seconds after which a message comes back whose result could not be stored
+
+
+def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
+    """Run the task of a message and answer the message. Raise nothing."""
+    close_old_connections()
+    try:
+        result = decode(held.body, backend.alias)
+        if backend.stores_results:
+            results.recall(result)
+        if not result.is_finished:  # else the worker that ran it has died, or lost nsqd, before it could say so
+            _run(result, backend, worker_id)
+        held.finish()
+    except Unusable as error:
+        log.error("a message was buried: %s", error)
+        held.bury(str(error))
+    except BaseException:  # the database, say, or a handler of a signal: the task runs again
+        log.exception("a task comes back in %g seconds", _AGAIN)
+        held.give_back(_AGAIN, count=True)
+    finally:
+        close_old_connections()
+
+
+def _run(result: TaskResult, backend: NsqBackend, worker_id: str) -> None:
+    now = timezone.now()
+    started = result.started_at or now
+    set_fields(result, status=TaskResultStatus.RUNNING, started_at=started, last_attempted_at=now)
+    result.worker_ids.append(worker_id)
+    _store(result, backend)
+    task_started.send(sender=type(backend), task_result=result)
+    try:
+        value = normalize_json(_call(result))
+    except BaseException as error:  # also SystemExit, which only the task wants
+        result.errors.append(_as_error(error))
+        set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+        _store(result, backend)
+        task_finished.send(type(backend), task_result=result)  # here, where receivers find the error
+    else:
+        set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
+        _store(result, backend)
+        task_finished.send(type(backend), task_result=result)
+
+
+def _call(result: TaskResult) -> Any:
+    context = (TaskContext(task_result=result),) if result.task.takes_context else ()
+    return result.task.call(*context, *result.args, **result.kwargs)
+
+
+def _store(result: TaskResult, backend: NsqBackend) -> None:
+    if backend.stores_results:
+        results.store(result)
+
+
+def _as_error(error: BaseException) -> TaskError:
+    kind = type(error)
+    return TaskError(
+        exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
+    )

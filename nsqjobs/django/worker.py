@@ -1,0 +1,82 @@
+"""A worker: threads that run tasks, until they are told to stop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+from django.utils.crypto import get_random_string
+
+from nsqclient import NSQError
+from nsqjobs.django.running import handle
+from nsqjobs.names import topic_name
+
+if TYPE_CHECKING:
+    from nsqjobs.django.backend import NsqBackend
+    from nsqjobs.link import Subscription
+
+log = logging.getLogger(__name__)
+
+_LOOK: Final = 0.5  # seconds after which an idle thread looks whether it is to stop
+_LENGTH_OF_ID: Final = 32
+
+
+class Worker:
+    """Runs the tasks of some queues, `concurrency` of each at a time.
+
+    Each queue has threads of its own, so a queue that is full of slow tasks does not hold up the others.
+    """
+
+    def __init__(self, backend: NsqBackend, queues: Sequence[str], *, concurrency: int) -> None:
+        self.id = get_random_string(_LENGTH_OF_ID)
+        self.failure: NSQError | None = None  # why the worker has stopped by itself
+        self._backend = backend
+        self._queues = queues
+        self._concurrency = concurrency
+        self._threads: list[Thread] = []
+        self._subscriptions: list[Subscription] = []
+        self._stop = Event()
+
+    def run(self, *, drain_timeout: float) -> None:
+        """Run tasks until `stop` is called. Those that then run have `drain_timeout` seconds to end."""
+        for queue in self._queues:
+            self._start(queue)
+        log.info("worker %s waits for tasks of %s", self.id, ", ".join(self._queues))
+        self._stop.wait()
+        log.info("worker %s stops", self.id)
+        for subscription in self._subscriptions:
+            subscription.close()
+        until = time.monotonic() + drain_timeout
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+        if any(thread.is_alive() for thread in self._threads):
+            log.warning("worker %s gives back tasks that still run after %g s", self.id, drain_timeout)
+        self._backend.link.close()
+
+    def stop(self) -> None:
+        """Begin no further task. May be called by a handler of a signal."""
+        self._stop.set()
+
+    def _start(self, queue: str) -> None:
+        subscription = self._backend.link.subscribe(topic_name(queue), prefetch=self._concurrency)
+        self._subscriptions.append(subscription)
+        for number in range(self._concurrency):
+            thread = Thread(target=self._work, args=(subscription,), name=f"{queue}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self, subscription: Subscription) -> None:
+        while not self._stop.is_set():
+            try:
+                held = subscription.take(_LOOK)
+            except NSQError as error:
+                self.failure = error
+                self.stop()
+                return
+            if held is not None and self._stop.is_set():
+                held.give_back()
+            elif held is not None:
+                handle(held, self._backend, self.id)

@@ -1,0 +1,1 @@
+"""A site whose tasks note in a file what they do."""
