@@ -200,11 +200,16 @@ class Subscription:
         self._is_stopped = True
         if self._consumer is not None:
             self._consumer.stop()
-        while not self._arrived.empty():
-            if (held := self._arrived.get_nowait()) is not None:
-                held.give_back()
+        for held in iter(self._arrived_already, None):
+            held.give_back()
         self._inside.holding.settle()
         self._arrived.put(None)
+
+    def _arrived_already(self) -> Held | None:
+        try:
+            return self._arrived.get_nowait()
+        except Empty:
+            return None
 
     async def run(self) -> None:
         endpoint = self._inside.endpoint

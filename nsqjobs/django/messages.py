@@ -50,7 +50,8 @@ def decode(body: bytes, backend: str) -> TaskResult:
     """Return a task as it was enqueued. Raise Unusable."""
     try:
         said = json.loads(body)
-        task = task_at(said["task"]).using(backend=backend, queue_name=said["queue_name"])
+        run_after = datetime.fromisoformat(said["run_after"]) if said["run_after"] else None
+        task = task_at(said["task"]).using(backend=backend, queue_name=said["queue_name"], run_after=run_after)
         return enqueued(
             task,
             said["id"],

@@ -6,7 +6,7 @@ import logging
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import close_old_connections
+from django.db import DatabaseError, InterfaceError, close_old_connections
 from django.utils import timezone
 
 from nsqjobs.django import results
@@ -43,9 +43,10 @@ def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
     except Unusable as error:
         log.error("a message was buried: %s", error)
         held.bury(str(error))
-    except BaseException:  # the database, say, or a handler of a signal: the task runs again
+    except Exception as error:
         log.exception("a task comes back in %g seconds", _AGAIN)
-        held.give_back(_AGAIN, count=True)
+        is_about_database = isinstance(error, DatabaseError | InterfaceError)
+        held.give_back(_AGAIN, count=not is_about_database)  # a database may be away for long, and no task is to blame
     finally:
         close_old_connections()
 
@@ -56,18 +57,18 @@ def _run(result: TaskResult, backend: NsqBackend, worker_id: str) -> None:
     set_fields(result, status=TaskResultStatus.RUNNING, started_at=started, last_attempted_at=now)
     result.worker_ids.append(worker_id)
     _store(result, backend)
-    task_started.send(sender=type(backend), task_result=result)
+    task_started.send_robust(type(backend), task_result=result)  # a receiver's error is not the task's
     try:
         value = normalize_json(_call(result))
     except BaseException as error:  # also SystemExit, which only the task wants
         result.errors.append(_as_error(error))
         set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
         _store(result, backend)
-        task_finished.send(type(backend), task_result=result)  # here, where receivers find the error
+        task_finished.send_robust(type(backend), task_result=result)  # here, where receivers find the error
     else:
         set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
         _store(result, backend)
-        task_finished.send(type(backend), task_result=result)
+        task_finished.send_robust(type(backend), task_result=result)
 
 
 def _call(result: TaskResult) -> Any:

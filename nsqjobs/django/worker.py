@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
 
+from django.db import connections
 from django.utils.crypto import get_random_string
 
 from nsqclient import NSQError
@@ -69,6 +70,12 @@ class Worker:
             thread.start()
 
     def _work(self, subscription: Subscription) -> None:
+        try:
+            self._run_tasks_of(subscription)
+        finally:
+            connections.close_all()
+
+    def _run_tasks_of(self, subscription: Subscription) -> None:
         while not self._stop.is_set():
             try:
                 held = subscription.take(_LOOK)

@@ -21,58 +21,81 @@ from tests.support.process import PYTHONPATH, Nsqd, eventually
 
 TIMEOUT = 30.0
 PEERS = Path(__file__).parent / "peers"
-BEGIN = "import django; django.setup()\nfrom django_site.jobs import *\n"
 
 
 class Site:
-    """A site with a database and its workers."""
+    """A site with a database, a shell that stays, and workers."""
 
-    def __init__(self, nsqd: Nsqd, queue: str, folder: Path) -> None:
-        self.queue = queue
-        self.notes = folder / "notes"
-        self._nsqd = nsqd
-        self._log = folder / "worker.log"
-        self._environ = {
+    def __init__(self, nsqd: Nsqd, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.environ = {
             **os.environ,
             "PYTHONPATH": f"{PYTHONPATH}:{PEERS}",
             "DJANGO_SETTINGS_MODULE": "django_site.settings",
             "DATABASE": str(folder / "database"),
             # After two seconds nsqd takes back what a killed worker had.
             "NSQ_URL": f"nsq://{nsqd.tcp[0]}:{nsqd.tcp[1]}?msg_timeout=2s",
-            "NSQ_QUEUE": queue,
-            "NOTES": str(self.notes),
+            "NOTES": str(folder / "notes"),
         }
-        self._running: list[subprocess.Popen[bytes]] = []
-        self.run("from django.core.management import call_command; call_command('migrate', verbosity=0)")
-
-    def run(self, code: str) -> list[Any]:
-        """Run code in the site, and return what it prints: lines of JSON."""
-        command = [sys.executable, "-c", BEGIN + dedent(code)]
-        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def results(self, *ids: str) -> list[Any]:
-        """Return the results of these tasks once all have ended."""
-        return self.run(
-            f"""
-            import json, time
-            from nsqjobs.django.api import task_backends
-            for id in {ids!r}:
-                while not (result := task_backends["default"].get_result(id)).is_finished:
-                    time.sleep(0.05)
-                print(json.dumps([
-                    str(result.status), result._return_value, [it.exception_class_path for it in result.errors],
-                    result.attempts,
-                ]))
-            """
+        self.nsqd = nsqd
+        self.folder = folder
+        self._shell = subprocess.Popen(
+            [sys.executable, "-m", "django_site.shell"],
+            env=self.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
+    def run(self, code: str) -> list[Any]:
+        """Run code in the site, and return what it says with `say`."""
+        assert self._shell.stdin is not None
+        assert self._shell.stdout is not None
+        self._shell.stdin.write(json.dumps(dedent(code)) + "\n")
+        self._shell.stdin.flush()
+        error, said = json.loads(self._shell.stdout.readline())
+        assert not error, error
+        assert isinstance(said, list)
+        return said
+
+    def close(self) -> None:
+        self._shell.kill()
+        self._shell.communicate()
+
+
+class Queue:
+    """One queue of a site, and its workers."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.name = name
+        self._site = site
+        self._notes = site.folder / "notes"
+        self._log = site.folder / f"{name}.log"
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(self, code: str) -> list[Any]:
+        """Run code in the site: `to(task)` is the task in this queue, and `say` adds a value to the returned ones."""
+        return self._site.run(
+            f"to = lambda task, **options: task.using(queue_name={self.name!r}, **options)\n{dedent(code)}"
+        )
+
+    def results(self, *ids: str) -> list[Any]:
+        """Return status, value, errors and attempts of these tasks once all have ended."""
+        ended: list[Any] = []
+        for id in ids:
+            eventually(lambda id=id: self.run(f"say(get_result({id!r}).is_finished)") == [True], TIMEOUT)
+            ended += self.run(f"say(summary(get_result({id!r})))")
+        return ended
+
     def start_worker(self, concurrency: int = 1) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "django", "nsq_worker", f"--concurrency={concurrency}"]
+        options = (f"--queue={self.name}", f"--concurrency={concurrency}")
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                command, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                [sys.executable, "-m", "django", "nsq_worker", *options],
+                env=self._site.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
         self._running.append(process)
         return process
@@ -83,10 +106,14 @@ class Site:
             process.wait(TIMEOUT)
         self._running.remove(process)
 
+    def path(self, name: str) -> Path:
+        return self._site.folder / f"{self.name}-{name}"
+
     def noted(self, what: str) -> list[str]:
-        """Return the names of the tasks that have noted this."""
-        lines = self.notes.read_text().split("\n") if self.notes.exists() else []
-        return [line.removeprefix(f"{what} ") for line in lines if line.startswith(f"{what} ")]
+        """Return the names of this queue's tasks that have noted this."""
+        lines = self._notes.read_text().split("\n") if self._notes.exists() else []
+        beginning = f"{self.name} {what} "
+        return [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
 
     def wait_for(self, what: str, count: int = 1) -> None:
         eventually(lambda: len(self.noted(what)) >= count, TIMEOUT)
@@ -97,11 +124,11 @@ class Site:
 
     def jobs(self) -> dict[str, int]:
         """Return the figures of the queue's channel."""
-        return self._nsqd.channel(self.queue, "jobs") or {}
+        return self._site.nsqd.channel(self.name, "jobs") or {}
 
     def buried(self) -> list[str]:
         """Return the reasons of the buried messages."""
-        lines = self._nsqd.http("GET", f"/channel/buried?topic={self.queue}&channel=jobs").body.splitlines()
+        lines = self._site.nsqd.http("GET", f"/channel/buried?topic={self.name}&channel=jobs").body.splitlines()
         return [said["reason"] for said in map(json.loads, lines) if "reason" in said]
 
     def close(self) -> None:
@@ -110,154 +137,136 @@ class Site:
         sys.stderr.write(self.log)  # pytest shows it when the test fails
 
 
-@pytest.fixture
-def site(nsqd: Nsqd, topic: str, tmp_path: Path) -> Iterator[Site]:
-    with closing(Site(nsqd, topic, tmp_path)) as it:
+@pytest.fixture(scope="module")
+def site(nsqd: Nsqd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with closing(Site(nsqd, tmp_path_factory.mktemp("site"))) as it:
         yield it
 
 
-def test_tasks_and_their_results(site: Site) -> None:
-    ids = site.run(
+@pytest.fixture
+def queue(site: Site, topic: str) -> Iterator[Queue]:
+    with closing(Queue(site, topic)) as it:
+        yield it
+
+
+def test_tasks_and_their_results(queue: Queue) -> None:
+    ids = queue.run(
         """
-        import asyncio, json
-        for it in (add.enqueue(1, 2), asyncio.run(add_async.aenqueue(3, y=4)), fail.enqueue(), attempt.enqueue()):
-            print(json.dumps(it.id))
+        import asyncio
+        say(to(add).enqueue(1, 2).id)
+        say(asyncio.run(to(add_async).aenqueue(3, y=4)).id)
+        say(to(fail).enqueue().id)
+        say(to(attempt).enqueue().id)
         """
     )
-    site.start_worker(concurrency=2)
-    assert site.results(*ids) == [
+    queue.start_worker(concurrency=2)
+    assert queue.results(*ids) == [
         ["SUCCESSFUL", 3, [], 1],
         ["SUCCESSFUL", 7, [], 1],
         ["FAILED", None, ["builtins.ValueError"], 1],
         ["SUCCESSFUL", 1, [], 1],
     ]
-    eventually(lambda: site.jobs()["in_flight_count"] == 0, TIMEOUT)
-    assert site.jobs()["depth"] == site.jobs()["buried_count"] == 0
+    eventually(lambda: queue.jobs()["in_flight_count"] == 0, TIMEOUT)
+    assert queue.jobs()["depth"] == 0
+    assert not queue.buried()
 
 
-def test_nobody_holds_a_task_that_runs_later(site: Site) -> None:
-    site.start_worker()
-    eventually(site.jobs, TIMEOUT)
-    [(id, due)] = site.run(
+def test_nobody_holds_a_task_that_runs_later(queue: Queue) -> None:
+    queue.start_worker()
+    eventually(queue.jobs, TIMEOUT)
+    [id, due] = queue.run(
         """
-        import json, datetime
-        due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=3)
-        print(json.dumps([tell_time.using(run_after=due).enqueue().id, due.timestamp()]))
+        due = datetime.now(UTC) + timedelta(seconds=2)
+        say(to(tell_time, run_after=due).enqueue().id)
+        say(due.timestamp())
         """
     )
-    assert site.jobs()["deferred_count"] == 1 or time.time() >= due
-    assert site.jobs()["in_flight_count"] == 0 or time.time() >= due
-    [(status, ran_at, _, _)] = site.results(id)
+    figures = queue.jobs()
+    assert (figures["deferred_count"], figures["in_flight_count"]) == (1, 0) or time.time() >= due
+    [(status, ran_at, _, _)] = queue.results(id)
     assert status == "SUCCESSFUL"
     assert ran_at >= due
 
 
-def test_what_is_no_task_is_buried_with_the_reason(site: Site, nsqd: Nsqd) -> None:
-    unknown = {"id": "1", "task": "django_site.jobs.gone", "queue_name": site.queue, "args": [], "kwargs": {}}
-    nsqd.post(f"/pub?topic={site.queue}", b"nonsense")
-    nsqd.post(f"/pub?topic={site.queue}", json.dumps(unknown).encode())
-    site.start_worker()
-    eventually(lambda: len(site.buried()) == 2, TIMEOUT)
-    reasons = sorted(site.buried())
+def test_what_is_no_task_is_buried_with_the_reason(queue: Queue, nsqd: Nsqd) -> None:
+    unknown = {"id": "1", "task": "django_site.jobs.gone", "queue_name": queue.name, "run_after": None}
+    nsqd.post(f"/pub?topic={queue.name}", b"nonsense")
+    nsqd.post(f"/pub?topic={queue.name}", json.dumps(unknown).encode())
+    queue.start_worker()
+    eventually(lambda: len(queue.buried()) == 2, TIMEOUT)
+    reasons = sorted(queue.buried())
     assert reasons[0].startswith("no message of a task: JSONDecodeError")
     assert reasons[1].startswith("no such task: django_site.jobs.gone")
 
 
-def test_a_task_of_a_killed_worker_is_run_by_another(site: Site) -> None:
-    first = site.start_worker()
-    [id] = site.run(
-        f"""
-        import json
-        print(json.dumps(wait_for_file.enqueue("it", {str(site.notes.parent / "go")!r}).id))
-        """
-    )
-    site.wait_for("begin")
-    site.kill(first)
-    (site.notes.parent / "go").touch()
-    site.start_worker()
-    assert site.results(id) == [["SUCCESSFUL", None, [], 2]]
-    assert site.noted("begin") == ["it", "it"]
+def test_a_task_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
+    first = queue.start_worker()
+    [id] = queue.run(f"say(to(wait_for_file).enqueue({queue.name!r}, 'it', {str(queue.path('go'))!r}).id)")
+    queue.wait_for("begin")
+    queue.kill(first)
+    queue.path("go").touch()
+    queue.start_worker()
+    assert queue.results(id) == [["SUCCESSFUL", None, [], 2]]
+    assert queue.noted("begin") == ["it", "it"]
 
 
-def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(site: Site) -> None:
-    first = site.start_worker()
-    site.run(f"wait_for_file.enqueue('first', {str(site.notes.parent / 'go')!r})")
-    site.wait_for("begin")
-    site.run("linger.enqueue('second', 0)")
+def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue: Queue) -> None:
+    first = queue.start_worker()
+    queue.run(f"to(wait_for_file).enqueue({queue.name!r}, 'first', {str(queue.path('go'))!r})")
+    queue.wait_for("begin")
+    queue.run(f"to(linger).enqueue({queue.name!r}, 'second', 0)")
     first.send_signal(signal.SIGTERM)
-    eventually(lambda: " stops" in site.log, TIMEOUT)
-    (site.notes.parent / "go").touch()
+    eventually(lambda: " stops" in queue.log, TIMEOUT)
+    queue.path("go").touch()
     assert first.wait(TIMEOUT) == 0
-    assert site.noted("end") == ["first"]
-    assert site.jobs()["depth"] == 1
-    assert site.jobs()["in_flight_count"] == 0
-    site.start_worker()
-    site.wait_for("end", 2)
-    assert site.noted("begin") == ["first", "second"]
+    assert queue.noted("end") == ["first"]
+    assert queue.jobs()["depth"] == 1
+    assert queue.jobs()["in_flight_count"] == 0
+    queue.start_worker()
+    queue.wait_for("end", 2)
+    assert queue.noted("begin") == ["first", "second"]
 
 
-def test_a_task_longer_than_the_timeout_of_its_message_runs_once(site: Site) -> None:
-    site.start_worker(concurrency=2)
-    site.run("linger.enqueue('it', 4)")
-    site.wait_for("end")
-    eventually(lambda: site.jobs()["in_flight_count"] == 0, TIMEOUT)
-    assert site.noted("begin") == ["it"]
+def test_a_task_longer_than_the_timeout_of_its_message_runs_once(queue: Queue) -> None:
+    queue.start_worker(concurrency=2)
+    queue.run(f"to(linger).enqueue({queue.name!r}, 'it', 4)")
+    queue.wait_for("end")
+    eventually(lambda: queue.jobs()["in_flight_count"] == 0, TIMEOUT)
+    assert queue.noted("begin") == ["it"]
 
 
-def test_tasks_outlive_a_killed_nsqd(start_nsqd: StartNsqd, topic: str, tmp_path: Path) -> None:
-    nsqd = start_nsqd()
-    with closing(Site(nsqd, topic, tmp_path)) as site:
-        site.start_worker()
-        eventually(site.jobs, TIMEOUT)
-        site.run(
-            """
-            import datetime
-            due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=3)
-            linger.using(run_after=due).enqueue("later", 0)
-            """
-        )
-        port = nsqd.tcp[1]
-        nsqd.kill()
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
-        nsqd.start()
-        site.wait_for("end")
-        site.run("linger.enqueue('new', 0)")
-        site.wait_for("end", 2)
-        assert site.noted("begin") == ["later", "new"]
-
-
-def test_a_task_of_a_transaction_that_is_rolled_back_runs_unless_it_waits_for_the_commit(site: Site) -> None:
-    site.run(
-        """
+def test_a_task_may_be_enqueued_when_its_transaction_is_committed(queue: Queue) -> None:
+    queue.run(
+        f"""
         from functools import partial
         from django.db import transaction
 
         try:
             with transaction.atomic():
-                transaction.on_commit(partial(linger.enqueue, "waits", 0))
-                linger.enqueue("does not wait", 0)
+                transaction.on_commit(partial(to(linger).enqueue, {queue.name!r}, "waits", 0))
+                to(linger).enqueue({queue.name!r}, "does not wait", 0)
                 raise KeyError
         except KeyError:
             pass
         """
     )
-    site.start_worker()
-    site.wait_for("end")
-    assert site.noted("end") == ["does not wait"]
-    assert site.jobs()["depth"] == 0
+    queue.start_worker()
+    queue.wait_for("end")
+    assert queue.noted("end") == ["does not wait"]
+    assert queue.jobs()["depth"] == 0
 
 
-def test_without_nsqd_nothing_is_stored(tmp_path: Path, start_nsqd: StartNsqd, topic: str) -> None:
+def test_tasks_outlive_a_killed_nsqd(start_nsqd: StartNsqd, topic: str, tmp_path: Path) -> None:
     nsqd = start_nsqd()
-    with closing(Site(nsqd, topic, tmp_path)) as site:
+    with closing(Site(nsqd, tmp_path / "site")) as site, closing(Queue(site, topic)) as queue:
+        queue.start_worker()
+        eventually(queue.jobs, TIMEOUT)
+        queue.run(f"to(linger, run_after=datetime.now(UTC) + timedelta(seconds=2)).enqueue({queue.name!r}, 'later', 0)")
+        port = nsqd.tcp[1]
         nsqd.kill()
-        assert site.run(
-            """
-            from nsqclient import ConnectError
-            from nsqjobs.django.models import StoredResult
-            try:
-                add.enqueue(1, 2)
-            except ConnectError:
-                print(StoredResult.objects.count())
-            """
-        ) == [0]
+        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
+        nsqd.start()
+        queue.wait_for("end")
+        queue.run(f"to(linger).enqueue({queue.name!r}, 'new', 0)")
+        queue.wait_for("end", 2)
+        assert queue.noted("begin") == ["later", "new"]

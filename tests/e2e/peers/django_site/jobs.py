@@ -12,49 +12,47 @@ if find_spec("django.tasks"):
 else:
     from django_tasks import task
 
-QUEUE = os.environ["NSQ_QUEUE"]
-
 
 def note(line: str) -> None:
     with open(os.environ["NOTES"], "a", encoding="utf-8") as notes:
         notes.write(f"{line}\n")
 
 
-@task(queue_name=QUEUE)
+@task
 def add(x: int, y: int) -> int:
     return x + y
 
 
-@task(queue_name=QUEUE)
+@task
 async def add_async(x: int, y: int) -> int:
     return x + y
 
 
-@task(queue_name=QUEUE)
+@task
 def fail() -> None:
     raise ValueError("no such order")
 
 
-@task(queue_name=QUEUE, takes_context=True)
+@task(takes_context=True)
 def attempt(context: TaskContext) -> int:
     return context.attempt
 
 
-@task(queue_name=QUEUE)
+@task
 def tell_time() -> float:
     return time.time()
 
 
-@task(queue_name=QUEUE)
-def linger(name: str, seconds: float) -> None:
-    note(f"begin {name}")
+@task
+def linger(queue: str, name: str, seconds: float) -> None:
+    note(f"{queue} begin {name}")
     time.sleep(seconds)
-    note(f"end {name}")
+    note(f"{queue} end {name}")
 
 
-@task(queue_name=QUEUE)
-def wait_for_file(name: str, path: str) -> None:
-    note(f"begin {name}")
+@task
+def wait_for_file(queue: str, name: str, path: str) -> None:
+    note(f"{queue} begin {name}")
     while not Path(path).exists():
         time.sleep(0.01)
-    note(f"end {name}")
+    note(f"{queue} end {name}")

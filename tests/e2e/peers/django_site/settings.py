@@ -16,7 +16,7 @@ DATABASES = {
 TASKS = {
     "default": {
         "BACKEND": "nsqjobs.django.NsqBackend",
-        "QUEUES": [os.environ["NSQ_QUEUE"]],
+        "QUEUES": [],  # any
         "OPTIONS": {"url": os.environ["NSQ_URL"]},
     }
 }

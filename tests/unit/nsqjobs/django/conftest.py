@@ -1,0 +1,58 @@
+"""A Django whose tasks go to a link that only writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+
+import django
+import pytest
+from django.conf import settings
+
+HAS_TASKS = find_spec("django.tasks") is not None
+
+if not settings.configured:
+    settings.configure(
+        SECRET_KEY="only for tests",
+        USE_TZ=True,
+        INSTALLED_APPS=["nsqjobs.django"] if HAS_TASKS else ["nsqjobs.django", "django_tasks"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        TASKS={
+            "default": {"BACKEND": "nsqjobs.django.NsqBackend", "QUEUES": []},
+            "forgetful": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"results": False}},
+            "mistaken": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"url": "redis://here", "colour": "red"}},
+        },
+    )
+    django.setup()
+
+
+class FakeLink:
+    """Writes down what is published, or fails."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, bytes, float, Mapping[str, bytes]]] = []
+        self.error: Exception | None = None
+
+    def publish(self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.published.append((topic, body, delay, headers))
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
+    link = FakeLink()
+    monkeypatch.setattr("nsqjobs.django.backend.link_to", lambda url: link)
+    return link
+
+
+@pytest.fixture
+def database() -> Iterator[None]:
+    """Provide the table, in memory, and empty it afterwards."""
+    from django.core.management import call_command
+
+    from nsqjobs.django.models import StoredResult
+
+    call_command("migrate", verbosity=0)
+    yield
+    StoredResult.objects.all().delete()
