@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from nsqjobs.django.api import InvalidTaskError, Task, TaskResult, TaskResultStatus
+from nsqjobs.django.api import InvalidTask, Task, TaskResult, TaskResultStatus
 from nsqjobs.headers import Job
 
 LIBRARY: Final = "django-tasks"
@@ -61,7 +61,7 @@ def decode(body: bytes, backend: str) -> TaskResult:
         )
     except Unusable:
         raise
-    except InvalidTaskError as error:
+    except InvalidTask as error:
         raise Unusable(f"invalid task: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"no message of a task: {error!r}") from error

@@ -12,7 +12,7 @@ from django.db import DatabaseError
 from nsqclient import ConnectError
 from nsqjobs.django import NsqBackend, results
 from nsqjobs.django.api import (
-    InvalidTaskError,
+    InvalidTask,
     TaskResultDoesNotExist,
     task_backends,
     task_enqueued,
@@ -90,7 +90,7 @@ def test_what_nsqd_does_not_take_leaves_no_result(link: FakeLink) -> None:
 
 
 def test_priorities_are_refused(link: FakeLink) -> None:
-    with pytest.raises(InvalidTaskError):
+    with pytest.raises(InvalidTask):
         send.using(priority=10)
 
 
