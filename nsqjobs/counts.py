@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlencode
 
-import trio
-
-from common import http_client
-from nsqclient import ConnectError
-from nsqclient._dial import host_of
-from nsqclient._recall import place_of, tls_for
+from nsqclient import ConnectError, NSQError
 
 if TYPE_CHECKING:
-    from nsqclient import Producer
-    from nsqclient._producer import _Node
+    from nsqclient._blocking import BlockingProducer
 
-_TIMEOUT: Final = 10.0  # seconds for all nsqds together
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 
@@ -41,12 +34,12 @@ class Counts:
         return self.waiting + self.deferred + self.in_flight
 
 
-async def counts_of(producer: Producer, topic: str, channel: str) -> Counts:
+def counts_of(producer: BlockingProducer, topic: str, channel: str) -> Counts:
     """Return the sum of what all nsqds say. Raise NSQError if one of them gives no answer."""
     target = "/stats?" + urlencode(
         {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
     )
-    counts = [read_stats(body, channel) for body in await _ask_all(producer, "GET", target)]
+    counts = [read_stats(body, channel) for body in _ask_all(producer, "GET", target)]
     return Counts(
         waiting=sum(it.waiting for it in counts),
         deferred=sum(it.deferred for it in counts),
@@ -55,10 +48,10 @@ async def counts_of(producer: Producer, topic: str, channel: str) -> Counts:
     )
 
 
-async def empty(producer: Producer, topic: str, channel: str) -> None:
+def empty(producer: BlockingProducer, topic: str, channel: str) -> None:
     """Drop the messages of a queue at all nsqds, but not the buried ones. Raise NSQError if one of them does not."""
-    await _ask_all(producer, "POST", "/topic/empty?" + urlencode({"topic": topic}))
-    await _ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
+    _ask_all(producer, "POST", "/topic/empty?" + urlencode({"topic": topic}))
+    _ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
 
 
 def read_stats(body: bytes, channel: str) -> Counts:
@@ -74,29 +67,15 @@ def read_stats(body: bytes, channel: str) -> Counts:
     )
 
 
-async def _ask_all(producer: Producer, method: Method, target: str) -> Sequence[bytes]:
+def _ask_all(producer: BlockingProducer, method: Method, target: str) -> Sequence[bytes]:
     """Return the bodies of all answers, empty for what an nsqd does not have."""
-    try:
-        with trio.fail_after(_TIMEOUT):
-            await producer._wait_for_nodes()
-            return [await _ask(producer, node, method, target) for node in producer._all_nodes()]
-    except trio.TooSlowError:
-        raise ConnectError(f"no answer over HTTP within {_TIMEOUT:g} seconds") from None
+    return [_body_of(address, answer) for address, answer in producer.ask_all(method, target).items()]
 
 
-async def _ask(producer: Producer, node: _Node, method: Method, target: str) -> bytes:
-    connection = await node.connected()
-    place = place_of(connection, producer.config.server_hostname or host_of(node.target), producer.config)
-    tls = tls_for(place, producer.config)
-    try:
-        if method == "GET":
-            answer = await http_client.get(place.host, place.port, target, tls=tls, headers=place.headers)
-        else:
-            answer = await http_client.post(
-                place.host, place.port, target, name=place.name, tls=tls, headers=place.headers
-            )
-    except http_client.HttpFailed as error:
-        raise ConnectError(f"HTTP port {place.port} of {node.address}: {error}") from error
-    if answer.status not in (_OK, _NOT_FOUND):
-        raise ConnectError(f"{node.address} answers {answer.status} to {method} {target.partition('?')[0]}")
-    return answer.body if answer.status == _OK else b""
+def _body_of(address: str, answer: tuple[int, bytes] | NSQError) -> bytes:
+    if isinstance(answer, NSQError):
+        raise answer
+    status, body = answer
+    if status not in (_OK, _NOT_FOUND):
+        raise ConnectError(f"{address} answers {status} over HTTP: {body[:200]!r}")
+    return body if status == _OK else b""

@@ -1,12 +1,10 @@
 """What one process uses of its nsqds, for libraries whose workers are threads.
 
-    threads            the trio thread
-    publish            producer
-    take, answer       a consumer for each queue
-    counts, empty      HTTP
+    publish, counts, empty    plain sockets, in the thread that calls
+    take, answer              a thread that runs trio, with a consumer for each queue
 
-The first use starts the trio thread. A process that was forked off has none of its parent's threads, and must not use
-its parent's connections, so it starts anew.
+A process that only publishes has no such thread. One that was forked off has none of its parent's threads, and must not
+use its parent's connections, so it starts anew.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from weakref import ref
 
 import trio
 
-from nsqclient import NSQError, Producer, PublishRejected, open_consumer, open_producer
+from nsqclient import NSQError, PublishRejected, open_consumer
+from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
 from nsqclient.sync import _in_thread
 from nsqjobs.counts import Counts, counts_of, empty
 from nsqjobs.delays import DelayLimit, time_left
@@ -52,6 +51,7 @@ class Link:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.limit = DelayLimit()
+        self._producer = _producer_of(endpoint)
         self._forget()
         os.register_at_fork(after_in_child=partial(_forget_in_child, ref(self)))
 
@@ -61,33 +61,37 @@ class Link:
         self._stack = ExitStack()
 
     def _open(self) -> _Portal[_Inside]:
-        portal = self._portal
-        if portal is None:
-            with self._lock:
-                if self._portal is None:
-                    self._portal = self._stack.enter_context(_in_thread(partial(_open_inside, self.endpoint)))
-                portal = self._portal
-        return portal
+        with self._lock:
+            if self._portal is None:
+                self._portal = self._stack.enter_context(_in_thread(partial(_open_inside, self.endpoint)))
+            return self._portal
 
     def close(self) -> None:
-        """Give back what is held, and end the thread. The next use opens it again."""
+        """Give back what is held, and disconnect. The next use connects again."""
         with self._lock:
             stack, self._stack, self._portal = self._stack, ExitStack(), None
         stack.close()
+        self._producer.close()
 
     def publish(self, topic: str, body: bytes, *, delay: float = 0.0, headers: Mapping[str, bytes]) -> None:
         """Publish a message, and return when nsqd has it. Raises as `publish` of nsqclient's producer.
 
         A delay that is longer than nsqd accepts is shortened: `headers` tell when the job is due.
         """
-        portal = self._open()
-        publish = portal.client.producer.publish
         while True:
             try:
-                return portal.call(partial(publish, topic, body, delay=self.limit.shorten(delay), headers=headers))
+                return self._producer.publish(topic, body, delay=self.limit.shorten(delay), headers=headers)
             except PublishRejected as error:
                 if not self.limit.learn(error, delay):
                     raise
+
+    def counts(self, topic: str) -> Counts:
+        """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
+        return counts_of(self._producer, topic, CHANNEL)
+
+    def empty(self, topic: str) -> None:
+        """Drop the messages that wait, are deferred or in flight. Raise NSQError if an nsqd does not do so."""
+        empty(self._producer, topic, CHANNEL)
 
     def subscribe(self, topic: str, *, prefetch: int) -> Subscription:
         """Begin to receive messages, up to `prefetch` at a time."""
@@ -96,15 +100,12 @@ class Link:
         portal.look(partial(portal.client.start, subscription))
         return subscription
 
-    def counts(self, topic: str) -> Counts:
-        """Return how many messages all nsqds have. Raise NSQError if one gives no answer."""
-        portal = self._open()
-        return portal.call(partial(counts_of, portal.client.producer, topic, CHANNEL))
 
-    def empty(self, topic: str) -> None:
-        """Drop the messages that wait, are deferred or in flight. Raise NSQError if an nsqd does not do so."""
-        portal = self._open()
-        portal.call(partial(empty, portal.client.producer, topic, CHANNEL))
+def _producer_of(endpoint: Endpoint) -> BlockingProducer:
+    config = endpoint.config
+    if endpoint.nsqlookupd:
+        return BlockingProducer(listed_nodes(endpoint.nsqlookupd, config), config=config)
+    return BlockingProducer(given_nodes(endpoint.nsqd), config=config)
 
 
 def _forget_in_child(link: ref[Link]) -> None:
@@ -115,9 +116,8 @@ def _forget_in_child(link: ref[Link]) -> None:
 class _Inside:
     """The part of a link that lives in the trio thread."""
 
-    def __init__(self, endpoint: Endpoint, producer: Producer, nursery: trio.Nursery) -> None:
+    def __init__(self, endpoint: Endpoint, nursery: trio.Nursery) -> None:
         self.endpoint = endpoint
-        self.producer = producer
         token = trio.lowlevel.current_trio_token()
         self.holding = Holding(lambda settle: token.run_sync_soon(settle, idempotent=True))
         self._nursery = nursery
@@ -147,11 +147,8 @@ class _Inside:
 
 @asynccontextmanager
 async def _open_inside(endpoint: Endpoint) -> AsyncIterator[_Inside]:
-    async with (
-        open_producer(endpoint.nsqd, nsqlookupd=endpoint.nsqlookupd, config=endpoint.config) as producer,
-        trio.open_nursery() as nursery,
-    ):
-        inside = _Inside(endpoint, producer, nursery)
+    async with trio.open_nursery() as nursery:
+        inside = _Inside(endpoint, nursery)
         nursery.start_soon(inside.holding.keep)
         yield inside
         await inside.stop()

@@ -33,8 +33,8 @@ class Site:
             "PYTHONPATH": f"{PYTHONPATH}:{PEERS}",
             "DJANGO_SETTINGS_MODULE": "django_site.settings",
             "DATABASE": str(folder / "database"),
-            # After two seconds nsqd takes back what a killed worker had.
-            "NSQ_URL": f"nsq://{nsqd.tcp[0]}:{nsqd.tcp[1]}?msg_timeout=2s",
+            # After four seconds nsqd takes back what a killed worker had.
+            "NSQ_URL": f"nsq://{nsqd.tcp[0]}:{nsqd.tcp[1]}?msg_timeout=4s",
             "NOTES": str(folder / "notes"),
         }
         self.nsqd = nsqd
@@ -229,7 +229,7 @@ def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue:
 
 def test_a_task_longer_than_the_timeout_of_its_message_runs_once(queue: Queue) -> None:
     queue.start_worker(concurrency=2)
-    queue.run(f"to(linger).enqueue({queue.name!r}, 'it', 4)")
+    queue.run(f"to(linger).enqueue({queue.name!r}, 'it', 5)")
     queue.wait_for("end")
     eventually(lambda: queue.jobs()["in_flight_count"] == 0, TIMEOUT)
     assert queue.noted("begin") == ["it"]

@@ -92,12 +92,12 @@ def test_answers_after_the_end_are_without_effect() -> None:
     holding.hold(cast(Message, FakeMessage())).finish()
 
 
-def test_a_message_is_touched_when_half_of_its_time_is_over() -> None:
+def test_a_message_is_touched_when_a_third_of_its_time_is_over() -> None:
     message = FakeMessage(deadline=60.0)
     held = Thread().hold(message)
-    held.touch_in_time(29.0)
+    held.touch_in_time(19.0)
     assert not message.said
-    held.touch_in_time(31.0)
+    held.touch_in_time(21.0)
     assert message.said == ["touch"]
 
 
