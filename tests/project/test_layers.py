@@ -39,6 +39,10 @@ import importlib, pkgutil, sys
 package, *hidden = sys.argv[1:]
 for name in hidden:
     sys.modules[name] = None  # from now on importing it is an ImportError
+if package == "nsqjobs":  # Django's models can be imported in a site only
+    import django.conf
+    django.conf.settings.configure(INSTALLED_APPS=["nsqjobs.django"])
+    django.setup()
 found = importlib.import_module(package)
 for module in pkgutil.walk_packages(found.__path__, package + "."):
     if not module.name.endswith("__main__"):  # importing that one is running it
