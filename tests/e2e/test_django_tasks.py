@@ -87,8 +87,8 @@ class Queue:
             ended += self.run(f"say(summary(get_result({id!r})))")
         return ended
 
-    def start_worker(self, concurrency: int = 1) -> subprocess.Popen[bytes]:
-        options = (f"--queue={self.name}", f"--concurrency={concurrency}")
+    def start_worker(self, *options: str, concurrency: int = 1) -> subprocess.Popen[bytes]:
+        options = (f"--queue={self.name}", f"--concurrency={concurrency}", *options)
         with self._log.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "django", "nsq_worker", *options],
@@ -225,6 +225,20 @@ def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue:
     queue.start_worker()
     queue.wait_for("end", 2)
     assert queue.noted("begin") == ["first", "second"]
+
+
+def test_a_worker_that_is_to_stop_soon_gives_back_what_does_not_end(queue: Queue) -> None:
+    first = queue.start_worker("--drain-timeout=0.1")
+    queue.run(f"to(wait_for_file).enqueue({queue.name!r}, 'it', {str(queue.path('go'))!r})")
+    queue.wait_for("begin")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(TIMEOUT) == 0
+    assert not queue.noted("end")
+    assert queue.jobs()["depth"] == 1
+    queue.path("go").touch()
+    queue.start_worker()
+    queue.wait_for("end")
+    assert queue.noted("begin") == ["it", "it"]
 
 
 def test_a_task_longer_than_the_timeout_of_its_message_runs_once(queue: Queue) -> None:

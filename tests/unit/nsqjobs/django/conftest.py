@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import django
 import pytest
 from django.conf import settings
+
+from tests.support.link import FakeLink
 
 HAS_TASKS = find_spec("django.tasks") is not None
 
@@ -24,19 +26,6 @@ if not settings.configured:
         },
     )
     django.setup()
-
-
-class FakeLink:
-    """Writes down what is published, or fails."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[str, bytes, float, Mapping[str, bytes]]] = []
-        self.error: Exception | None = None
-
-    def publish(self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes]) -> None:
-        if self.error is not None:
-            raise self.error
-        self.published.append((topic, body, delay, headers))
 
 
 @pytest.fixture

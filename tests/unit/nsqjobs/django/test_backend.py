@@ -21,25 +21,11 @@ from nsqjobs.django.api import (
 from nsqjobs.django.models import StoredResult
 from nsqjobs.django.running import handle
 from nsqjobs.held import Held
-from tests.unit.nsqjobs.django.conftest import FakeLink
+from tests.support.held import FakeHeld
+from tests.support.link import FakeLink
 from tests.unit.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
 
 pytestmark = pytest.mark.usefixtures("database")
-
-
-class FakeHeld:
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.said: list[Any] = []
-
-    def finish(self) -> None:
-        self.said.append("finish")
-
-    def give_back(self, delay: float = 0.0, *, count: bool = False) -> None:
-        self.said.append(("give back", delay, count))
-
-    def bury(self, reason: str) -> None:
-        self.said.append(("bury", reason))
 
 
 @pytest.fixture(autouse=True)

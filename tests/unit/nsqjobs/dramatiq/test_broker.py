@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any, cast
 
 import dramatiq
@@ -14,37 +13,8 @@ from nsqclient import ConnectError, PublishRejected, PublishUnknown
 from nsqjobs.dramatiq import NsqBroker
 from nsqjobs.dramatiq.consumer import NsqConsumer
 from nsqjobs.link import Subscription
-
-
-class FakeLink:
-    """Writes down what is published, or fails."""
-
-    def __init__(self, endpoint: object) -> None:
-        self.published: list[tuple[str, bytes, float, Mapping[str, bytes]]] = []
-        self.error: Exception | None = None
-
-    def publish(self, topic: str, body: bytes, *, delay: float, headers: Mapping[str, bytes]) -> None:
-        if self.error is not None:
-            raise self.error
-        self.published.append((topic, body, delay, headers))
-
-    def close(self) -> None:
-        pass
-
-
-class FakeHeld:
-    def __init__(self, body: bytes) -> None:
-        self.body = body
-        self.said: list[Any] = []
-
-    def finish(self) -> None:
-        self.said.append("finish")
-
-    def give_back(self, delay: float = 0.0, *, count: bool = False) -> None:
-        self.said.append(("give back", delay, count))
-
-    def bury(self, reason: str) -> None:
-        self.said.append(("bury", reason))
+from tests.support.held import FakeHeld
+from tests.support.link import FakeLink
 
 
 class FakeSubscription:
@@ -61,7 +31,7 @@ def consumer_of(*held: FakeHeld) -> NsqConsumer:
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> FakeLink:
-    link = FakeLink(None)
+    link = FakeLink()
     monkeypatch.setattr("nsqjobs.dramatiq.broker.Link", lambda endpoint: link)
     return link
 
