@@ -26,7 +26,7 @@ from dramatiq.results.backends import StubBackend as StubResults
 
 from nsqjobs.dramatiq import NsqBroker
 from tests.e2e.conftest import StartNsqd
-from tests.support.process import PYTHONPATH, Nsqd, eventually
+from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
 
 TIMEOUT = 30.0
 ACTORS = Path(__file__).parent / "peers" / "dramatiq_actors.py"
@@ -237,6 +237,41 @@ def test_a_worker_has_as_many_messages_as_it_prefetches(broker: NsqBroker, queue
     assert message.held.attempts == 1  # giving back does not count
     again.ack(message)
     again.close()
+
+
+def test_what_kills_its_workers_is_buried_in_the_end(nsqd: Nsqd, queue: str) -> None:
+    with as_the_broker(NsqBroker(url_of(nsqd, "?max_attempts=1"))) as broker:
+        broker.declare_queue(queue)
+        broker.enqueue(dramatiq.Message(queue, "any", (), {}, {}))
+        consumer = broker.consume(queue, prefetch=1, timeout=30_000)
+        message = next(consumer)
+        assert message
+        message.held.give_back(count=True)  # as if nobody had ever answered
+        eventually(lambda: buried(nsqd, queue), TIMEOUT)
+        consumer.close()
+    assert buried(nsqd, queue) == ["attempted 2 times"]
+
+
+def test_nsqlookupd_tells_where_the_queues_are(tmp_path: Path, start_nsqd: StartNsqd, queue: str) -> None:
+    ran = []
+    with Nsqlookupd() as lookupd:
+        told = f"lookupd-tcp-address={lookupd.tcp[0]}:{lookupd.tcp[1]}"
+        nsqds = [start_nsqd(told, "broadcast-address=127.0.0.1") for _ in range(2)]
+        url = f"nsq+lookupd://{lookupd.http_address[0]}:{lookupd.http_address[1]}"
+        with as_the_broker(NsqBroker(url)) as broker:
+
+            @dramatiq.actor(queue_name=queue)
+            def note(number: int) -> None:
+                ran.append(number)
+
+            eventually(lambda: len(lookupd.get("/nodes")["producers"]) == 2, TIMEOUT)
+            note.send(0)
+            for number, nsqd in enumerate(nsqds, 1):
+                nsqd.post(f"/pub?topic={queue}", note.message(number).encode())
+            with working(broker):
+                eventually(lambda: len(ran) == 3, TIMEOUT)
+                broker.join(queue, timeout=30_000)
+    assert sorted(ran) == [0, 1, 2]
 
 
 def test_a_paused_worker_gives_back_what_it_has_not_begun(broker: NsqBroker, queue: str, nsqd: Nsqd) -> None:
