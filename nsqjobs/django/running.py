@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +33,8 @@ _AGAIN: Final = 5.0  # seconds after which a message comes back whose result cou
 
 def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
     """Run the task of a message and answer the message. Raise nothing."""
-    close_old_connections()
     try:
+        close_old_connections()
         result = decode(held.body, backend.alias)
         if backend.stores_results:
             results.recall(result)
@@ -43,12 +44,13 @@ def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
     except Unusable as error:
         log.error("a message was buried: %s", error)
         held.bury(str(error))
-    except Exception as error:
+    except BaseException as error:  # whatever it is, the message needs an answer: it is touched until it has one
         log.exception("a task comes back in %g seconds", _AGAIN)
         is_about_database = isinstance(error, DatabaseError | InterfaceError)
         held.give_back(_AGAIN, count=not is_about_database)  # a database may be away for long, and no task is to blame
     finally:
-        close_old_connections()
+        with suppress(DatabaseError, InterfaceError):
+            close_old_connections()
 
 
 def _run(result: TaskResult, backend: NsqBackend, worker_id: str) -> None:
