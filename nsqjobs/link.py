@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHANNEL: Final = "jobs"
+SHORTENED: Final = "job-delay-shortened"  # the header of a job that may come before its time
 
 _A_DAY: Final = 86400.0  # jobs end by themselves, or with their process
 _GRACE: Final = 5.0  # seconds for the last answers to reach nsqd
@@ -79,6 +80,8 @@ class Link:
         A delay that is longer than nsqd accepts is shortened: `headers` tell when the job is due.
         """
         while True:
+            if delay > self.limit.seconds:
+                headers = {**headers, SHORTENED: b"1"}
             try:
                 return self._producer.publish(topic, body, delay=self.limit.shorten(delay), headers=headers)
             except PublishRejected as error:
@@ -233,7 +236,13 @@ class Subscription:
 
 
 def _time_left(message: Message) -> float:
+    """Return the seconds until a job is due whose delay nsqd did not accept as a whole.
+
+    Any other job that comes before its time does so because an operator wants it to, or because this machine's clock is
+    behind.
+    """
     try:
-        return time_left(message.headers, time.time())
-    except ValueError:  # headers that nobody can read
+        headers = message.headers
+    except ValueError:  # nobody can read them
         return 0.0
+    return time_left(headers, time.time()) if SHORTENED in headers else 0.0

@@ -114,6 +114,21 @@ def test_nobody_holds_a_delayed_job_and_it_is_not_early(broker: NsqBroker, queue
     assert ran_at[0] >= due
 
 
+def test_an_operator_may_let_a_delayed_job_run_now(broker: NsqBroker, queue: str, nsqd: Nsqd) -> None:
+    ran = []
+
+    @dramatiq.actor(queue_name=queue)
+    def note() -> None:
+        ran.append(1)
+
+    with working(broker):
+        eventually(lambda: jobs(nsqd, queue), TIMEOUT)
+        note.send_with_options(delay=3_000_000)
+        [deferred] = nsqd.http("GET", f"/channel/deferred?topic={queue}&channel=jobs").body.splitlines()
+        nsqd.post(f"/message/due?topic={queue}&id={json.loads(deferred)['id']}&defer=0")
+        eventually(lambda: ran, TIMEOUT)
+
+
 def test_an_eta_in_the_options_is_a_delay(broker: NsqBroker, queue: str) -> None:
     ran_at = []
 
