@@ -9,7 +9,6 @@ use its parent's connections, so it starts anew.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
     from nsqclient import Consumer, Message
     from nsqclient.sync import _Portal
     from nsqjobs.addresses import Endpoint
-
-log = logging.getLogger(__name__)
 
 CHANNEL: Final = "jobs"
 SHORTENED: Final = "job-delay-shortened"  # the header of a job that may come before its time
