@@ -90,19 +90,30 @@ def page() -> str:
 
 def _record(kind: type) -> str:
     assert is_dataclass(kind)
-    comments = dict(_COMMENTED.findall(inspect.getsource(kind)))
+    comments = comments_of(kind)
     hints = get_type_hints(kind)
     rows = "".join(
-        f"| `{field.name}` | {_type_of(hints[field.name])} | {_in_json(comments.get(field.name, ''))} |\n"
+        f"| `{field.name}` | {_type_of(hints[field.name])} | {_escaped(comments.get(field.name, ''))} |\n"
         for field in fields(kind)
     )
     return f"\n### {kind.__name__}\n\n{_about(kind)}| field | type | |\n| --- | --- | --- |\n{rows}"
 
 
 def _about(kind: type) -> str:
+    text = about(kind)
+    return f"{_escaped(text)}\n\n" if text else ""
+
+
+def about(kind: type) -> str:
+    """Return what the record's docstring says of it in JSON."""
     text = inspect.getdoc(kind) or ""
     says_nothing = text.startswith(f"{kind.__name__}(")  # a dataclass without a docstring makes one
-    return "" if says_nothing else f"{_in_json(text)}\n\n"
+    return "" if says_nothing else _in_json(text)
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """Return the comment beside each field, in words of JSON."""
+    return {name: _in_json(text) for name, text in _COMMENTED.findall(inspect.getsource(kind))}
 
 
 def _type_of(hint: Any) -> str:
@@ -125,4 +136,8 @@ def _type_of(hint: Any) -> str:
 
 
 def _in_json(text: str) -> str:
-    return re.sub(r"\bNone\b", "null", text).replace("|", "\\|").replace("<", "\\<")
+    return re.sub(r"\bNone\b", "null", text)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "\\<")

@@ -23,7 +23,7 @@ from nsqtools import (
     nsq_to_nsq,
     to_nsq,
 )
-from scripts import nsqadmin_reference, nsqpipe_reference
+from scripts import nsqadmin_openapi, nsqadmin_reference, nsqpipe_reference
 from scripts.option_pages import reference_page, reference_table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -171,6 +171,7 @@ def pages() -> Mapping[Path, str]:
         ),
         Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
         Path("docs/reference/nsqadmin-records.md"): nsqadmin_reference.page(),
+        nsqadmin_openapi.PATH: nsqadmin_openapi.page(ROOT),
         Path("docs/reference/tools.md"): tools_page(),
         Path("docs/reference/client-options.md"): client_page(),
         Path("docs/reference/nsqpipe.md"): nsqpipe_reference.page(),
