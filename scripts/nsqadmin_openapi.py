@@ -24,9 +24,7 @@ from nsqadmin.messages.taking import Wanted
 from scripts.nsqadmin_reference import PARTS, about, comments_of
 
 PATH: Final = Path("docs/reference/openapi/nsqadmin.yaml")
-BORDER: Final = (
-    "    # Below this line: written by scripts/make-reference from the records in the code. Change their comments there.\n"
-)
+BORDER: Final = "    # Below this line: written by scripts/make-reference from the records in the code. Change their comments there.\n"
 # Schemas that people have written, because these records are not sent field by field.
 _BY_HAND: Final = frozenset({Message})
 _NOT_SENT: Final = frozenset({Producer})  # but in the file of `/api/v2/snapshot`, which has no schema

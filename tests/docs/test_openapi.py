@@ -99,9 +99,7 @@ def test_roles_are_those_of_the_code() -> None:
 def test_named_errors_are_those_of_the_code(program: str, api: Api) -> None:
     code = code_of(program)
     everything = code + "".join(path.read_text(encoding="utf-8") for path in SHARED)
-    named = {
-        error for it in api.operations for status in it.described["responses"] for error in api.errors(it, status)
-    }
+    named = {error for it in api.operations for status in it.described["responses"] for error in api.errors(it, status)}
     raised = set(RAISED.findall(code))
     if program == "nsqadmin":  # of paths that are no part of the JSON API
         raised -= {"INVALID_OPTION", "INVALID_REMOTE_ADDR", "NOT_FOUND", "METHOD_NOT_ALLOWED", "TOO_MANY_VIEWERS"}

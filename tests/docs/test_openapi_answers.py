@@ -13,7 +13,8 @@ import pytest
 
 from common.wire import commands
 from common.wire.headers import encode_headers
-from tests.support.openapi import Api, Operation, description_of
+from tests.support.json_server import JsonServer
+from tests.support.openapi import Api, description_of
 from tests.support.process import Answer, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 pytestmark = pytest.mark.e2e
@@ -34,7 +35,7 @@ class Asker:
         return self.api.check(method, url, answer)
 
     def get(self, url: str, **headers: str) -> Answer:
-        return self.ask("GET", url, **headers)
+        return self.ask("GET", url, None, **headers)
 
     def post(self, url: str, body: bytes | str | dict[str, Any] = b"") -> Answer:
         raw = json.dumps(body) if isinstance(body, dict) else body
@@ -52,7 +53,12 @@ class Asker:
 def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
     policy = tmp_path / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
-    options = ("broadcast-address=127.0.0.1", f"policy-file={policy}", "e2e-processing-latency-percentile=0.99", "retention-time=1h")
+    options = (
+        "broadcast-address=127.0.0.1",
+        f"policy-file={policy}",
+        "e2e-processing-latency-percentile=0.99",
+        "retention-time=1h",
+    )
     with Nsqd(tmp_path / "data", *options) as nsqd:
         yield nsqd
 
@@ -190,7 +196,16 @@ def debugging(nsqd: Asker) -> None:
 # Arguments
 
 
-ARGUMENTS = {"topic": "t", "channel": "c", "node": "n:1", "name": "r", "from": "earliest", "defer": "1", "kick": "1", "rate": "1"}
+ARGUMENTS = {
+    "topic": "t",
+    "channel": "c",
+    "node": "n:1",
+    "name": "r",
+    "from": "earliest",
+    "defer": "1",
+    "kick": "1",
+    "rate": "1",
+}
 
 
 @pytest.mark.parametrize("program", ["nsqd", "nsqlookupd"])
@@ -200,7 +215,9 @@ def test_a_required_argument_that_is_missing_is_refused_with_its_name(program: s
         daemon.post("/topic/create?topic=t")
         daemon.post("/channel/create?topic=t&channel=c")
         for operation in asker.api.operations:
-            required = [it["name"] for it in asker.api.parameters(operation) if it.get("required") and it["in"] == "query"]
+            required = [
+                it["name"] for it in asker.api.parameters(operation) if it.get("required") and it["in"] == "query"
+            ]
             for missing in required:
                 query = urlencode({name: ARGUMENTS[name] for name in required if name != missing})
                 answer = asker.ask(operation.method, f"{operation.path}?{query}", b"x", Accept="text/event-stream")
@@ -253,8 +270,10 @@ def directory(lookupd: Asker, node: str) -> None:
 def admin(nsqd: Nsqd) -> Iterator[Asker]:
     needs_module("starlette")
     address = f"127.0.0.1:{nsqd.http_address[1]}"
-    with Nsqadmin(f"nsqd-http-address={address}", "sample-interval=200ms") as admin:
-        yield Asker(admin)
+    with JsonServer(lambda path, arguments: [{"datapoints": [[60, 1]]}]) as graphite:
+        options = (f"graphite-url=http://{graphite.address}", "sample-interval=200ms", "enable-publish")
+        with Nsqadmin(f"nsqd-http-address={address}", *options) as admin:
+            yield Asker(admin)
 
 
 def test_nsqadmin_answers_as_described(nsqd: Nsqd, admin: Asker) -> None:
@@ -283,6 +302,7 @@ def of_nsq(admin: Asker, node: str) -> None:
         admin.get(f"/api/{path}")
     admin.get(f"/api/nodes/{node}")
     admin.get("/api/nodes/none")
+    admin.get("/api/graphite?metric=rate&target=x")
     admin.get("/api/graphite?metric=depth")
     admin.post("/api/topics", {"topic": "u", "channel": "c"})
     admin.post("/api/topics")
@@ -298,7 +318,14 @@ def of_nsq(admin: Asker, node: str) -> None:
 def looking(admin: Asker, node: str) -> None:
     for path in ("me", "snapshot", "topics", "topics/t", "topics/t/c", "topics/none", "nodes", "diagnose"):
         admin.get(f"/api/v2/{path}")
-    for path in ("diagnose/t", "diagnose/t/c", "diagnose/none", "activity", "activity?format=ndjson", "activity?limit=0"):
+    for path in (
+        "diagnose/t",
+        "diagnose/t/c",
+        "diagnose/none",
+        "activity",
+        "activity?format=ndjson",
+        "activity?limit=0",
+    ):
         admin.get(f"/api/v2/{path}")
     admin.get("/api/v2/cells")
     admin.get("/api/v2/cells?scope=nothing")
@@ -312,7 +339,14 @@ def looking(admin: Asker, node: str) -> None:
 
 def messages(admin: Asker, node: str) -> None:
     admin.get("/api/v2/logs/t")
-    for query in ("from=earliest", "from=earliest&format=ndjson", "limit=0", f"node={node}&from=0", "node=none", "filter=a%3D"):
+    for query in (
+        "from=earliest",
+        "from=earliest&format=ndjson",
+        "limit=0",
+        f"node={node}&from=0",
+        "node=none",
+        "filter=a%3D",
+    ):
         admin.get(f"/api/v2/messages/t?{query}")
     admin.get("/api/v2/messages/t/c")
     admin.get("/api/v2/messages/t/none")

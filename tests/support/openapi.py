@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,13 +36,11 @@ class Operation(NamedTuple):
         return self.method, self.path
 
 
-@dataclass(eq=False)
 class Api:
     """The description of one daemon's HTTP."""
 
-    document: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document: Final = document
         self.operations: Final = [
             Operation(method.upper(), path, item[method])
             for path, item in self.document["paths"].items()
