@@ -89,15 +89,15 @@ def navigation(index: str) -> list[dict[str, Any]]:
     return sections
 
 
-def _entries(body: str) -> Iterator[dict[str, Any]]:
-    group: list[dict[str, Any]] | None = None
+def _entries(body: str) -> Iterator[dict[str, Any] | str]:
+    group: list[dict[str, Any] | str] | None = None
     for line in filter(None, body.splitlines()):
         if not line.startswith("- "):
             group = []
             yield {line: group}
             continue
         for title, target in _LISTED.findall(line):
-            entry = {_title(title, target): str(PurePosixPath(target).with_suffix(".md"))}
+            entry = _entry(title, str(PurePosixPath(target).with_suffix(".md")), is_openapi=target.endswith(".yaml"))
             if group is None:
                 yield entry
             else:
@@ -106,8 +106,11 @@ def _entries(body: str) -> Iterator[dict[str, Any]]:
             yield {"API of nsqclient": CLIENT_PAGE}
 
 
-def _title(title: str, target: str) -> str:
-    return f"OpenAPI: {title}" if target.endswith(".yaml") else title
+def _entry(title: str, path: str, *, is_openapi: bool) -> dict[str, Any] | str:
+    """Return the entry of a page. One whose link is a word in a sentence, "its records", is listed by its own title."""
+    if is_openapi:
+        return {f"OpenAPI: {title}": path}
+    return {title: path} if title[0].isupper() or title.startswith("nsq") else path
 
 
 # Links

@@ -1,0 +1,186 @@
+"""deploy/helm/nsq, rendered by Helm's own engine: the same objects as deploy/kubernetes, and what values do to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from common.options import table_of
+from tests.project.test_deploy import KUBERNETES, OPTIONS
+from tests.project.test_deploy import OBJECTS as PLAIN
+
+# The engine is a library for some platforms only.
+helm = pytest.importorskip("helm_python") if "CI" not in os.environ else __import__("helm_python")
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CHART: Final = ROOT / "deploy" / "helm" / "nsq"
+VALUES: Final[Mapping[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+OTHERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "defaults": {},
+    "without nsqadmin": {"nsqadmin": {"enabled": False}},
+    "everything": {
+        "image": {"prefix": "registry.example/team/", "tag": "1.2.3", "pullSecrets": ["registry"]},
+        **{
+            name: {
+                "extraArgs": ["--log-level=debug"],
+                "secret": "own",
+                "podAnnotations": {"a": "b"},
+                "nodeSelector": {"disk": "fast"},
+                "tolerations": [{"key": "nsq", "operator": "Exists", "effect": "NoSchedule"}],
+            }
+            for name in OPTIONS
+        },
+    },
+}
+
+
+def render(values: Mapping[str, Any] | None = None, *, name: str = "nsq", namespace: str = "nsq") -> list[Any]:
+    with helm.Chart.load(CHART) as chart:
+        files: dict[str, str] = chart.render(dict(values or {}), name=name, namespace=namespace)
+    texts = [text for path, text in files.items() if path.endswith(".yaml")]
+    return [found for text in texts for found in yaml.safe_load_all(text) if found]
+
+
+def pods(objects: list[Any]) -> dict[str, Any]:
+    kinds = ("Deployment", "StatefulSet")
+    return {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in objects if it["kind"] in kinds}
+
+
+def test_helm_finds_nothing_wrong() -> None:
+    found = helm.chart.lint(CHART, strict=True)
+    assert found["errors"] == []
+    assert [it["error"] for it in found["messages"]] == ["icon is recommended"]
+
+
+def test_by_default_the_objects_are_those_of_kustomize() -> None:
+    rendered = {(it["kind"], it["metadata"]["name"].removeprefix("nsq-")): as_in_kustomize(it) for it in render()}
+    plain = {(it["kind"], it["metadata"]["name"]): as_in_kustomize(it) for it in PLAIN.values()}
+    del plain["Namespace", "nsq"]
+    assert rendered == plain
+
+
+def as_in_kustomize(found: Any) -> Any:
+    """Return an object of release `nsq` without what only a chart has: the release in names and labels, tags of images."""
+    if isinstance(found, dict):
+        own = {"app.kubernetes.io/instance", "imagePullPolicy"}
+        kept = {name: as_in_kustomize(it) for name, it in found.items() if name not in own}
+        if "kind" in kept and "metadata" in kept:
+            kept["metadata"].pop("labels", None)
+        return kept
+    if isinstance(found, list):
+        return [as_in_kustomize(it) for it in found]
+    if not isinstance(found, str):
+        return found
+    return re.sub(r":0\.1\.0$", "", re.sub(r"\bnsq-(?=nsq)", "", found))
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("values", OTHERS.values(), ids=OTHERS)
+def test_objects_fit_the_schema(values: Mapping[str, Any], version: str) -> None:
+    objects = render(values)
+    assert objects
+    for found in objects:
+        kubernetes_validate.validate(found, version, strict=True)
+
+
+@pytest.mark.parametrize("values", OTHERS.values(), ids=OTHERS)
+def test_flags_are_options(values: Mapping[str, Any]) -> None:
+    for name, spec in pods(render(values)).items():
+        flags = {it.flag for it in table_of(OPTIONS[name.removeprefix("nsq-")])}
+        (container,) = spec["containers"]
+        assert {it.removeprefix("--").partition("=")[0] for it in container["args"]} <= flags
+
+
+def test_values_reach_the_pods() -> None:
+    for name, spec in pods(render(OTHERS["everything"])).items():
+        (container,) = spec["containers"]
+        assert container["image"] == f"registry.example/team/nsq-suite/{name.removeprefix('nsq-')}:1.2.3"
+        assert container["args"][-1] == "--log-level=debug"
+        assert {"name": "secret", "mountPath": "/etc/nsq", "readOnly": True} in container["volumeMounts"]
+        assert spec["volumes"] == [{"name": "secret", "secret": {"secretName": "own"}}]
+        assert (spec["imagePullSecrets"], spec["nodeSelector"]) == ([{"name": "registry"}], {"disk": "fast"})
+        assert spec["tolerations"][0]["key"] == "nsq"
+
+
+def test_a_stopped_nsqd_has_time_to_drain() -> None:
+    """The drain's deadline ends before the hook's sleep, and that before the grace period."""
+    spec = pods(render({"nsqd": {"drainSeconds": 3600}}))["nsq-nsqd"]
+    (container,) = spec["containers"]
+    assert "--drain-deadline=3600s" in container["args"]
+    *_, hook = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert 3600 < int(hook.rpartition(" ")[2]) < spec["terminationGracePeriodSeconds"]
+
+
+def test_a_volume_may_have_a_class() -> None:
+    storage = {"size": "1Ti", "className": "local"}
+    (found,) = [it for it in render({"nsqd": {"storage": storage}}) if it["kind"] == "StatefulSet"]
+    (claim,) = found["spec"]["volumeClaimTemplates"]
+    assert (claim["spec"]["storageClassName"], claim["spec"]["resources"]["requests"]["storage"]) == ("local", "1Ti")
+
+
+def test_names_are_short_enough_and_fit_each_other() -> None:
+    """Helm lets a release's name have 53 characters; Services have 63, and a StatefulSet some less."""
+    objects = render(name="a" * 53, namespace="elsewhere")
+    assert all(len(it["metadata"]["name"]) <= 57 for it in objects)
+    services = {it["metadata"]["name"]: it["spec"] for it in objects if it["kind"] == "Service"}
+    arguments = [arg for spec in pods(objects).values() for arg in spec["containers"][0]["args"]]
+    named = {name for arg in arguments for name in services if re.search(rf"[=.]{name}[:.]", arg)}
+    assert len(named) == 4  # nsqd's own, two of nsqlookupd, nsqadmin's
+    for spec in services.values():
+        labels = [it["spec"]["template"]["metadata"]["labels"] for it in objects if "template" in it["spec"]]
+        assert len([it for it in labels if spec["selector"].items() <= it.items()]) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nsqd": {"replica": 3}},
+        {"nsqd": {"replicas": 0}},
+        {"nsqd": {"retentionTime": "a day"}},
+        {"nsqd": {"extraArgs": ["ack=synced"]}},
+        {"nsqd": {"storage": {"size": "20 GB"}}},
+        {"nsqlookup": {}},
+        {"image": {"prefix": "registry.example"}},
+    ],
+    ids=str,
+)
+def test_wrong_values_are_refused(wrong: Mapping[str, Any]) -> None:
+    with pytest.raises(helm.HelmValuesError):
+        render(wrong)
+
+
+def leaves(values: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        deeper = isinstance(value, dict) and name in ("image", "storage", *OPTIONS)
+        yield from leaves(value, *path, name) if deeper else [(".".join((*path, name)), value)]
+
+
+def test_the_readme_has_every_value_and_its_default() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", (CHART / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [name for name, _ in rows] == [name for name, _ in leaves(VALUES)]
+    for (name, shown), (_, value) in zip(rows, leaves(VALUES), strict=True):
+        assert shown == "see `values.yaml`" or yaml.safe_load(shown.strip("`")) == value, name
+
+
+def test_the_version_is_that_of_the_suite() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+
+
+def test_the_example_for_keda_asks_a_service_of_the_chart() -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(it) for it in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    (scaled,) = [it for it in blocks if it["kind"] == "ScaledObject"]
+    (trigger,) = scaled["spec"]["triggers"]
+    host, _, port = trigger["metadata"]["nsqLookupdHTTPAddresses"].partition(":")
+    (service,) = [it for it in render() if f"{it['metadata']['name']}.nsq.svc" == host and it["kind"] == "Service"]
+    assert [it["port"] for it in service["spec"]["ports"]] == [int(port)]
