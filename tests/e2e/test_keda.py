@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,10 +16,16 @@ pytestmark = pytest.mark.e2e
 ACCEPT = {"Accept": "application/json; charset=utf-8"}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with a_cluster(tmp_path) as cluster:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with a_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """Return a topic that no other test has."""
+    return str(request.node.name)[-60:]
 
 
 def depth_for_keda(cluster: Cluster, topic: str, channel: str) -> int:
@@ -55,46 +60,46 @@ def depth_on(node: Daemon, topic: str, channel: str) -> int:
     return depth
 
 
-def test_messages_of_all_nodes_are_counted_once(cluster: Cluster) -> None:
+def test_messages_of_all_nodes_are_counted_once(cluster: Cluster, topic: str) -> None:
     for node, count in zip(cluster.nodes, (3, 4), strict=True):
-        node.post("/topic/create?topic=t")
-        node.post("/channel/create?topic=t&channel=c")
-        node.connect().publish("t", *[b"x"] * count)
-    cluster.wait_for("t")
-    assert depth_for_keda(cluster, "t", "c") == 7
+        node.post(f"/topic/create?topic={topic}")
+        node.post(f"/channel/create?topic={topic}&channel=c")
+        node.connect().publish(topic, *[b"x"] * count)
+    cluster.wait_for(topic)
+    assert depth_for_keda(cluster, topic, "c") == 7
 
 
-def test_messages_without_a_channel_start_the_first_consumer(cluster: Cluster) -> None:
+def test_messages_without_a_channel_start_the_first_consumer(cluster: Cluster, topic: str) -> None:
     one, other = cluster.nodes
-    one.connect().publish("t", b"x", b"y")
-    other.post("/topic/create?topic=t")
-    cluster.wait_for("t")
-    assert depth_for_keda(cluster, "t", "c") == 2
+    one.connect().publish(topic, b"x", b"y")
+    other.post(f"/topic/create?topic={topic}")
+    cluster.wait_for(topic)
+    assert depth_for_keda(cluster, topic, "c") == 2
 
 
-def test_a_paused_channel_starts_nobody(cluster: Cluster) -> None:
+def test_a_paused_channel_starts_nobody(cluster: Cluster, topic: str) -> None:
     for node in cluster.nodes:
-        node.post("/topic/create?topic=t")
-        node.post("/channel/create?topic=t&channel=c")
-        node.connect().publish("t", b"x")
-    cluster.wait_for("t")
+        node.post(f"/topic/create?topic={topic}")
+        node.post(f"/channel/create?topic={topic}&channel=c")
+        node.connect().publish(topic, b"x")
+    cluster.wait_for(topic)
     for node, left in zip(cluster.nodes, (1, 0), strict=True):
-        node.post("/channel/pause?topic=t&channel=c")
-        assert depth_for_keda(cluster, "t", "c") == left
+        node.post(f"/channel/pause?topic={topic}&channel=c")
+        assert depth_for_keda(cluster, topic, "c") == left
 
 
-def test_what_is_in_flight_or_deferred_does_not_wait(cluster: Cluster) -> None:
+def test_what_is_in_flight_or_deferred_does_not_wait(cluster: Cluster, topic: str) -> None:
     node, _ = cluster.nodes
-    node.post("/topic/create?topic=t")
-    node.post("/channel/create?topic=t&channel=c")
-    node.connect().publish("t", b"x", b"y")
-    node.post("/pub?topic=t&defer=3600000", b"later")
-    cluster.wait_for("t", 1)
+    node.post(f"/topic/create?topic={topic}")
+    node.post(f"/channel/create?topic={topic}&channel=c")
+    node.connect().publish(topic, b"x", b"y")
+    node.post(f"/pub?topic={topic}&defer=3600000", b"later")
+    cluster.wait_for(topic, 1)
     consumer = node.connect()
-    consumer.subscribe("t", "c", ready=1)
+    consumer.subscribe(topic, "c", ready=1)
     consumer.message()
-    assert eventually(lambda: node.channel("t")["in_flight_count"] == 1)
-    assert depth_for_keda(cluster, "t", "c") == 1
+    assert eventually(lambda: node.channel(topic)["in_flight_count"] == 1)
+    assert depth_for_keda(cluster, topic, "c") == 1
 
 
 def test_a_topic_that_nobody_knows_is_no_error(cluster: Cluster) -> None:
