@@ -53,9 +53,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def link(match: re.Match[str]) -> str:
         text, target = match.groups()
-        return match[0] if _is_in_site(folder, target) else text
+        return match[0] if is_in_site(folder, target) else text
 
-    return "\n".join(_indented(_LINK.sub(link, markdown)))
+    return "\n".join(indented(_LINK.sub(link, markdown)))
 
 
 def slug(text: str, separator: str) -> str:
@@ -116,7 +116,7 @@ def _entry(title: str, path: str, *, is_openapi: bool) -> dict[str, Any] | str:
 # Links
 
 
-def _is_in_site(folder: PurePosixPath, target: str) -> bool:
+def is_in_site(folder: PurePosixPath, target: str) -> bool:
     """Return whether a link stays in docs/, or leads to another host."""
     if "://" in target or target.startswith("#"):
         return True
@@ -131,7 +131,7 @@ def _is_in_site(folder: PurePosixPath, target: str) -> bool:
 # Lists
 
 
-def _indented(markdown: str) -> Iterator[str]:
+def indented(markdown: str) -> Iterator[str]:
     """Yield the lines, with what belongs to an item of a numbered list indented by four spaces a level, not by three.
 
     CommonMark wants three, below the text of `1. text`. Python-Markdown wants four, and an empty line before the next item.

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site_hooks import CLIENT_PAGE, navigation
+from scripts.site_hooks import CLIENT_PAGE, indented, is_in_site, navigation
 
 pytestmark = pytest.mark.skipif(
     "NSQ_TEST_PYTHON" in os.environ, reason="the site is the same whatever the daemons run on"
@@ -145,3 +145,20 @@ def test_navigation_is_that_of_the_index() -> None:
     assert [next(iter(it)) for it in nav] == re.findall(r"^## (\w[\w-]*(?: \w+)*)", INDEX, re.MULTILINE)
     linked = dict.fromkeys(re.findall(r"\]\(([\w./-]+\.(?:md|yaml))\)", INDEX))
     assert [it for it in entries(nav) if it != CLIENT_PAGE] == [re.sub(r"yaml$", "md", it) for it in linked]
+
+
+def test_a_link_that_leaves_the_documents_is_no_link_in_the_site() -> None:
+    here = PurePosixPath("how-to")
+    assert all(
+        is_in_site(here, it)
+        for it in ("deploy.md", "../README.md", "../reference/http.md#nsqd", "#here", "https://nsq.io")
+    )
+    assert not any(is_in_site(here, it) for it in ("../../README.md#numbers", "../../deploy/helm/nsq/README.md"))
+
+
+def test_what_belongs_to_an_item_is_indented_by_four_spaces() -> None:
+    given = "1. One:\n\n   ```sh\n   if x\n     y\n   ```\n   More.\n2. Two\n\n```text\n   as it is\n```\n   no list"
+    expected = (
+        "1. One:\n\n    ```sh\n    if x\n      y\n    ```\n    More.\n\n2. Two\n\n```text\n   as it is\n```\n   no list"
+    )
+    assert "\n".join(indented(given)) == expected
