@@ -306,6 +306,7 @@ def of_nsq(admin: Asker, node: str) -> None:
     admin.get("/api/graphite?metric=depth")
     admin.post("/api/topics", {"topic": "u", "channel": "c"})
     admin.post("/api/topics")
+    assert admin.daemon.http("POST", "/api/topics", b"[]").status == 400  # with a text that is no code
     admin.post("/api/topics", {"topic": " "})
     for path in ("/api/topics/u/c", "/api/topics/u"):
         admin.post(path, {"action": "pause"})
