@@ -32,7 +32,7 @@ class Asker:
 
     def ask(self, method: str, url: str, body: bytes | None = None, **headers: str) -> Answer:
         answer = self.daemon.http(method, url, body, headers=headers)
-        return self.api.check(method, url, answer)
+        return self.api.check(method, url, body, answer)
 
     def get(self, url: str, **headers: str) -> Answer:
         return self.ask("GET", url, None, **headers)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 from jsonschema import Draft202012Validator
@@ -78,9 +78,11 @@ class Api:
 
     # Answers
 
-    def check(self, method: str, url: str, answer: Answer) -> Answer:
-        """Fail unless the answer is as described, and return it."""
+    def check(self, method: str, url: str, body: bytes | None, answer: Answer) -> Answer:
+        """Fail unless the answer is as described, and so is a request that was not refused. Return the answer."""
         operation = self.find(method, url)
+        if answer.status < 400:
+            self._check_request(operation, url, body)
         responses = operation.described["responses"]
         status = str(answer.status) if str(answer.status) in responses else "default"
         response = self.response(operation, status)
@@ -90,6 +92,15 @@ class Api:
         else:
             self.answered.add(operation.key)
         return answer
+
+    def _check_request(self, operation: Operation, url: str, body: bytes | None) -> None:
+        named = {it["name"] for it in self.parameters(operation) if it["in"] == "query"}
+        assert {name for name, _ in parse_qsl(urlsplit(url).query)} <= named, (operation.key, url)
+        described = operation.described.get("requestBody")
+        assert described is not None or not body, (operation.key, body)
+        if described is not None and body and "application/json" in described["content"]:
+            schema = described["content"]["application/json"]["schema"]
+            self._check_value(f"{operation.key}: the body", json.loads(body), schema)
 
     def _check_content(self, what: str, response: Mapping[str, Any], answer: Answer) -> None:
         contents = response.get("content", {})
