@@ -1,10 +1,13 @@
 """Delays that are longer than nsqd accepts.
 
 An nsqd defers a publish for up to `--max-defer-timeout` (by default that of a requeue: an hour) and refuses a longer
-delay, naming its limit. The job is then published with that limit, and its header `job-eta` tells when it is really
-due: a worker that gets it earlier gives it back for the rest of the time without counting the attempt. So no worker
-holds a job that is not due, and a job that is due next week passes through a worker once an hour, or never if nsqd runs
-with a longer `--max-defer-timeout`.
+delay, naming its limit. The job is then published with that limit and a header that says so, and its header `job-eta`
+tells when it is really due: a worker that gets it earlier gives it back for the rest of the time without counting the
+attempt. So no worker holds a job that is not due, and a job that is due next week passes through a worker once an hour,
+or never if nsqd runs with a longer `--max-defer-timeout`.
+
+A job whose delay was not shortened is never given back: when it comes before its time, an operator wants it to
+(`/message/due`), or the clock of the worker is behind.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from nsqclient import PublishRejected
 
+SHORTENED: Final = "job-delay-shortened"  # the header of a job that may come before its time
+
 _limit: Final = re.compile(r"DPUB timeout \d+ out of range 0-(\d+)", re.ASCII).search
 
 
@@ -27,7 +32,7 @@ class DelayLimit:
 
     while True:
         try:
-            return producer.publish(topic, body, delay=limit.shorten(delay))
+            return producer.publish(topic, body, delay=limit.shorten(delay), headers=limit.marked(headers, delay))
         except PublishRejected as error:
             if not limit.learn(error, delay):
                 raise
@@ -40,6 +45,10 @@ class DelayLimit:
         """Return the delay to publish with: None for one that is over already."""
         return min(delay, self.seconds) if delay > 0 else None
 
+    def marked(self, headers: Mapping[str, bytes], delay: float) -> Mapping[str, bytes]:
+        """Return the headers to publish with, which tell whether the delay is shortened."""
+        return {**headers, SHORTENED: b"1"} if delay > self.seconds else headers
+
     def learn(self, error: PublishRejected, delay: float) -> bool:
         """Return whether a shorter delay may help: whether nsqd has named a limit below the one that was tried."""
         found = _limit(error.text)
@@ -50,6 +59,6 @@ class DelayLimit:
 
 
 def time_left(headers: Mapping[str, bytes], now: float) -> float:
-    """Return the seconds until a job that was delivered is due: 0 for one that is due or has no eta."""
-    eta = eta_of(headers)
+    """Return the seconds until a job that was delivered is due: 0 for one that is due or whose delay was not shortened."""
+    eta = eta_of(headers) if SHORTENED in headers else None
     return max(0.0, eta - now) if eta is not None else 0.0

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from nsqjobs.addresses import Endpoint
 
 CHANNEL: Final = "jobs"
-SHORTENED: Final = "job-delay-shortened"  # the header of a job that may come before its time
 
 _A_DAY: Final = 86400.0  # jobs end by themselves, or with their process
 _GRACE: Final = 5.0  # seconds for the last answers to reach nsqd
@@ -77,10 +76,9 @@ class Link:
         A delay that is longer than nsqd accepts is shortened: `headers` tell when the job is due.
         """
         while True:
-            if delay > self.limit.seconds:
-                headers = {**headers, SHORTENED: b"1"}
+            shortened, marked = self.limit.shorten(delay), self.limit.marked(headers, delay)
             try:
-                return self._producer.publish(topic, body, delay=self.limit.shorten(delay), headers=headers)
+                return self._producer.publish(topic, body, delay=shortened, headers=marked)
             except PublishRejected as error:
                 if not self.limit.learn(error, delay):
                     raise
@@ -233,13 +231,7 @@ class Subscription:
 
 
 def _time_left(message: Message) -> float:
-    """Return the seconds until a job is due whose delay nsqd did not accept as a whole.
-
-    Any other job that comes before its time does so because an operator wants it to, or because this machine's clock is
-    behind.
-    """
     try:
-        headers = message.headers
-    except ValueError:  # nobody can read them
+        return time_left(message.headers, time.time())
+    except ValueError:  # headers that nobody can read
         return 0.0
-    return time_left(headers, time.time()) if SHORTENED in headers else 0.0

@@ -98,8 +98,8 @@ class NsqBroker(AsyncBroker):
         give_up = time.monotonic() + self._send_timeout
         while True:
             try:
-                shortened = self._limit.shorten(delay)
-                await producer.publish(topic, message.message, delay=shortened, key=key, headers=headers)
+                shortened, marked = self._limit.shorten(delay), self._limit.marked(headers, delay)
+                await producer.publish(topic, message.message, delay=shortened, key=key, headers=marked)
                 return
             except PublishRejected as error:
                 if not self._limit.learn(error, delay):
