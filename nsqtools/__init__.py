@@ -9,5 +9,6 @@ Where to look:
     nsq_tail --peek              peek.py
     nsq_dead, nsq_deferred       dead.py, deferred.py (what nsqd says of such messages), whole_cluster.py, progress.py
     nsq_replay                   checkpoint.py, progress.py, throttle.py
+    outbox_to_nsq                outbox.py (rows and verdicts), outbox_sql.py, outbox_tables.py, outbox_nodes.py
     nsq_stat, nsq_bench, to_nsq  rates.py; histogram.py; records.py
 """

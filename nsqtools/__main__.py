@@ -15,6 +15,7 @@ TOOLS: Final = {
     "nsq_to_file": cli.nsq_to_file,
     "nsq_to_http": cli.nsq_to_http,
     "nsq_to_nsq": cli.nsq_to_nsq,
+    "outbox_to_nsq": cli.outbox_to_nsq,
     "to_nsq": cli.to_nsq,
 }
 

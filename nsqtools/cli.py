@@ -50,5 +50,9 @@ def nsq_to_nsq() -> None:
     start("nsq_to_nsq")
 
 
+def outbox_to_nsq() -> None:
+    start("outbox_to_nsq")
+
+
 def to_nsq() -> None:
     start("to_nsq")

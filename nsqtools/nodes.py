@@ -192,6 +192,17 @@ class Queries:
         found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
 
+    async def nodes(self, lookupds: Sequence[Server]) -> tuple[list[Producer], list[AskFailed]]:
+        """Return all registered nsqd that take new messages, from all nsqlookupds together.
+
+        One that drains, is full or is unhealthy is left out, as long as there are others.
+        """
+        answers, failures = await self.ask_all(lookupds, "/nodes", _nodes)
+        listed = [it for answer in answers.values() for it in answer]
+        unready = {producer for producer, state in listed if state}  # NSQ's own nsqlookupd tells no states
+        found = {producer for producer, _ in listed}
+        return sorted(found - unready) or sorted(found), failures
+
     async def missing(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Server], list[AskFailed]]:
         """Return the nsqd that had the topic, or may have had it, and should be back; NSQ's nsqlookupd knows of none."""
         answers, failures = await self.ask_all(lookupds, "/nodes?missing=true", partial(_missing, topic=topic))
@@ -212,6 +223,11 @@ def _producers(answer: Any) -> list[Producer]:
         Producer(text_in(it, "broadcast_address"), number_in(it, "http_port"), number_in(it, "tcp_port"))
         for it in list_in(answer, "producers")
     ]
+
+
+def _nodes(answer: Any) -> list[tuple[Producer, str]]:
+    states = [str(it.get("state") or "") for it in list_in(answer, "producers")]
+    return list(zip(_producers(answer), states, strict=True))
 
 
 def tcp_port_in(info: Any) -> int:

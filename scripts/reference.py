@@ -21,6 +21,7 @@ from nsqtools import (
     nsq_to_file,
     nsq_to_http,
     nsq_to_nsq,
+    outbox_to_nsq,
     to_nsq,
 )
 from scripts import nsqadmin_openapi, nsqadmin_reference, nsqpipe_reference
@@ -70,7 +71,7 @@ ABOUT_TOOLS: Final = """\
 
 <!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
 
-NSQ's tools with their names and flags, and `nsq_replay`, `nsq_dead`, `nsq_deferred` and `nsq_bench`, which NSQ does not have.
+NSQ's tools with their names and flags, and `nsq_replay`, `nsq_dead`, `nsq_deferred`, `nsq_bench` and `outbox_to_nsq`, which NSQ does not have.
 `TOOL --help` prints the same. [Differences](differences.md#command-line-tools) lists where they behave differently from NSQ's.
 
 How to use them: [archive into files](../how-to/archive-to-files.md), [read and replay history](../how-to/replay.md), [deal with messages that fail](../how-to/failed-messages.md), [measure](../how-to/measure.md).
@@ -118,6 +119,7 @@ def tools_page() -> str:
         nsq_to_file,
         nsq_to_http,
         nsq_to_nsq,
+        outbox_to_nsq,
         to_nsq,
     ):
         name = tool.__name__.rpartition(".")[2]

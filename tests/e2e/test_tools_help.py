@@ -27,6 +27,7 @@ def test_these_are_all_tools() -> None:
         "nsq_to_http",
         "nsq_to_nsq",
         "to_nsq",
+        "outbox_to_nsq",
         "nsq_replay",
         "nsq_bench",
         "nsq_dead",

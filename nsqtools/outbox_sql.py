@@ -1,0 +1,143 @@
+"""CORE: the statements of an outbox, in the words of Postgres and of SQLite."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_is_name: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}(\.[A-Za-z_][A-Za-z0-9_$]{0,62})?").fullmatch
+
+POSTGRES_SCHEMA: Final = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    id bigserial PRIMARY KEY,
+    topic text,
+    body bytea NOT NULL,
+    headers jsonb,
+    key text,
+    deliver_at timestamptz,
+    node text,
+    attempted_at timestamptz,
+    sent_at timestamptz,
+    error text
+);
+CREATE INDEX IF NOT EXISTS {index}_to_send ON {table} (id)
+    WHERE node IS NULL AND sent_at IS NULL AND error IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_in_doubt ON {table} (node)
+    WHERE node IS NOT NULL AND sent_at IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_at)
+    WHERE sent_at IS NOT NULL;
+"""
+
+SQLITE_SCHEMA: Final = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    id integer PRIMARY KEY AUTOINCREMENT,
+    topic text,
+    body blob NOT NULL,
+    headers text,
+    key text,
+    deliver_at text,
+    node text,
+    attempted_at text,
+    sent_at text,
+    error text
+);
+CREATE INDEX IF NOT EXISTS {index}_to_send ON {table} (id)
+    WHERE node IS NULL AND sent_at IS NULL AND error IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_in_doubt ON {table} (node)
+    WHERE node IS NOT NULL AND sent_at IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_at)
+    WHERE sent_at IS NOT NULL;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    parameter: str
+    now: str
+    ago: str  # this many seconds, a parameter, before now
+    delay: str  # seconds until `deliver_at`
+    new_key: str
+    as_text: str  # `deliver_at`
+    among: str  # whether `id` is in a list, which is a parameter
+    schema: str
+
+
+POSTGRES: Final = Dialect(
+    parameter="%s",
+    now="now()",
+    ago="now() - %s * interval '1 second'",
+    delay="extract(epoch from deliver_at - now())::float8",
+    new_key="replace(gen_random_uuid()::text, '-', '')",
+    as_text="deliver_at::text",
+    among="id = ANY(%s)",
+    schema=POSTGRES_SCHEMA,
+)
+SQLITE: Final = Dialect(
+    parameter="?",
+    now="strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    ago="strftime('%Y-%m-%d %H:%M:%f', 'now', '-' || ? || ' seconds')",
+    delay="(julianday(deliver_at) - julianday('now')) * 86400.0",
+    new_key="lower(hex(randomblob(16)))",
+    as_text="deliver_at",
+    among="id IN (SELECT value FROM json_each(?))",
+    schema=SQLITE_SCHEMA,
+)
+
+
+class Statements:
+    """The statements for one table; parameters in the order in which a comment names them.
+
+    `quoted` comes from a name that consists of letters, digits and underscores, so nothing can be injected by it.
+    """
+
+    def __init__(self, table: str, dialect: Dialect) -> None:
+        table, quoted, d = checked_table(table), quoted_table(table), dialect
+        p = d.parameter
+        columns = f"id, topic, body, headers, key, {d.as_text}, {d.delay}"
+        unsent = "sent_at IS NULL AND error IS NULL"
+        to_send = f"node IS NULL AND {unsent}"
+        in_doubt = f"node IS NOT NULL AND {unsent}"
+        nothing = "node = NULL, attempted_at = NULL, error = NULL"
+        self.schema = d.schema.format(table=quoted, index=table.rpartition(".")[2])
+        self.check = f"SELECT {columns}, node, attempted_at, sent_at, error FROM {quoted} WHERE 1 = 0"  # nosec B608
+        # node, most seconds until deliver_at, most rows
+        self.claim = (
+            f"UPDATE {quoted} SET node = {p}, attempted_at = {d.now}, key = coalesce(key, {d.new_key})"  # nosec B608
+            f" WHERE id IN (SELECT id FROM {quoted} WHERE {to_send}"
+            f" AND (deliver_at IS NULL OR coalesce({d.delay}, 0) <= {p}) ORDER BY id LIMIT {p})"
+            f" AND {to_send} RETURNING {columns}"
+        )
+        self.nodes_in_doubt = f"SELECT DISTINCT node FROM {quoted} WHERE {in_doubt}"  # nosec B608
+        # node, most rows
+        self.in_doubt = f"SELECT {columns} FROM {quoted} WHERE node = {p} AND {in_doubt} ORDER BY id LIMIT {p}"  # nosec B608
+        # ids
+        self.sent = f"UPDATE {quoted} SET sent_at = {d.now} WHERE {d.among} AND {in_doubt}"  # nosec B608
+        self.delete = f"DELETE FROM {quoted} WHERE {d.among} AND {in_doubt}"  # nosec B608
+        self.release = f"UPDATE {quoted} SET {nothing} WHERE {d.among} AND {in_doubt}"  # nosec B608
+        # error, id
+        self.refuse = f"UPDATE {quoted} SET error = {p}, node = NULL, attempted_at = NULL WHERE id = {p} AND {in_doubt}"  # nosec B608
+        self.refuse_later = f"UPDATE {quoted} SET error = {p} WHERE id = {p} AND {in_doubt}"  # nosec B608
+        # A time in the future comes from a clock that has gone back: then nobody can tell how long ago it was.
+        too_old = f"{in_doubt} AND (attempted_at IS NULL OR attempted_at < {d.ago} OR attempted_at > {d.now})"
+        # error, seconds
+        self.give_up = f"UPDATE {quoted} SET error = {p} WHERE {too_old} RETURNING id, node"  # nosec B608
+        # seconds
+        self.send_again = f"UPDATE {quoted} SET {nothing} WHERE {too_old} RETURNING id, node"  # nosec B608
+        self.send_parked_again = (
+            f"UPDATE {quoted} SET {nothing}"  # nosec B608
+            " WHERE node IS NOT NULL AND sent_at IS NULL AND error IS NOT NULL RETURNING id, node"
+        )
+        # seconds, most rows
+        self.clean_up = f"DELETE FROM {quoted} WHERE id IN (SELECT id FROM {quoted} WHERE sent_at < {d.ago} LIMIT {p})"  # nosec B608
+
+
+def checked_table(name: str) -> str:
+    """Return the name of a table, perhaps with its schema. Raise ValueError."""
+    if not _is_name(name):
+        raise ValueError(f"invalid table name {name!r}: letters, digits and underscores, perhaps SCHEMA.TABLE")
+    return name
+
+
+def quoted_table(name: str) -> str:
+    return ".".join(f'"{part}"' for part in name.split("."))
