@@ -14,7 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import abandoned, bury_kills, disk_faults, going_back, long_runs, power_cuts, steps, week
+from tests.faults import (
+    abandoned,
+    bury_kills,
+    disk_faults,
+    going_back,
+    long_runs,
+    outbox_kills,
+    power_cuts,
+    steps,
+    week,
+)
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.promise import Violation
 from tests.faults.simulation import Outcome, run
@@ -40,6 +50,8 @@ def main() -> int:
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
     if arguments.command == "bury":
         return kill_while_burying(arguments.kills, arguments.seed)
+    if arguments.command == "outbox":
+        return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
     if arguments.command == "abandoned":
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
     if arguments.command == "going-back":
@@ -102,6 +114,11 @@ def _parser() -> argparse.ArgumentParser:
     text = "a real nsqd is killed while messages are buried, kicked, discarded and redelivered: none lost or misplaced"
     command = commands.add_parser("bury", help=text, description=text)
     command.add_argument("--kills", type=int, default=1000, help="how many (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
+    text = "relays of an outbox, nsqds and Postgres are killed: every row is published once"
+    command = commands.add_parser("outbox", help=text, description=text)
+    command.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite", help="(default: %(default)s)")
+    command.add_argument("--kills", type=int, default=200, help="how many (default: %(default)s)")
     command.add_argument("--seed", type=int, default=1, help="where the choices come from (default: %(default)s)")
     text = "a small disk, and many channels, one of which nobody consumes: with a bound, no other topic is refused"
     command = commands.add_parser("abandoned", help=text, description=text)
@@ -217,6 +234,24 @@ def kill_while_burying(kills: int, seed: int) -> int:
             say(str(error))
             return 1
     say(f"seed {seed}, {outcome}; {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def kill_an_outbox(database: str, kills: int, seed: int) -> int:
+    began = time.monotonic()
+    outcome = outbox_kills.Outcome()
+
+    def say_progress() -> None:
+        if outcome.kills.total() % KILLS_IN_LINE == 0:
+            say(f"{outcome.kills.total()} kills; {time.monotonic() - began:.0f} s")
+
+    with TemporaryDirectory() as folder:
+        try:
+            outbox_kills.run(Path(folder), outcome, database=database, kills=kills, seed=seed, after_kill=say_progress)
+        except AssertionError as error:
+            say(str(error))
+            return 1
+    say(f"seed {seed}, {database}, {outcome}; {time.monotonic() - began:.0f} s")
     return 0
 
 

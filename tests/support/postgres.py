@@ -103,7 +103,16 @@ class Postgres:
     def _is_ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log
-        asked: list[str | Path] = [self._programs / "pg_isready", "-q", "-h", self.folder, "-U", "nsq", "-d", "postgres"]
+        asked: list[str | Path] = [
+            self._programs / "pg_isready",
+            "-q",
+            "-h",
+            self.folder,
+            "-U",
+            "nsq",
+            "-d",
+            "postgres",
+        ]
         return subprocess.run(asked, check=False).returncode == 0
 
     def _run(self, program: str, *arguments: str) -> None:

@@ -23,6 +23,10 @@ def plant(bug: str) -> None:
         "forget burials": _forget_burials,
         "kick to all channels": _kick_to_all_channels,
         "one attempt too many": _allow_one_attempt_too_many,
+        "relay dies after the claim": _relay_dies_after("claim"),
+        "relay dies before the mark": _relay_dies_before("sent"),
+        "relay dies after the mark": _relay_dies_after("sent"),
+        "relay forgets its nodes": _relay_forgets_its_nodes,
     }
     planted[bug]()
 
@@ -137,6 +141,45 @@ def _allow_one_attempt_too_many() -> None:
 
     is_last = Channel._is_last
     _replace(Channel, "_is_last", lambda self, attempts: is_last(self, attempts - 1))
+
+
+def _relay_dies_before(step: str) -> Callable[[], None]:
+    def plant() -> None:
+        from nsqtools.outbox_tables import Outbox
+
+        _replace(Outbox, step, lambda *arguments, **named: os._exit(137))
+
+    return plant
+
+
+def _relay_dies_after(step: str) -> Callable[[], None]:
+    def plant() -> None:
+        from nsqtools.outbox_tables import Outbox
+
+        do = getattr(Outbox, step)
+
+        def dying(*arguments: Any, **named: Any) -> None:
+            do(*arguments, **named)
+            os._exit(137)
+
+        _replace(Outbox, step, dying)
+
+    return plant
+
+
+def _relay_forgets_its_nodes() -> None:
+    from nsqtools.outbox_tables import Outbox
+
+    check = Outbox.check
+
+    def forgetting(self: Outbox) -> None:
+        check(self)
+        for node in self.nodes_in_doubt():
+            rows = self.in_doubt(node, 1000)
+            self.release(rows)
+        self._link.run("UPDATE outbox SET key = NULL WHERE sent_at IS NULL")
+
+    _replace(Outbox, "check", forgetting)
 
 
 plant(os.environ["NSQ_PLANTED"])
