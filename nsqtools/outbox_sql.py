@@ -123,10 +123,10 @@ class Statements:
         # error, seconds
         self.give_up = f"UPDATE {quoted} SET error = {p} WHERE {too_old} RETURNING id, node"  # nosec B608
         # seconds
-        self.send_again = f"UPDATE {quoted} SET {nothing} WHERE {too_old} RETURNING id, node"  # nosec B608
+        self.send_again = f"UPDATE {quoted} SET {nothing} WHERE {too_old} RETURNING id"  # nosec B608
         self.send_parked_again = (
             f"UPDATE {quoted} SET {nothing}"  # nosec B608
-            " WHERE node IS NOT NULL AND sent_at IS NULL AND error IS NOT NULL RETURNING id, node"
+            " WHERE node IS NOT NULL AND sent_at IS NULL AND error IS NOT NULL RETURNING id"
         )
         # seconds, most rows
         self.clean_up = f"DELETE FROM {quoted} WHERE id IN (SELECT id FROM {quoted} WHERE sent_at < {d.ago} LIMIT {p})"  # nosec B608

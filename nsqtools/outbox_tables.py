@@ -121,12 +121,13 @@ class Outbox:
         """Park what is in doubt for longer than this. Return the ids and nodes."""
         return self._link.run(self._statements.give_up, error, seconds)
 
-    def send_again(self, seconds: float) -> list[tuple[Any, ...]]:
-        """Let what is in doubt for longer than this be sent again. Return the ids and nodes."""
-        return self._link.run(self._statements.send_again, seconds)
+    def send_again(self, seconds: float) -> list[Any]:
+        """Let what is in doubt for longer than this be sent again. Return the ids."""
+        return [id for (id,) in self._link.run(self._statements.send_again, seconds)]
 
-    def send_parked_again(self) -> list[tuple[Any, ...]]:
-        return self._link.run(self._statements.send_parked_again)
+    def send_parked_again(self) -> list[Any]:
+        """Let what was parked as unknown be sent again. Return the ids."""
+        return [id for (id,) in self._link.run(self._statements.send_parked_again)]
 
     def clean_up(self, seconds: float) -> None:
         """Delete some of the rows that were sent longer ago than this."""

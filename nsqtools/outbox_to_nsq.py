@@ -180,10 +180,10 @@ class Relay:
             self._counts.unknown += 1
             log.error("row %s is parked: nobody can tell whether nsqd %s has it", id, node)
 
-    def _say_again(self, rows: Sequence[tuple[object, ...]]) -> None:
-        for id, node in rows:
+    def _say_again(self, ids: Sequence[object]) -> None:
+        for id in ids:
             self._counts.again += 1
-            log.warning("row %s is published again, and nsqd %s may have it already", id, node)
+            log.warning("row %s is published again, and may be in its topic already", id)
 
     async def _repeat_at(self, node: str) -> None:
         """Repeat one row after another: if nsqd refuses one, it closes the connection, and the next one would be in

@@ -1,0 +1,148 @@
+"""The statements of outbox_to_nsq on a real SQLite and a real Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nsqtools.outbox_tables import DatabaseWrong, Outbox, open_outbox
+from tests.support.postgres import Postgres, needs_postgres
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    needs_postgres()
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/app.db"
+    server: Postgres = request.getfixturevalue("server")
+    return server.url
+
+
+@pytest.fixture
+def outbox(url: str) -> Iterator[Outbox]:
+    outbox = open_outbox(url, "outbox", make=True)
+    if url.startswith("postgres"):
+        ask(outbox, "DROP TABLE IF EXISTS outbox")
+    outbox.create()
+    outbox.check()
+    yield outbox
+    outbox.close()
+
+
+def ask(outbox: Outbox, statement: str) -> list[tuple[object, ...]]:
+    return outbox._link.run(statement)
+
+
+def insert(outbox: Outbox, count: int) -> None:
+    for _ in range(count):
+        ask(outbox, "INSERT INTO outbox (topic, body) VALUES ('t', 'x')")
+
+
+def ids(outbox: Outbox, where: str) -> list[object]:
+    return [id for (id,) in ask(outbox, f"SELECT id FROM outbox WHERE {where} ORDER BY id")]
+
+
+def claim(outbox: Outbox, count: int = 10, node: str = "n:1") -> list[object]:
+    return [row.id for row in outbox.claim(node, count=count, due_within=3600)]
+
+
+def test_a_claim_takes_each_row_once_in_order_and_gives_it_a_key(outbox: Outbox) -> None:
+    insert(outbox, 3)
+    assert claim(outbox, 2) == [1, 2]
+    assert claim(outbox, 2, "n:2") == [3]
+    assert claim(outbox, 2) == []
+    assert outbox.nodes_in_doubt() == ["n:1", "n:2"]
+    rows = outbox.in_doubt("n:1", 10)
+    assert [row.id for row in rows] == [1, 2]
+    assert len({row.key for row in rows}) == 2
+    assert all(len(row.key) == 32 for row in rows)
+
+
+def test_what_is_sent_is_marked_or_deleted(outbox: Outbox) -> None:
+    insert(outbox, 2)
+    claim(outbox)
+    first, second = outbox.in_doubt("n:1", 10)
+    outbox.sent([first], delete=False)
+    outbox.sent([second], delete=True)
+    outbox.sent([], delete=True)
+    assert ids(outbox, "sent_at IS NOT NULL AND node = 'n:1'") == [1]
+    assert ids(outbox, "1 = 1") == [1]
+    assert outbox.nodes_in_doubt() == []
+
+
+def test_a_released_row_keeps_its_key_and_may_go_elsewhere(outbox: Outbox) -> None:
+    insert(outbox, 1)
+    (row,) = outbox.claim("n:1", count=1, due_within=0)
+    outbox.release([row])
+    (again,) = outbox.claim("n:2", count=1, due_within=0)
+    assert again.key == row.key
+
+
+def test_refused_rows_are_parked_and_only_doubtful_ones_keep_their_node(outbox: Outbox) -> None:
+    insert(outbox, 2)
+    first, second = outbox.claim("n:1", count=2, due_within=0)
+    outbox.refuse(first, "bad", is_certain=True)
+    outbox.refuse(second, "unknown", is_certain=False)
+    assert ask(outbox, "SELECT node, error FROM outbox ORDER BY id") == [(None, "bad"), ("n:1", "unknown")]
+    assert claim(outbox) == []
+    assert outbox.send_parked_again() == [2]
+    assert claim(outbox) == [2]
+
+
+@pytest.mark.parametrize("minutes", [-10, 10])
+def test_what_is_in_doubt_for_too_long_or_from_the_future_is_given_up(outbox: Outbox, url: str, minutes: int) -> None:
+    insert(outbox, 2)
+    claim(outbox)
+    moment = f"datetime('now', '{minutes} minutes')" if "sqlite" in url else f"now() + interval '{minutes} minutes'"
+    ask(outbox, f"UPDATE outbox SET attempted_at = {moment} WHERE id = 1")
+    assert outbox.give_up("why", 540.0) == [(1, "n:1")]
+    assert ask(outbox, "SELECT error FROM outbox WHERE id = 1") == [("why",)]
+    ask(outbox, f"UPDATE outbox SET attempted_at = {moment} WHERE id = 2")
+    assert outbox.send_again(540.0) == [2]
+    assert claim(outbox) == [2]
+
+
+def test_a_row_waits_in_the_table_until_nsqd_takes_its_delay(outbox: Outbox, url: str) -> None:
+    moment = "datetime('now', '2 hours')" if "sqlite" in url else "now() + interval '2 hours'"
+    ask(outbox, f"INSERT INTO outbox (topic, body, deliver_at) VALUES ('t', 'x', {moment})")
+    assert outbox.claim("n:1", count=1, due_within=3600) == []
+    (row,) = outbox.claim("n:1", count=1, due_within=3 * 3600)
+    assert row.delay is not None
+    assert 7100 < row.delay <= 7201
+
+
+def test_old_sent_rows_are_cleaned_up(outbox: Outbox, url: str) -> None:
+    insert(outbox, 3)
+    moment = "datetime('now', '-2 hours')" if "sqlite" in url else "now() - interval '2 hours'"
+    ask(outbox, f"UPDATE outbox SET sent_at = {moment} WHERE id = 1")
+    claim(outbox, 1)
+    outbox.clean_up(3600)
+    assert ids(outbox, "1 = 1") == [2, 3]
+
+
+def test_one_connection_has_the_lock_until_it_ends(outbox: Outbox, url: str) -> None:
+    assert outbox.lock()
+    other = open_outbox(url, "outbox")
+    assert not other.lock()
+    outbox.close()
+    assert other.lock()
+    other.close()
+
+
+def test_a_table_without_the_columns_is_refused(outbox: Outbox, url: str) -> None:
+    ask(outbox, "CREATE TABLE strange (id integer)")
+    strange = open_outbox(url, "strange")
+    try:
+        with pytest.raises(DatabaseWrong, match=r"topic"):
+            strange.check()
+    finally:
+        strange.close()
+        ask(outbox, "DROP TABLE strange")
