@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from nsqtools.outbox_tables import open_outbox
 from tests.e2e.test_tools_help import PROJECT
 from tests.support import signalled
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
@@ -65,6 +66,12 @@ class World:
                 )
             case "to_nsq":
                 return (f"--topic={self.topic}", f"--nsqd-tcp-address={tcp}")
+            case "outbox_to_nsq":
+                database = f"sqlite:///{self.folder}/app.db"
+                outbox = open_outbox(database, "outbox", make=True)
+                outbox.create()
+                outbox.close()
+                return (f"--database={database}", f"--nsqd-tcp-address={tcp}")
             case "nsq_dead":
                 return ("list", f"--topic={self.topic}", "--channel=c", f"--nsqd-http-address={http}")
             case "nsq_deferred":

@@ -1,0 +1,3 @@
+# An nsqd to publish to.
+cd "$(mktemp -d)"
+nsqd
