@@ -141,7 +141,7 @@ class Relay:
         self._cleaned_at = trio.current_time() - _CLEAN_UP_EVERY
 
     async def begin(self) -> None:
-        """With --repeat-unknown, let go what was parked as unknown."""
+        """Let go what was parked as unknown, if --repeat-unknown asks for it."""
         if self._options.repeat_unknown:
             self._say_again(await _in_thread(self._outbox.send_parked_again))
 
