@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from common.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 from nsqadmin.cluster.recording import to_json
+from nsqadmin.messages.jobs import QueuedJob, job_in, job_json, without_job
 
 BINARY: Final = "base64:"  # before the value of a header that is not UTF-8
 
@@ -29,6 +30,16 @@ class Message:
     is_masked: bool = False  # something in the body was replaced
     key: str = ""  # with which it was published, where the node tells
     headers: Mapping[str, str] = field(default_factory=dict)  # by name; what is not UTF-8 is Base64 behind "base64:"
+
+    @property
+    def job(self) -> QueuedJob | None:
+        """The job that its headers tell of; None: it is no job, or the user may not see it."""
+        return job_in(self.headers)
+
+    @property
+    def other_headers(self) -> Mapping[str, str]:
+        """The headers without those of the job."""
+        return without_job(self.headers)
 
 
 _WHY: Final = {
@@ -157,6 +168,8 @@ def message_json(message: Message, *, most: int | None) -> dict[str, Any]:
         document["key"] = message.key
     if message.headers:
         document["headers"] = dict(message.headers)
+    if message.job is not None:
+        document["job"] = job_json(message.job)
     if message.body is None:
         return document | {"body_withheld": True}
     body, is_cut = message.body[:most], most is not None and len(message.body) > most

@@ -9,6 +9,7 @@ from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, require
 from nsqadmin.messages.burials import Look
+from nsqadmin.messages.jobs import tasks_of
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.pages.bodies import FORMS, ShownMessage, shown
 from nsqadmin.pages.messages import NO_CLUSTER
@@ -48,6 +49,11 @@ class BuriedShown:
     go_on: str = ""
     is_masked: bool = False
     is_first: bool = True
+
+    @property
+    def tasks(self) -> tuple[tuple[str, int], ...]:
+        """The names of the jobs among these messages, each with how many of them there are."""
+        return tasks_of(it.burial.message.job for it in self.rows if it.burial.message is not None)
 
 
 class BuriedPages:

@@ -12,17 +12,21 @@ from nsqadmin.http.responses import identity_of, number_argument, require
 from nsqadmin.messages.deferrals import DeferredLook, place_before
 from nsqadmin.messages.endpoints import filter_of
 from nsqadmin.messages.filters import Filter
+from nsqadmin.messages.jobs import hint_for
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.pages.bodies import FORMS, Marks, ShownMessage, marks_of, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from nsqadmin.cluster.model import Channel, Snapshot
     from nsqadmin.messages.deferrals import Deferral, DeferredPage, DeferredSummary
+    from nsqadmin.messages.jobs import QueuedJob
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 
@@ -55,6 +59,15 @@ class DeferredShown:
     is_masked: bool = False
     no_payload: str = ""  # why only a part of each message is shown and searched
     is_first: bool = True
+
+    @property
+    def job_hint(self) -> str:
+        """A search for jobs, if there are some among these messages."""
+        return hint_for(_jobs(self.rows))
+
+
+def _jobs(rows: Iterable[ShownDeferral]) -> Iterator[QueuedJob | None]:
+    return (it.deferral.message.job for it in rows if it.deferral.message is not None)
 
 
 class DeferredPages:

@@ -13,6 +13,7 @@ from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, number_argument, require
 from nsqadmin.messages.endpoints import filter_of, tailed
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
+from nsqadmin.messages.jobs import hint_for
 from nsqadmin.messages.model import Found
 from nsqadmin.messages.reading import ANOTHER_LOG
 from nsqadmin.messages.searching import NEWEST, Search
@@ -107,6 +108,11 @@ class MessagesShown:
     tail: str = ""
     no_tail: str = ""
     no_replay: str = ""
+
+    @property
+    def job_hint(self) -> str:
+        """A search for jobs, if there are some among these messages."""
+        return hint_for(it.message.job for it in self.messages)
 
 
 class MessagePages:

@@ -1,0 +1,81 @@
+"""Jobs: messages that a job queue has published, which say so in their headers. Nothing is read from their bodies.
+
+The names of the headers are those of nsqjobs/headers.py. Other publishers may use them as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_LIBRARY: Final = "job-library"
+_NAME: Final = "job-name"
+_ID: Final = "job-id"
+_RETRIES: Final = "job-retries"
+_ETA: Final = "job-eta"  # milliseconds since 1970
+_ALL: Final = frozenset({_LIBRARY, _NAME, _ID, _RETRIES, _ETA})
+_MOST_DIGITS: Final = 15
+_LATEST: Final = 253402300799.0  # the end of the year 9999: no later time can be shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """What the headers of a message say about its job."""
+
+    name: str
+    id: str = ""
+    library: str = ""
+    retries: int | None = None  # None: not told
+    eta: float | None = None  # when it is due, in seconds since 1970; None: at once, or not told
+
+
+def job_in(headers: Mapping[str, str]) -> QueuedJob | None:
+    """Return the job that a message with these headers is; None: it is none."""
+    name = headers.get(_NAME, "")
+    if not name:
+        return None
+    eta = _number(headers.get(_ETA, ""))
+    return QueuedJob(
+        name=name,
+        id=headers.get(_ID, ""),
+        library=headers.get(_LIBRARY, ""),
+        retries=_number(headers.get(_RETRIES, "")),
+        eta=eta / 1000 if eta is not None and eta / 1000 <= _LATEST else None,
+    )
+
+
+def without_job(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of a message that say nothing about its job."""
+    if job_in(headers) is None:
+        return headers
+    return {name: value for name, value in headers.items() if name not in _ALL}
+
+
+def job_json(job: QueuedJob) -> dict[str, Any]:
+    """Return what is known of the job."""
+    fields = ("name", "id", "library", "retries", "eta")
+    return {name: value for name in fields if (value := getattr(job, name)) not in ("", None)}
+
+
+def tasks_of(jobs: Iterable[QueuedJob | None]) -> tuple[tuple[str, int], ...]:
+    """Return how many jobs there are of each name, the most frequent first."""
+    counts = Counter(job.name for job in jobs if job is not None)
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def hint_for(jobs: Iterable[QueuedJob | None]) -> str:
+    """Return a search for the jobs of the first name that can be typed; "": there is none."""
+    for job in jobs:
+        if job is not None and '"' not in job.name:
+            return f"header.{_NAME} = {_quoted(job.name)}"
+    return ""
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if any(it.isspace() for it in name) else name
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
