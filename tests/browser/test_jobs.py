@@ -39,8 +39,9 @@ def test_jobs_can_be_read_and_opened(page: Browser, look: str) -> None:
     page.click("#messages a[data-detail]")
     page.wait_for_text("shop.fails", f"{where} dl.job")
     assert not page.run(f"return document.querySelector('{where} pre').checkVisibility()")
-    page.click(f"{where} details.fold summary")
+    page.click(f"{where} details.job-body summary")
     page.wait_for_text("args", f"{where} pre")
     assert page.run(f"return document.querySelector('{where} pre').checkVisibility()")
+    assert page.run(f"return document.querySelector('{where} pre').offsetWidth") > 200
     assert serious_violations(page, axe_core()) == []
     page.screenshot(ARTEFACTS / f"jobs-detail-{look}.png")

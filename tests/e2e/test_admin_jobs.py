@@ -102,9 +102,9 @@ def test_a_message_is_shown_as_a_job_with_the_rest_folded(queue: Jobs) -> None:
     assert '<dt>Task</dt><dd class="mono">shop.send</dd>' in page
     assert "<dt>ETA</dt><dd>at once</dd><dt>Retries</dt><dd>1</dd><dt>Library</dt><dd>celery</dd>" in page
     assert "<summary>Other headers</summary>" in page
-    assert '<details class="fold"><summary>Body</summary>' in page
+    assert '<details class="job-body"><summary>Body</summary>' in page
     assert 'data-label="job-name"' not in page
-    assert '<details class="fold" open><summary>Body</summary>' in queue.text(
+    assert '<details class="job-body" open><summary>Body</summary>' in queue.text(
         f"/message?{urlencode(place | {'as': 'hex'})}"
     )
 
@@ -113,7 +113,7 @@ def test_what_is_no_job_looks_as_before(queue: Jobs) -> None:
     (plain,) = queue.found("no = job")
     page = queue.text(f"/message?{urlencode({'topic': 'mails', 'node': plain['node'], 'sequence': plain['sequence']})}")
     assert "<dt>Task</dt>" not in page
-    assert 'class="fold"' not in page
+    assert 'class="job-body"' not in page
     assert 'data-label="tenant"' in page
 
 

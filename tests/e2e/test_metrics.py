@@ -78,3 +78,20 @@ def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
         with Nsqadmin(f"nsqd-http-address={nsqd.http_address[0]}:{nsqd.http_address[1]}") as nsqadmin:
             eventually(lambda: nsqadmin.http("GET", "/healthz").status == 200)
             assert exported(nsqadmin, sometimes=sometimes) == documented("nsqadmin")
+
+
+def test_what_the_page_about_job_queues_names_is_exported(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## Job queues\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"nsqd_\w+", section))
+    with Nsqd(tmp_path / "data", "e2e-processing-latency-percentile=0.99") as nsqd:
+        nsqd.post("/topic/create?topic=mails")
+        nsqd.post("/channel/create?topic=mails&channel=jobs")
+        nsqd.connect().publish("mails", b"later", b"now")
+        client = nsqd.connect()
+        client.subscribe("mails", "jobs", ready=1)
+        client.finish(client.message())
+        text = nsqd.http("GET", "/metrics").body.decode()
+    assert len(named) > 8
+    for name in named:
+        assert re.search(rf"^{name}\{{.*channel=\"jobs\"", text, re.MULTILINE), name
