@@ -120,8 +120,13 @@ class Options(ToolOptions):
         return False  # an nsqd that is down now may come back, and another may do
 
     @property
+    def window(self) -> float:
+        """How long nsqds remember a key, in seconds."""
+        return self.idempotence_window / SECOND
+
+    @property
     def repeat_within(self) -> float:
-        return repeat_within(self.idempotence_window / SECOND)
+        return repeat_within(self.window)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
@@ -155,21 +160,24 @@ class Relay:
         if node is None or producer is None:
             return False
         options = self._options
+        until = trio.current_time() + options.repeat_within
         rows = await _in_thread(
             partial(self._outbox.claim, node, count=options.batch_size, due_within=options.defer_at_most / SECOND)
         )
         if rows:
-            await self._settle(await self._publish(node, producer, rows), node)
+            await self._settle(await self._publish(node, producer, rows, until), node)
         return bool(rows)
 
     # What is in doubt
 
     async def _repeat(self) -> None:
+        # What is not given up now may be repeated until half of the margin is over.
+        until = trio.current_time() + (self._options.window - self._options.repeat_within) / 2
         await self._give_up_old()
         self._is_in_doubt = False
         self._counts.in_doubt = 0
         for node in await _in_thread(self._outbox.nodes_in_doubt):
-            await self._repeat_at(node)
+            await self._repeat_at(node, until)
 
     async def _give_up_old(self) -> None:
         seconds = self._options.repeat_within
@@ -185,7 +193,7 @@ class Relay:
             self._counts.again += 1
             log.warning("row %s is published again, and may be in its topic already", id)
 
-    async def _repeat_at(self, node: str) -> None:
+    async def _repeat_at(self, node: str, until: float) -> None:
         """Repeat one row after another: if nsqd refuses one, it closes the connection, and the next one would be in
         doubt once more.
         """
@@ -197,13 +205,13 @@ class Relay:
             self._is_in_doubt |= bool(rows)
             return
         for row in rows:
-            if not await self._repeat_one(row, node, producer):
+            if not await self._repeat_one(row, node, producer, until):
                 self._is_in_doubt = True
                 return
 
-    async def _repeat_one(self, row: Row, node: str, producer: Producer) -> bool:
+    async def _repeat_one(self, row: Row, node: str, producer: Producer, until: float) -> bool:
         """Repeat a row. Return whether to go on at this node."""
-        outcomes = await self._publish(node, producer, [row])
+        outcomes = await self._publish(node, producer, [row], until)
         ((_, error),) = outcomes
         verdict = _verdict(error, is_repeat=True)
         await self._settle(outcomes, node, is_repeat=True)
@@ -216,8 +224,14 @@ class Relay:
 
     # One batch
 
-    async def _publish(self, node: str, producer: Producer, rows: Sequence[Row]) -> list[tuple[Row, Exception | None]]:
-        """Publish rows in their order, all under way at the same time. Return what became of each."""
+    async def _publish(
+        self, node: str, producer: Producer, rows: Sequence[Row], until: float
+    ) -> list[tuple[Row, Exception | None]]:
+        """Publish rows in their order, all under way at the same time. Return what became of each.
+
+        Nothing is sent after `until`. A relay that stood still for so long may have lost its lock, another one may have
+        repeated the rows, and nsqd may have forgotten their keys.
+        """
         outcomes: dict[int, Exception | None] = {}
         receipts = {}
         trouble: Exception | None = None
@@ -226,6 +240,8 @@ class Relay:
                 if trouble is not None:
                     outcomes[number] = trouble
                     continue
+                if trio.current_time() >= until:
+                    break
                 try:
                     it = row.publication(self._options.topic)
                     receipts[number] = await producer.submit(
