@@ -1,0 +1,186 @@
+"""`scripts/release`: build, check, prepare."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from scripts.releasing.archives import differences, sha256
+from scripts.releasing.dependencies import Package, licences_table, needed_by
+from scripts.releasing.images import build_images, missing_engine
+from scripts.releasing.notes import notes_of, write_entry
+from scripts.releasing.project import Project, Refused, Release
+from scripts.releasing.pythons import compiler_version, pythons
+from scripts.releasing.sbom import sbom_of
+from scripts.releasing.source import build_sdist, unpack
+from scripts.releasing.wheels import build_compiled, build_pure
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ABOUT: Final = """\
+Build what a release consists of, from the last commit: an sdist, a wheel that is pure Python, a wheel with the compiled
+core for each Python here that can compile it, for each of them an SBOM (CycloneDX) and a table of licences, the notes,
+SHA256SUMS, and the container images where an engine runs. The same commit gives the same bytes.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    flags = _parser().parse_args(arguments)
+    project = Project(ROOT)
+    try:
+        if flags.prepare:
+            _prepare(project, flags.prepare)
+        elif flags.next:
+            _begin(project, flags.next)
+        else:
+            _release(project, flags)
+    except Refused as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/release", description=ABOUT)
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="FOLDER", help="where to (default: dist)")
+    parser.add_argument("--pure", action="store_true", help="leave out the compiled wheels, which take minutes")
+    parser.add_argument("--no-images", action="store_true", help="leave out the container images")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="build twice, in two folders, and compare all bytes")
+    what.add_argument(
+        "--prepare", metavar="VERSION", help="write this version and its entry of CHANGELOG.md, to be committed"
+    )
+    what.add_argument("--next", metavar="VERSION", help="write the version that is developed next, such as 0.2.0.dev0")
+    return parser
+
+
+# What one does before and after
+
+
+def _prepare(project: Project, version: str) -> None:
+    project.check_clean()
+    project.check_unreleased(version)
+    date = project.release_date()
+    project.set_version(version)
+    write_entry(project, version, date)
+    say(
+        f"pyproject.toml and CHANGELOG.md have {version}. Read the entry, then: git commit --all --message='Release {version}'"
+    )
+
+
+def _begin(project: Project, version: str) -> None:
+    project.check_clean()
+    project.set_version(version)
+    say(f"pyproject.toml has {version}: git commit --all --message='Begin {version}'")
+
+
+# The release
+
+
+def _release(project: Project, flags: argparse.Namespace) -> None:
+    release = project.release()
+    say(f"{release.version}, commit {release.commit[:8]} of {release.date}")
+    out = Path(flags.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    files = _build(project, release, out, compiles=not flags.pure)
+    if flags.check:
+        _check(project, release, files, compiles=not flags.pure)
+    if not flags.no_images:
+        _images(project, release)
+    say(f"done: {len(files)} files in {out}")
+
+
+def _build(project: Project, release: Release, out: Path, *, compiles: bool) -> list[Path]:
+    """Write all files into a folder that may have others, and return them."""
+    notes = out / f"nsq_suite-{release.version}.notes.md"
+    notes.write_text(notes_of(project, release), encoding="utf-8")
+    with TemporaryDirectory(prefix="nsq-release-") as folder:
+        artefacts = [*_artefacts(project, release, Path(folder), out, compiles=compiles)]
+    documents = [it for artefact in artefacts for it in _documents(project, release, artefact)]
+    files = [*artefacts, *documents, notes]
+    sums = out / "SHA256SUMS"
+    sums.write_text("".join(f"{sha256(it)}  {it.name}\n" for it in sorted(files)), encoding="utf-8")
+    return [*files, sums]
+
+
+def _artefacts(project: Project, release: Release, scratch: Path, out: Path, *, compiles: bool) -> Iterator[Path]:
+    with step("sdist"):
+        sdist = build_sdist(project, release, scratch, out)
+    yield sdist
+    source = unpack(sdist, scratch / "sdist")
+    with step("pure wheel"):
+        pure = build_pure(source, release, scratch, out)
+    yield pure
+    for python in pythons(project) if compiles else ():
+        if python.lacks:
+            say(f"no compiled wheel for python{python.version}: {python.lacks}")
+            continue
+        with step(f"compiled wheel for python{python.version}, which takes minutes"):
+            compiled = build_compiled(source, release, python, scratch, out)
+        yield compiled
+
+
+def _documents(project: Project, release: Release, artefact: Path) -> Iterator[Path]:
+    needed = needed_by(artefact)
+    if "none-any" not in artefact.name and artefact.suffix == ".whl":
+        needed = needed.with_package(_runtime(project))
+    sbom = artefact.with_name(f"{artefact.name}.cdx.json")
+    sbom.write_text(sbom_of(artefact, needed, release), encoding="utf-8")
+    licences = artefact.with_name(f"{artefact.name}.licences.md")
+    licences.write_text(licences_table(artefact, needed.packages), encoding="utf-8")
+    if needed.missing:
+        say(f"{sbom.name}: without {', '.join(needed.missing)}, which extras need and which are not installed here")
+    yield from (sbom, licences)
+
+
+def _runtime(project: Project) -> Package:
+    return Package(
+        "mypy", compiler_version(project), "MIT", "mypyc's C runtime, compiled into the modules", is_required=True
+    )
+
+
+def _check(project: Project, release: Release, files: list[Path], *, compiles: bool) -> None:
+    say("once more, elsewhere")
+    with TemporaryDirectory(prefix="nsq-release-again-") as folder:
+        again = _build(project, release, Path(folder), compiles=compiles)
+        differing = [
+            f"{one.name}: {', '.join(found)}"
+            for one, other in zip(files, again, strict=True)
+            if (found := differences(one, other))
+        ]
+    if differing:
+        raise Refused("two builds differ:\n" + "\n".join(differing))
+    say(f"all {len(files)} files are the same, byte for byte")
+
+
+def _images(project: Project, release: Release) -> None:
+    reason = missing_engine()
+    if reason:
+        say(f"no images: {reason}")
+        return
+    for name in build_images(project.root, release):
+        say(f"image {name}")
+
+
+# What it says
+
+
+def say(line: str) -> None:
+    print(f"release: {line}", flush=True)
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    say(f"{name} ...")
+    began = time.monotonic()
+    yield
+    say(f"{name}: {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

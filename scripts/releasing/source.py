@@ -1,0 +1,36 @@
+"""The sdist: the packages and what builds them, as they are in the commit."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+from pathlib import Path
+
+from scripts.releasing.archives import write_plain_tar_gz
+from scripts.releasing.building import build
+from scripts.releasing.project import Project, Release
+
+
+def build_sdist(project: Project, release: Release, scratch: Path, out: Path) -> Path:
+    tree = _export(project, release.commit, scratch)
+    raw = build("sdist", tree, scratch / "raw", python=Path(sys.executable), timestamp=release.timestamp)
+    sdist = out / raw.name
+    write_plain_tar_gz(raw, sdist, release.timestamp)
+    return sdist
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    """Unpack an sdist, and return the folder of its project."""
+    with tarfile.open(sdist) as files:
+        files.extractall(folder, filter="data")
+    (project,) = folder.iterdir()
+    return project
+
+
+def _export(project: Project, commit: str, scratch: Path) -> Path:
+    """Write the commit's files, so that nothing that only lies beside them gets into a release."""
+    packed, tree = scratch / "tree.tar", scratch / "tree"
+    project.git("archive", "--format=tar", f"--output={packed}", commit)
+    with tarfile.open(packed) as files:
+        files.extractall(tree, filter="data")
+    return tree
