@@ -32,10 +32,8 @@ def build(kind: str, source: Path, into: Path, *, python: Path, timestamp: int, 
 
 def run(command: list[str], *, cwd: Path | None = None, environ: dict[str, str] | None = None) -> str:
     """Run a command to its end, and return what it says. Raise `Refused` with the last of that if it fails."""
-    done = subprocess.run(
-        command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-_LAST_LINES:])
         raise Refused(f"{' '.join(command[:6])} failed with status {done.returncode}:\n{said}")
     return done.stdout

@@ -22,7 +22,11 @@ from packaging.utils import canonicalize_name
 _NOT_SHIPPED: Final = frozenset({"dev", "examples"})  # extras for this repository alone
 _CLASSIFIER: Final = re.compile(r"License :: (?:OSI Approved :: )?(.+)")
 _SPDX: Final = {
+    "Apache 2.0": "Apache-2.0",
+    "Apache License, Version 2.0": "Apache-2.0",
     "Apache Software License": "Apache-2.0",
+    "GNU Lesser General Public License v3 or later (LGPLv3+)": "LGPL-3.0-or-later",
+    "ISC License": "ISC",
     "ISC License (ISCL)": "ISC",
     "MIT License": "MIT",
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",

@@ -49,7 +49,7 @@ class Project:
     def git(self, *arguments: str) -> str:
         command = ["git", "-C", str(self.root), *arguments]
         try:
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip()
         except FileNotFoundError:
             raise Refused("there is no git here, and a release is built from a commit") from None
         except subprocess.CalledProcessError as error:

@@ -22,6 +22,7 @@ from tests.faults import (
     long_runs,
     outbox_kills,
     power_cuts,
+    released,
     steps,
     week,
 )
@@ -56,6 +57,8 @@ def main() -> int:
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
     if arguments.command == "going-back":
         return go_back(arguments.commit, arguments.store)
+    if arguments.command == "released":
+        return upgrade_and_go_back(arguments.commit, arguments.store)
     if arguments.command == "power-cuts":
         return cut_power(arguments.minutes, arguments.seed, arguments.ack)
     plan = PLANS[arguments.command]
@@ -131,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
     text = "of that earlier version (default: %(default)s)"
     command.add_argument("--commit", default=going_back.BEFORE, help=text)
     text = "only make the data path of that version that tests/e2e has, in this new folder"
+    command.add_argument("--store", type=Path, metavar="FOLDER", help=text)
+    text = "an upgrade from the last release, and going back to it, on real data paths"
+    command = commands.add_parser("released", help=text, description=text)
+    command.add_argument("--commit", default=released.RELEASED, help="of that release (default: %(default)s)")
+    text = "only make the data path of that release that tests/e2e has, in this new folder"
     command.add_argument("--store", type=Path, metavar="FOLDER", help=text)
     text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
     command = commands.add_parser("power-cuts", help=text, description=text)
@@ -272,6 +280,15 @@ def go_back(commit: str, store: Path | None) -> int:
             going_back.store(Path(folder), commit, store)
         else:
             going_back.run(Path(folder), commit, say)
+    return 0
+
+
+def upgrade_and_go_back(commit: str, store: Path | None) -> int:
+    with TemporaryDirectory() as folder:
+        if store is not None:
+            released.store(Path(folder), commit, store)
+        else:
+            released.run(Path(folder), commit, say)
     return 0
 
 
