@@ -64,6 +64,7 @@ class Daemon:
         self.http_address: tuple[str, int] = ("", 0)
         self.https_address: tuple[str, int] = ("", 0)  # only with --https-address
         self.under: Sequence[str] = ()  # a command that runs the daemon, such as prlimit
+        self.command: Sequence[str] = ()  # an installed one, instead of `python -m program`
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
@@ -97,6 +98,7 @@ class Daemon:
             environ=self._environ,
             program=self.program,
             under=self.under,
+            command=self.command,
         )
         self._collector = threading.Thread(target=self._collect, args=(self._process,))
         self._collector.start()
@@ -317,10 +319,11 @@ def launch(
     program: str = "nsqd",
     folder: Path | None = None,
     under: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
-    """Start `python -m program` with its stderr in a pipe."""
+    """Start `python -m program`, or another command, with its stderr in a pipe."""
     return subprocess.Popen(
-        [*under, PYTHON, "-P", "-m", program, *arguments],
+        [*under, *(command or (PYTHON, "-P", "-m", program)), *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,

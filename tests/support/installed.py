@@ -1,0 +1,61 @@
+"""A wheel that is installed into an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.process import START_TIMEOUT, Nsqd
+
+
+class Installed:
+    """An environment with one wheel. What the wheel needs of others comes from the environment of the tests.
+
+    `environ` is for every program that is run there.
+    """
+
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self._environ = {"PYTHONPATH": "", **(environ or {})}
+
+    def with_environ(self, environ: Mapping[str, str]) -> Installed:
+        return Installed(self.folder, environ)
+
+    def command(self, name: str) -> Path:
+        return self.folder / "bin" / name
+
+    def run(self, name: str, *arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command of this environment to its end, in a folder that has none of our sources."""
+        return subprocess.run(
+            [self.command(name), *arguments],
+            cwd=self.folder,
+            env={**os.environ, **self._environ},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+            check=False,
+        )
+
+    def nsqd(self, data_path: Path) -> Nsqd:
+        nsqd = Nsqd(data_path, environ=self._environ)
+        nsqd.command = [str(self.command("nsqd"))]
+        return nsqd
+
+
+def install(wheel: Path, folder: Path) -> Installed:
+    """Make an environment that has this wheel. pip asks no index, as nothing else is to be installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    python = str(folder / "bin" / "python")
+    # `--python` is pip's option for an environment that has no pip of its own.
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(pip, check=True, timeout=120)
+    # A path in a .pth file comes after the environment's own, and .pth files of that path, such as our editable
+    # installation's, are not read.
+    (purelib,) = folder.glob("lib/python*/site-packages")
+    (purelib / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    return Installed(folder)
