@@ -29,9 +29,9 @@ SHA256SUMS, and the container images where an engine runs. The same commit gives
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     flags = _parser().parse_args(arguments)
-    project = Project(ROOT)
+    project = Project(root)
     try:
         if flags.prepare:
             _prepare(project, flags.prepare)

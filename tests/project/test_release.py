@@ -1,0 +1,232 @@
+"""scripts/release: what it refuses, what it writes, and that it writes the same each time.
+
+A small project stands for ours, which takes minutes. `tests/e2e/test_wheels.py` installs our own wheels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from scripts.releasing.__main__ import main
+from scripts.releasing.archives import differences, write_plain_tar_gz
+from scripts.releasing.images import IMAGES, missing_engine
+from scripts.releasing.project import Project
+from scripts.releasing.pythons import compiler_version, pythons
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+WORKFLOW: Final = ROOT / ".github" / "workflows" / "release.yml"
+CLOCK: Final = {"GIT_AUTHOR_DATE": "2026-01-02T03:04:05Z", "GIT_COMMITTER_DATE": "2026-01-02T03:04:05Z"}
+PYPROJECT: Final = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "nsq-suite"
+version = "0.1.0.dev0"
+description = "A small one"
+license = "MIT"
+classifiers = []
+dependencies = ["trio>=0.27"]
+
+[project.optional-dependencies]
+admin = ["jinja2>=3.1", "no-such-package>=1"]
+dev = ["pytest"]
+
+[tool.setuptools]
+packages = ["nsqd"]
+"""
+TOWNCRIER: Final = "\n[tool.towncrier]" + (ROOT / "pyproject.toml").read_text().partition("\n[tool.towncrier]")[2]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repository"
+    template = (ROOT / "changes.d" / "template.md").read_text(encoding="utf-8")
+    for name, text in {
+        "pyproject.toml": PYPROJECT + TOWNCRIER,
+        "setup.py": 'from setuptools import setup\n\nMYPY: Final = "mypy==1"\nsetup()\n'.replace(": Final", ""),
+        "nsqd/__init__.py": "",
+        "CHANGELOG.md": "# Changes\n\n<!-- changes start here -->\n",
+        "changes.d/template.md": template,
+        "changes.d/one.added.md": "One thing.\nMore of it.\n",
+        "changes.d/release.summary.md": "What it is about.\n\n- A point.\n\nAn end.\n",
+        ".gitignore": "/build/\n*.egg-info/\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    git(root, "init", "--quiet")
+    commit(root)
+    return root
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=n", "-c", "user.email=n@example.com")
+    return subprocess.run(
+        ["git", "-C", str(root), *identity, *arguments],
+        env={**os.environ, **CLOCK},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+def commit(root: Path) -> None:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message=m")
+
+
+def build(root: Path, out: Path, *flags: str) -> int:
+    return main([f"--out={out}", "--pure", "--no-images", *flags], root)
+
+
+# What it refuses
+
+
+def test_what_is_not_committed_is_not_released(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "nsqd" / "new.py").write_text("")
+    (repository / "pyproject.toml").write_text(PYPROJECT)
+    assert build(repository, repository / "dist") == 1
+    assert "not committed: pyproject.toml, nsqd/new.py." in capsys.readouterr().err
+    assert not (repository / "dist").exists()
+
+
+def test_a_version_is_released_once(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    git(repository, "tag", "--annotate", "--message=m", "v0.1.0.dev0")
+    assert build(repository, tmp_path / "same") == 0  # the tagged commit may be built again
+    (repository / "nsqd" / "new.py").write_text("")
+    commit(repository)
+    assert build(repository, tmp_path / "other") == 1
+    assert "version 0.1.0.dev0 is released already: tag v0.1.0.dev0 is commit" in capsys.readouterr().err
+    assert main(["--prepare=0.1.0.dev0"], repository) == 1
+
+
+def test_a_release_needs_an_entry_of_the_changelog(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--next=0.1.0"], repository) == 0
+    commit(repository)
+    assert build(repository, tmp_path / "dist") == 1
+    assert "CHANGELOG.md has no entry for 0.1.0: run `scripts/release --prepare 0.1.0`" in capsys.readouterr().err
+
+
+def test_a_build_that_fails_is_shown(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "setup.py").write_text("raise ValueError('no such thing')\n")
+    commit(repository)
+    assert build(repository, tmp_path / "dist") == 1
+    assert "ValueError: no such thing" in capsys.readouterr().err
+
+
+# What it writes
+
+
+def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path: Path) -> None:
+    assert main(["--prepare=0.1.0"], repository) == 0
+    changelog = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "What it is about.\n\n- A point.\n\nAn end.\n\n### Added\n\n- One thing.\n  More of it.\n" in changelog
+    assert not list((repository / "changes.d").glob("*.added.md"))
+    commit(repository)
+    out = tmp_path / "dist"
+    assert build(repository, out, "--check") == 0
+    artefacts = {"nsq_suite-0.1.0.tar.gz", "nsq_suite-0.1.0-py3-none-any.whl"}
+    documents = {f"{it}.{kind}" for it in artefacts for kind in ("cdx.json", "licences.md")}
+    assert {it.name for it in out.iterdir()} == artefacts | documents | {"nsq_suite-0.1.0.notes.md", "SHA256SUMS"}
+    notes = (out / "nsq_suite-0.1.0.notes.md").read_text(encoding="utf-8")
+    assert notes.startswith("# nsq-suite 0.1.0\n\nWhat it is about.\n")
+    lines = [line.partition("  ") for line in (out / "SHA256SUMS").read_text(encoding="utf-8").splitlines()]
+    sums = {name: checksum for checksum, _, name in lines}
+    assert sums == {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in sums}
+    assert sums.keys() == {it.name for it in out.iterdir()} - {"SHA256SUMS"}
+    check_documents(out)
+
+
+def check_documents(out: Path) -> None:
+    name = "nsq_suite-0.1.0-py3-none-any.whl"
+    sbom: Any = json.loads((out / f"{name}.cdx.json").read_text(encoding="utf-8"))
+    assert (sbom["bomFormat"], sbom["metadata"]["timestamp"]) == ("CycloneDX", "2026-01-02T03:04:05+00:00")
+    assert sbom["metadata"]["component"]["version"] == "0.1.0"
+    components = {it["name"]: it for it in sbom["components"]}
+    assert (components["trio"]["scope"], components["jinja2"]["scope"]) == ("required", "optional")
+    assert components["outcome"]["licenses"]  # trio needs it
+    assert "pytest" not in components
+    needs = {it["ref"]: it.get("dependsOn", []) for it in sbom["dependencies"]}
+    assert {it.partition("==")[0] for it in needs[name]} == {"jinja2", "trio"}
+    assert {"name": "nsq-suite:not-installed", "value": "no-such-package"} in sbom["properties"]
+    table = (out / f"{name}.licences.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| trio \| [\d.]+ \| MIT OR Apache-2.0 \| always \|$", table, re.MULTILINE)
+
+
+def test_the_sdist_does_not_say_who_packed_it_and_when(tmp_path: Path) -> None:
+    packed = []
+    for number, (mode, user) in enumerate(((0o664, "a"), (0o600, "b"))):
+        raw, plain = tmp_path / f"raw{number}.tar.gz", tmp_path / f"plain{number}.tar.gz"
+        with tarfile.open(raw, "w:gz") as archive:
+            for name in ("b", "a") if number else ("a", "b"):
+                member = tarfile.TarInfo(name)
+                member.mode, member.uname, member.uid, member.mtime = mode, user, number, number
+                archive.addfile(member)
+        write_plain_tar_gz(raw, plain, 1_700_000_000)
+        packed.append(plain)
+    assert differences(*packed) == []
+
+
+def test_what_differs_is_named(tmp_path: Path) -> None:
+    packed = []
+    for number in range(2):
+        packed.append(tmp_path / f"{number}.tar.gz")
+        (tmp_path / "file").write_text(str(number))
+        with tarfile.open(packed[-1], "w:gz") as archive:
+            archive.add(tmp_path / "file", "changed")
+    assert differences(*packed) == ["changed"]
+
+
+# Whom it builds for, and where
+
+
+def test_our_own_python_is_among_those_that_compile() -> None:
+    project = Project(ROOT)
+    found = {it.version: it.lacks for it in pythons(project)}
+    assert "{}.{}".format(*sys.version_info) in found
+    assert not [it for it in found.values() if it and not re.search("no (C compiler|/|mypy)|not start", it)]
+    assert f'"mypy=={compiler_version(project)}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_without_an_engine_it_says_why_there_are_no_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert missing_engine() == "there is no docker"
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho 'nobody answers' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    assert missing_engine() == "docker info: nobody answers"
+
+
+def test_every_image_is_a_target() -> None:
+    dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    shipped = re.findall(r"^FROM service AS (\S+)", dockerfile, re.MULTILINE)
+    assert sorted(shipped) == sorted(IMAGES)
+
+
+def test_the_workflow_runs_what_there_is_and_needs_no_secret() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert "secrets." not in text
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == {"push": {"tags": ["v*"]}, "workflow_dispatch": None}  # YAML takes `on` for true
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert all(("run" in step) != ("uses" in step) for step in steps)
+    scripts = re.findall(r"\bscripts/[\w-]+|\btests/[\w/]+\.py", " ".join(step.get("run", "") for step in steps))
+    assert {"scripts/release", "tests/e2e/test_wheels.py"} <= {*scripts}
+    assert [it for it in scripts if not (ROOT / it).exists()] == []
+    supported = [it.rpartition(" ")[2] for it in Project(ROOT).settings()["classifiers"] if ":: 3." in it]
+    assert sorted(workflow["jobs"]["build"]["steps"][1]["with"]["python-version"].split()) == supported
