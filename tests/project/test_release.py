@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts.releasing.__main__ import main
 from scripts.releasing.archives import differences, write_plain_tar_gz
@@ -153,7 +155,9 @@ def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path:
 
 def check_documents(out: Path) -> None:
     name = "nsq_suite-0.1.0-py3-none-any.whl"
-    sbom: Any = json.loads((out / f"{name}.cdx.json").read_text(encoding="utf-8"))
+    text = (out / f"{name}.cdx.json").read_text(encoding="utf-8")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    sbom: Any = json.loads(text)
     assert (sbom["bomFormat"], sbom["metadata"]["timestamp"]) == ("CycloneDX", "2026-01-02T03:04:05+00:00")
     assert sbom["metadata"]["component"]["version"] == "0.1.0"
     components = {it["name"]: it for it in sbom["components"]}
