@@ -19,7 +19,7 @@ from tests.support.client import Client
 from tests.support.earlier_version import CENTURY_MS
 from tests.support.process import Nsqd, eventually
 
-OPTIONS: Final = ("max-bytes-per-file=1000", "max-req-timeout=876600h")
+OPTIONS: Final = ("max-bytes-per-file=1000", "max-req-timeout=876600h", "idempotence-window=876600h")
 EXTENSIONS: Final = ("keys", "headers", "bury")
 TRACED: Final = encode_headers({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 SHORT_LIVED: Final = encode_headers({"nsq-ttl": "1"})
