@@ -215,6 +215,23 @@ def test_without_an_engine_it_says_why_there_are_no_images(monkeypatch: pytest.M
     assert missing_engine() == "docker info: nobody answers"
 
 
+def test_with_an_engine_images_have_the_version_as_tag(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 0
+    asked, *builds = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
+    assert asked == "info"
+    said = capsys.readouterr().out
+    for image, line in zip(IMAGES, builds, strict=True):
+        assert f"build --target={image} --tag=nsq-suite/{image}:0.1.0.dev0 " in line
+        assert f"release: image nsq-suite/{image}:0.1.0.dev0\n" in said
+
+
 def test_every_image_is_a_target() -> None:
     dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     shipped = re.findall(r"^FROM service AS (\S+)", dockerfile, re.MULTILINE)
