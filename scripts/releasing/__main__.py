@@ -65,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
 def _prepare(project: Project, version: str) -> None:
     project.check_clean()
     project.check_unreleased(version)
+    if ".dev" in version:
+        raise Refused(f"{version} is a version in development: that is for `scripts/release --next`")
     date = project.release_date()
     project.set_version(version)
     write_entry(project, version, date)

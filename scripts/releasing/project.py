@@ -10,6 +10,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.version import InvalidVersion, Version
+
 _VERSION: Final = re.compile(r'(?<=^version = ")[^"]+', re.MULTILINE)
 _SHOWN: Final = 5  # names of changed files in an error
 
@@ -31,6 +33,15 @@ class Release:
     @property
     def is_in_development(self) -> bool:
         return ".dev" in self.version
+
+
+def check_version(version: str) -> None:
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        parsed = None
+    if parsed is None or str(parsed) != version:
+        raise Refused(f"{version!r} is no version as Python writes them, such as 0.2.0 or 0.3.0.dev0")
 
 
 class Project:
@@ -90,5 +101,6 @@ class Project:
         return self.git("for-each-ref", "--format=%(*objectname)%(objectname)", f"refs/tags/v{version}")[:40]
 
     def set_version(self, version: str) -> None:
+        check_version(version)
         text = self._settings.read_text(encoding="utf-8")
         self._settings.write_text(_VERSION.sub(version, text, count=1), encoding="utf-8")

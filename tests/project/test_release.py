@@ -114,6 +114,22 @@ def test_a_version_is_released_once(repository: Path, tmp_path: Path, capsys: py
     assert main(["--prepare=0.1.0.dev0"], repository) == 1
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--next=v0.2", "'v0.2' is no version as Python writes them"),
+        ("--prepare=0.2.0-rc1", "'0.2.0-rc1' is no version as Python writes them"),
+        ("--prepare=0.2.0.dev0", "0.2.0.dev0 is a version in development"),
+    ],
+)
+def test_what_is_no_version_changes_nothing(
+    repository: Path, flag: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag], repository) == 1
+    assert said in capsys.readouterr().err
+    assert git(repository, "status", "--porcelain") == ""
+
+
 def test_a_release_needs_an_entry_of_the_changelog(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
