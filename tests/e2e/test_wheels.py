@@ -64,7 +64,7 @@ def compiled(compiled_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def check_commands(installed: Installed) -> None:
     """Start every command."""
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(2) as threads:
         said = [*threads.map(lambda name: installed.run(name, "--help"), COMMANDS)]
     assert {name: it.stderr for name, it in zip(COMMANDS, said, strict=True) if it.returncode} == {}
 
