@@ -98,8 +98,12 @@ def test_without_new_features_it_finds_nothing_new(tmp_path: Path) -> None:
 
 
 def names(data_path: Path) -> set[str]:
-    """Return the names of its files. Segments are told by their topic alone, as where one ends depends on the turns."""
-    found = {str(it.relative_to(data_path)) for it in data_path.rglob("*") if it.is_file() and it.suffix != ".lock"}
+    """Return the names of its files, but for those that are about the process.
+
+    Segments are told by their topic alone, as where one ends depends on the turns.
+    """
+    files = [it for it in data_path.rglob("*") if it.is_file() and it.suffix != ".lock" and it.name != "owner.json"]
+    found = {str(it.relative_to(data_path)) for it in files}
     return {str(Path(it).with_stem("segment")) if it.endswith(".log") else it for it in found}
 
 

@@ -10,7 +10,7 @@ from tests.faults.going_back import Say, code_of
 from tests.support.process import Nsqd
 from tests.support.released_version import OPTIONS, check, fill
 
-RELEASED: Final = "8ecab161"  # its nsqd is that of 0.1.0
+RELEASED: Final = "442dea2d"  # its nsqd is that of 0.1.0
 
 
 def run(folder: Path, commit: str, say: Say) -> None:
@@ -27,11 +27,14 @@ def run(folder: Path, commit: str, say: Say) -> None:
 
 
 def store(folder: Path, commit: str, into: Path) -> None:
-    """Store a data path of that release as tests/e2e/data_paths has it: as `fill` and kill -9 leave it."""
+    """Store a data path of that release as tests/e2e/data_paths has it: as `fill` and kill -9 leave it.
+
+    owner.json is about a process of this machine, and would have each test watch whether that one still lives.
+    """
     with _nsqd(folder / "data", code_of(commit, folder / "code")) as nsqd:
         fill(nsqd)
         nsqd.kill()
-    shutil.copytree(folder / "data", into, ignore=shutil.ignore_patterns("*.lock"))
+    shutil.copytree(folder / "data", into, ignore=shutil.ignore_patterns("*.lock", "owner.json"))
 
 
 def _nsqd(data_path: Path, code: Path | None) -> Nsqd:
