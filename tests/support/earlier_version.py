@@ -126,7 +126,9 @@ def drained(nsqd: Nsqd, topic: str, channel: str = "c", *, left: int = 0) -> dic
                 while True:
                     arrived.append(consumer.message(0.05))
                     consumer.finish(arrived[-1])
-            return bool(nsqd.channel(topic, channel)["depth"] <= left)
+            counted = nsqd.channel(topic, channel)
+            # What is in flight may still be on its way to us.
+            return bool(counted["depth"] <= left and not counted["in_flight_count"])
 
         eventually(is_done)
         consumer.in_step()
