@@ -278,6 +278,8 @@ def test_a_worker_that_has_to_stop_at_once_gives_back_what_runs(nsqd: Nsqd, app:
     with Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", name="cold", queues=["cold"]) as worker:
         app.send_task("hold", (str(path), str(go)), queue="cold")
         wait_for_lines(path, 1)
+        inspect = app.control.inspect([worker.name], timeout=TIMEOUT)
+        eventually(lambda: (inspect.active() or {}).get(worker.name), TIMEOUT)  # else Celery waits for the task
         worker.send_signal(signal.SIGQUIT)
         worker.wait()
         eventually(lambda: counts(nsqd, "cold") == (1, 0, 0), TIMEOUT)
