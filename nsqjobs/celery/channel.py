@@ -63,6 +63,7 @@ class QoS:
     def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
         self.channel = channel
         self.prefetch_count = prefetch_count
+        self._transport = channel.connection  # kept here: a task may end after its channel was closed
         self._deliveries: dict[str, list[tuple[Subscription, Delivery]]] = {}
 
     def append(self, subscription: Subscription, delivery: Delivery, tag: str) -> bool:
@@ -74,7 +75,7 @@ class QoS:
         return True
 
     def ack(self, tag: str) -> None:
-        self.channel.finished.add(tag)
+        self._transport.finished.add(tag)
         for subscription, delivery in self._deliveries.pop(tag, ()):
             self._reader.answer(subscription, delivery, delivery.finish)
 
@@ -106,7 +107,7 @@ class QoS:
 
     @property
     def _reader(self) -> Reader:
-        reader: Reader = self.channel.connection.reader
+        reader: Reader = self._transport.reader
         return reader
 
 
@@ -147,11 +148,6 @@ class Channel(virtual.Channel):
         self.group = Group()
         self._consuming: dict[str, Consuming] = {}
         self._getters: dict[str, tuple[Group, list[Subscription]]] = {}
-
-    @property
-    def finished(self) -> Finished:
-        finished: Finished = self.connection.finished
-        return finished
 
     # Queues
 
@@ -332,7 +328,7 @@ class Channel(virtual.Channel):
             answer(delivery.finish)
             return message
         tag = message.delivery_tag
-        if tag in self.finished:
+        if tag in self.connection.finished:
             answer(delivery.finish)
             return None
         message.delivery_info["redelivered"] = delivery.attempts > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
@@ -89,8 +90,8 @@ class Transport(virtual.Transport):
 
     @property
     def reader(self) -> Reader:
-        """The reader, which is started here if there is none."""
-        if self._reader is None:
+        """The reader, which is started here if there is none. A parent's is not its child's."""
+        if self._reader is None or self._reader.pid != os.getpid():
             self._reader = Reader(self.endpoint, self._bell.ring)
         return self._reader
 
