@@ -13,7 +13,7 @@ from kombu.transport import virtual
 from kombu.transport.virtual import exchange as exchange_types
 
 from nsqjobs.celery import http, revoking, routing
-from nsqjobs.celery.envelope import decode, encode, publication, ttl_of
+from nsqjobs.celery.envelope import decode, encode, let_run, publication, ttl_of
 from nsqjobs.celery.reader import Group, Reader, Subscription
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class Channel(virtual.Channel):
             raw = decode(delivery.body)
             # A message that was published to several queues has the same tag in all of them.
             raw["properties"]["delivery_tag"] = f"{delivery.topic} {raw['properties'].get('delivery_tag')}"
-            message = self.Message(raw, channel=self)
+            message = self.Message(let_run(raw, time()), channel=self)
         except Exception as error:  # whatever strangers have published there
             log.error("message %s of %s is none of kombu's: %r", delivery.id, delivery.topic, error)
             answer(partial(delivery.bury, f"not a message of kombu: {error!r}"))
@@ -328,7 +328,9 @@ class Channel(virtual.Channel):
             answer(delivery.finish)
             return message
         tag = message.delivery_tag
-        if tag in self.connection.finished:
+        if (
+            tag in self.connection.finished and delivery.attempts > 1
+        ):  # the first of a new count: somebody wants it run again
             answer(delivery.finish)
             return None
         message.delivery_info["redelivered"] = delivery.attempts > 1

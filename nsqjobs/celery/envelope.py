@@ -44,6 +44,18 @@ def decode(body: bytes) -> dict[str, Any]:
     return message
 
 
+def let_run(message: dict[str, Any], now: float) -> dict[str, Any]:
+    """Take away an eta that is still ahead. Return the message.
+
+    nsqd has delivered the job, so it is due: an operator wants it to run, or the clock of this machine is behind. With an
+    eta, Celery would hold it.
+    """
+    said = message.get("headers")
+    if isinstance(said, dict) and (eta := _eta(said.get("eta"))) is not None and eta > now:
+        message["headers"] = {**said, "eta": None}
+    return message
+
+
 def publication(message: Mapping[str, Any]) -> Publication:
     """Return how to publish a message to a lasting queue."""
     said = message.get("headers") or {}

@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 NOT_COUNTED: Final = 250  # in flight, for consumers that acknowledge at once
 CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
-_EARLY: Final = 0.5  # seconds before its time that a job is given to Celery, which waits for the rest
 _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
 _SETTLING: Final = 0.1  # seconds
 _TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
@@ -291,7 +290,7 @@ class Reader:
         if message.timestamp_ns / 1e9 < source.since - _SKEW:
             message.finish()  # a passing queue gets nothing from before its time
             return
-        if (left := time_left(message.headers, time())) > _EARLY and message._source.can_requeue_uncounted:
+        if (left := time_left(message.headers, time())) > 0 and message._source.can_requeue_uncounted:
             message.requeue(left, backoff=False, count=False)
             return
         subscription.held.add(message)

@@ -116,14 +116,14 @@ class Transport(virtual.Transport):
     def publish_job(self, topic: str, job: Publication) -> None:
         """Publish to a lasting queue; what is not due yet is deferred by nsqd."""
         while True:
-            delay = self._limit.shorten(job.eta - time()) if job.eta is not None else None
+            delay = job.eta - time() if job.eta is not None else 0.0
+            shortened, headers = self._limit.shorten(delay), self._limit.marked(job.headers, delay)
+            key = job.key if shortened is not None else None
             try:
-                self.publisher.publish(
-                    topic, job.body, delay=delay, key=job.key if delay is not None else None, headers=job.headers
-                )
+                self.publisher.publish(topic, job.body, delay=shortened, key=key, headers=headers)
                 return
             except PublishRejected as error:
-                if delay is None or not self._limit.learn(error, delay):
+                if not self._limit.learn(error, delay):
                     raise
 
     # Consuming

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -99,6 +100,14 @@ def test_a_job_with_an_eta_is_with_nobody_before_its_time(
     retries, at = wait_for_lines(path, 1)[0].split()
     assert float(at) >= due - 0.01
     assert retries == "0"
+
+
+def test_an_operator_may_let_a_job_run_before_its_time(app: Celery, nsqd: Nsqd, worker: Worker, tmp_path: Path) -> None:
+    path = tmp_path / "now"
+    app.send_task("when", (str(path),), queue="shared", countdown=3600)
+    [deferred] = nsqd.http("GET", "/channel/deferred?topic=shared&channel=jobs").body.splitlines()
+    nsqd.post(f"/message/due?topic=shared&id={json.loads(deferred)['id']}&defer=0")
+    assert len(wait_for_lines(path, 1)) == 1
 
 
 def test_a_task_is_retried_after_its_countdown(app: Celery, worker: Worker, tmp_path: Path) -> None:
@@ -253,6 +262,20 @@ def test_a_killed_workers_job_is_run_by_another(nsqd: Nsqd, app: Celery, tmp_pat
         with Worker(tmp_path, url_of(nsqd), "--pool=solo", "--without-mingle", name="second", queues=["killed"]):
             assert wait_for_lines(path, 3)[2].startswith("done")
             eventually(lambda: counts(nsqd, "killed") == (0, 0, 0), TIMEOUT)
+
+
+def test_an_operator_may_have_a_finished_job_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "again"
+    with (
+        Nsqd(tmp_path / "data", "retention-time=1h") as nsqd,
+        make_app(url_of(nsqd)) as app,
+        Worker(tmp_path, url_of(nsqd), "--pool=solo", "--without-mingle", queues=["repeated"]),
+    ):
+        app.send_task("when", (str(path),), queue="repeated")
+        wait_for_lines(path, 1)
+        eventually(lambda: counts(nsqd, "repeated") == (0, 0, 0), TIMEOUT)
+        nsqd.post("/channel/redeliver?topic=repeated&channel=jobs&sequence=0")
+        assert len(wait_for_lines(path, 2)) == 2
 
 
 def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(

@@ -1,6 +1,6 @@
 import pytest
 
-from nsqjobs.celery.envelope import decode, encode, job_key, publication, ttl_of
+from nsqjobs.celery.envelope import decode, encode, job_key, let_run, publication, ttl_of
 
 
 def message(**headers: object) -> dict[str, object]:
@@ -71,3 +71,14 @@ def test_any_id_makes_a_key_that_nsqd_accepts(id: str) -> None:
     assert 0 < len(key) <= 64
     assert key.isascii()
     assert " " not in key
+
+
+@pytest.mark.parametrize(("now", "left"), [(9.0, None), (11.0, "1970-01-01T00:00:10+00:00")])
+def test_a_job_that_nsqd_delivers_early_is_not_held(now: float, left: str | None) -> None:
+    said = message(task="add", id="1", eta="1970-01-01T00:00:10+00:00")
+    assert let_run(said, now)["headers"]["eta"] == left
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"eta": None}, {"eta": "tomorrow"}])
+def test_a_message_without_an_eta_stays_as_it_is(headers: object) -> None:
+    assert let_run({"headers": headers}, 0.0) == {"headers": headers}
