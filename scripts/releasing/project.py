@@ -13,6 +13,8 @@ from typing import Any, Final
 from packaging.version import InvalidVersion, Version
 
 _VERSION: Final = re.compile(r'(?<=^version = ")[^"]+', re.MULTILINE)
+_CHART: Final = Path("deploy", "helm", "nsq", "Chart.yaml")
+_CHART_VERSION: Final = re.compile(r"^(version|appVersion): \S+", re.MULTILINE)
 _SHOWN: Final = 5  # names of changed files in an error
 
 
@@ -104,3 +106,7 @@ class Project:
         check_version(version)
         text = self._settings.read_text(encoding="utf-8")
         self._settings.write_text(_VERSION.sub(version, text, count=1), encoding="utf-8")
+        if ".dev" not in version:  # the chart installs the images of a release, so it stays at the last one
+            chart = self.root / _CHART
+            text = chart.read_text(encoding="utf-8")
+            chart.write_text(_CHART_VERSION.sub(rf"\1: {version}", text), encoding="utf-8")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from common.wire.commands import dpub, fin, rdy, sub
+from nsqd.log.owner import OWNER_JSON
 from tests.faults.refusing import RefusingDisk
 from tests.faults.shim import COMPILER
 from tests.support.client import Client
@@ -183,4 +184,6 @@ def test_start_waits_for_the_disk_and_changes_nothing(tmp_path: Path, disk: Refu
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return the content of all files but the one that names the process."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != OWNER_JSON]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
