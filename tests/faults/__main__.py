@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import shlex
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from tests.faults import (
     steps,
     week,
 )
+from tests.faults.jobs import command as jobs
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.promise import Violation
 from tests.faults.simulation import Outcome, run
@@ -53,6 +55,8 @@ def main() -> int:
         return kill_while_burying(arguments.kills, arguments.seed)
     if arguments.command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
+    if arguments.command == "jobs":
+        return jobs.main(arguments, shlex.join(["python", "-m", "tests.faults", *sys.argv[1:]]), say)
     if arguments.command == "abandoned":
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
     if arguments.command == "going-back":
@@ -144,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("power-cuts", help=text, description=text)
     _add_length(command)
     command.add_argument("--ack", choices=("synced", "written"), default="synced", help="(default: %(default)s)")
+    jobs.add_arguments(commands.add_parser("jobs", help=jobs.ABOUT, description=jobs.ABOUT))
     for name, (_, text) in long_runs.SCENARIOS.items():
         _add_length(commands.add_parser(name, help=text, description=text))
     return parser
