@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import kombu.transport.redis
 from celery import Celery
+from celery.signals import worker_ready
 
 from bench.jobs.setup import Notes, Setup, setup_of_environment
 
 HOUR: Final = 3600.0
+_MUTEX: Final = 300.0  # kombu's default
 LONGEST_ETA: Final = 7 * HOUR  # more than any run stands for
 
 # https://docs.celeryq.dev/en/stable/userguide/optimizing.html, the same on all brokers
@@ -26,6 +29,8 @@ SETTINGS: Final[dict[str, Any]] = {
 
 def redis_settings(setup: Setup) -> dict[str, Any]:
     """https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html: an hour, or the longest ETA."""
+    # A worker that dies while it gives jobs back keeps others from it for this long. There is no option for it.
+    kombu.transport.redis.Channel.unacked_mutex_expire = max(1, round(setup.scaled(_MUTEX)))
     timeout = HOUR if setup.broker == "redis" else LONGEST_ETA
     return {
         "broker_transport_options": {
@@ -69,6 +74,11 @@ notes: Final = Notes(setup)
 app: Final = Celery("jobs", broker=setup.url)
 app.conf.update(SETTINGS)
 app.conf.update(_OF_BROKER[setup.broker](setup))
+
+
+@worker_ready.connect
+def note_ready(**_: object) -> None:
+    notes.ready()
 
 
 @app.task(name="jobs.note")

@@ -31,6 +31,30 @@ def _celery_worker(setup: Setup, number: int) -> Command:
     ]
 
 
+def _taskiq_worker(setup: Setup, number: int) -> Command:
+    return [
+        *(sys.executable, "-m", "taskiq", "worker", "bench.jobs.taskiq_app:broker", "--workers=1"),
+        *(f"--max-async-tasks={setup.concurrency}", "--log-level=WARNING"),
+    ]
+
+
+def _taskiq_scheduler(setup: Setup) -> Command | None:
+    if setup.broker != "redis":
+        return None
+    return [
+        *(sys.executable, "-m", "taskiq", "scheduler", "bench.jobs.taskiq_app:scheduler", "--log-level=WARNING"),
+        # It asks for schedules once a minute.
+        f"--update-interval={max(1, round(setup.scaled(60)))}",
+    ]
+
+
+def _dramatiq_worker(setup: Setup, number: int) -> Command:
+    return [
+        *(sys.executable, "-m", "dramatiq", "bench.jobs.dramatiq_app", "--processes=1"),
+        f"--threads={setup.concurrency}",
+    ]
+
+
 LIBRARIES: Final[Mapping[str, Library]] = {
     "celery": Library(
         "bench.jobs.celery_app",
@@ -38,4 +62,8 @@ LIBRARIES: Final[Mapping[str, Library]] = {
         ("celery", "kombu"),
         _celery_worker,
     ),
+    "taskiq": Library(
+        "bench.jobs.taskiq_app", ("nsq", "redis", "rabbitmq"), ("taskiq",), _taskiq_worker, _taskiq_scheduler
+    ),
+    "dramatiq": Library("bench.jobs.dramatiq_app", ("nsq", "redis", "rabbitmq"), ("dramatiq",), _dramatiq_worker),
 }

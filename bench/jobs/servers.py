@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from bench.brokers import free_port
 from bench.work import HOST, ROOT, Failed
@@ -232,19 +232,10 @@ class Redis(Server):
             return False
 
     def left(self) -> int:
-        """Return the entries of all keys: lists, hashes, sorted sets and streams (those not acknowledged)."""
         import redis  # of the extra `bench-jobs`
 
-        client = redis.Redis(HOST, self.port)
-        count = {"list": client.llen, "hash": client.hlen, "zset": client.zcard, "stream": client.xlen}
-        found = 0
-        for key in client.scan_iter():
-            kind = client.type(key)
-            assert isinstance(kind, bytes)
-            entries = count[kind.decode()](key) if kind.decode() in count else 0
-            assert isinstance(entries, int)
-            found += entries if _holds_jobs(key) else 0
-        return found
+        client = redis.Redis(HOST, self.port, decode_responses=True)
+        return sum(_jobs_of(client, key) for key in client.scan_iter(count=1000))
 
     def ask(self, command: str) -> bytes:
         """Return the first line of the answer."""
@@ -253,9 +244,18 @@ class Redis(Server):
             return connection.recv(65536).partition(b"\r\n")[0]
 
 
-def _holds_jobs(key: bytes) -> bool:
-    # Celery: names of queues, and the times of unacknowledged jobs beside these.
-    return not key.startswith(b"_kombu") and key != b"unacked_index"
+def _jobs_of(client: Any, key: str) -> int:
+    """Return how many jobs a key holds that are not in another key as well."""
+    kind = client.type(key)
+    if key.startswith("schedule:"):  # taskiq's: ids by minute, and the schedules themselves
+        return int(key.startswith("schedule:data:"))
+    if key.startswith("dramatiq:"):  # ids, and the messages themselves
+        return int(client.hlen(key)) if kind == "hash" else 0
+    if kind == "stream":  # taskiq's
+        return sum(int(group["pending"]) + int(group["lag"] or 0) for group in client.xinfo_groups(key))
+    if kind == "list":  # Celery's queues
+        return int(client.llen(key))
+    return int(client.hlen(key)) if key == "unacked" else 0
 
 
 class RabbitMq(Server):
@@ -284,7 +284,7 @@ class RabbitMq(Server):
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@{HOST}:{self.port}//"
+        return f"amqp://guest:guest@{HOST}:{self.port}/%2F"
 
     @property
     def command(self) -> Sequence[str]:

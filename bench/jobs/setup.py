@@ -41,7 +41,7 @@ def setup_of_environment() -> Setup:
 
 
 class Notes:
-    """Where the jobs of this process note that they ran: one line each, written at once, so that no kill loses it."""
+    """Where the jobs of a process note that they ran: one line each, written at once, so that no kill loses it."""
 
     def __init__(self, setup: Setup) -> None:
         self._folder = Path(setup.folder)
@@ -50,6 +50,10 @@ class Notes:
     def ran(self, number: int, due: float) -> None:
         ran = time.time()
         os.write(self._file(), b"%d %.6f %.6f\n" % (number, due, ran))
+
+    def ready(self) -> None:
+        """Note that the worker of this session can work: from now on it is worth to be killed."""
+        (self._folder / f"ready-{os.getsid(0)}").touch()
 
     def _file(self) -> int:
         process = os.getpid()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Any, Final
 
 from bench.jobs.libraries import LIBRARIES
@@ -29,7 +31,7 @@ ROWS: Final[Mapping[str, str]] = {
     "kills": "kills of workers",
     "broker_kills": "kills of the broker",
     "lost": "lost",
-    "left": "left in the broker",
+    "stuck": "left in the broker",
     "early": "early",
     "earliest": "earliest, s",
     "repeated": "repeated runs",
@@ -55,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, default=10_000, help="jobs to publish (default: %(default)s)")
     text = "what the ETAs stand for, as 6h: brokers' timeouts are shortened as the time is (default: 6h)"
     parser.add_argument("--span", type=_seconds, default=_seconds("6h"), metavar="TIME", help=text)
-    text = "the real time that the ETAs spread over (default: 8m)"
-    parser.add_argument("--within", type=_seconds, default=_seconds("8m"), metavar="TIME", help=text)
+    text = "the real time that the ETAs spread over (default: 24m)"
+    parser.add_argument("--within", type=_seconds, default=_seconds("24m"), metavar="TIME", help=text)
     parser.add_argument("--kills", type=int, default=200, help="of workers (default: %(default)s)")
     parser.add_argument("--broker-kills", type=int, default=50, help="of the broker (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: %(default)s)")
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace, command: str, say: Say) -> int:
     """Return 1 if the run on nsqd has lost a job or run one early. What others do is a figure, not a failure."""
+    signal.signal(signal.SIGTERM, _stop)  # so that all processes end and all folders are removed
     path = arguments.results / f"jobs-eta-{time.strftime('%Y-%m-%d')}.json"
     status = 0
     for broker in arguments.broker:
@@ -83,7 +86,7 @@ def main(arguments: argparse.Namespace, command: str, say: Say) -> int:
             outcome = scenario.run(Path(folder), plan, say)
         say(f"{plan.library} on {broker}, {outcome.seconds:.0f} s: {outcome}")
         _keep(path, plan, outcome, command)
-        if broker == "nsq" and (outcome.verdict.lost or outcome.verdict.early):
+        if broker == "nsq" and (outcome.verdict.not_run or outcome.verdict.early):
             status = 1
     say("")
     for line in table(arguments.library, _kept(path)):
@@ -93,7 +96,7 @@ def main(arguments: argparse.Namespace, command: str, say: Say) -> int:
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    more = {"kills", "broker_kills", "deaths", "left", "seconds", "repeats_per_kill"}
+    more = ("lost", "stuck", "kills", "broker_kills", "deaths", "seconds", "repeats_per_kill")
     return {**asdict(outcome.verdict), **{name: getattr(outcome, name) for name in more}}
 
 
@@ -111,6 +114,10 @@ def table(library: str, kept: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _figure(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 # The result file has one entry for each library on each broker: the last run of the day

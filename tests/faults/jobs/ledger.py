@@ -25,7 +25,7 @@ class Verdict:
     """What became of the jobs whose publish was confirmed."""
 
     published: int
-    lost: int
+    not_run: int
     early: int
     earliest: float  # seconds before its ETA
     repeated: int  # times that a job ran again
@@ -67,7 +67,7 @@ def judge(jobs: dict[int, Published], ran: dict[int, list[float]]) -> Verdict:
     counts = Counter({number: len(ran[number]) for number in firsts})
     return Verdict(
         published=len(jobs),
-        lost=len(jobs) - len(firsts),
+        not_run=len(jobs) - len(firsts),
         early=sum(seconds > GRANULARITY for seconds in earliness),
         earliest=max([0.0, *earliness]),
         repeated=counts.total() - len(firsts),

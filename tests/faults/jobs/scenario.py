@@ -1,7 +1,7 @@
 """Jobs with an ETA, workers that are killed with -9 at random and started again, and a broker that is too.
 
-The time is shortened: with ETAs over eight minutes that stand for six hours, every time that a broker or a library has
-for jobs that wait is divided by 45 (nsqd's longest delay, Redis' visibility timeout, RabbitMQ's consumer timeout). The
+The time is shortened: with ETAs over 24 minutes that stand for six hours, every time that a broker or a library has
+for jobs that wait is divided by 15 (nsqd's longest delay, Redis' visibility timeout, RabbitMQ's consumer timeout). The
 clocks of all processes are real: Erlang and asyncio wait in system calls that libfaketime does not steer.
 """
 
@@ -25,7 +25,10 @@ WORKERS: Final = 2
 BEGIN_LIMIT: Final = 120.0
 STEP: Final = 0.02
 _HOUR: Final = 3600.0
-_SETTLED: Final = 2.0  # seconds that a worker has lived when it is killed, as killing its start would be no test
+_SETTLED: Final = (
+    1.0  # seconds that a worker has been able to work when it is killed: killing its start would be no test
+)
+_SCHEDULER_SETTLED: Final = 5.0  # seconds since its start, as it does not tell when it is ready
 _BROKER_SETTLED: Final = 1.0
 _LOOK: Final = 10.0  # seconds between two questions to the broker how much it still has
 
@@ -63,14 +66,23 @@ class Outcome:
     seconds: float
 
     @property
+    def lost(self) -> int:
+        """Return how many jobs have not run and are not in the broker either."""
+        return max(0, self.verdict.not_run - self.left)
+
+    @property
+    def stuck(self) -> int:
+        return self.verdict.not_run - self.lost
+
+    @property
     def repeats_per_kill(self) -> float:
         return self.verdict.repeated / max(1, self.kills + self.broker_kills)
 
     def __str__(self) -> str:
         it = self.verdict
         return (
-            f"{it.published:,} jobs, {self.kills} kills of workers, {self.broker_kills} of the broker: {it.lost} lost, "
-            f"{it.early} early, {it.repeated:,} repeated ({self.repeats_per_kill:.2f} a kill, one job ran at most "
+            f"{it.published:,} jobs, {self.kills} kills of workers, {self.broker_kills} of the broker: {self.lost} lost, "
+            f"{self.stuck} left in the broker, {it.early} early, {it.repeated:,} repeated ({self.repeats_per_kill:.2f} a kill, one job ran at most "
             f"{it.most_runs} times), late p50 {it.late_p50:.3f} s, p99 {it.late_p99:.2f} s, most {it.late_most:.1f} s"
         )
 
@@ -149,7 +161,9 @@ class _Life:
     # What dies is started again
 
     def _start(self, name: str) -> Process:
-        return Process(self._commands[name], self._folder / f"{name}.txt", self._setup.environ)
+        process = Process(self._commands[name], self._folder / f"{name}.txt", self._setup.environ)
+        (self._out / f"ready-{process.pid}").unlink(missing_ok=True)  # of an earlier process with this id
+        return process
 
     def _keep_up(self) -> None:
         for name, process in self._workers.items():
@@ -161,8 +175,7 @@ class _Life:
             self._server_up = time.monotonic()
 
     def _kill_worker(self) -> bool:
-        now = time.monotonic()
-        old = [name for name, process in self._workers.items() if now - process.began > _SETTLED]
+        old = [name for name in self._workers if self._is_settled(name)]
         if not old:
             return False
         name = self._chance.choice(old)
@@ -170,6 +183,15 @@ class _Life:
         self._workers[name] = self._start(name)
         self.kills += 1
         return True
+
+    def _is_settled(self, name: str) -> bool:
+        process = self._workers[name]
+        if name == "scheduler":
+            return time.monotonic() - process.began > _SCHEDULER_SETTLED
+        try:
+            return time.time() - (self._out / f"ready-{process.pid}").stat().st_mtime > _SETTLED
+        except FileNotFoundError:
+            return False
 
     def _kill_broker(self) -> bool:
         if time.monotonic() - self._server_up < _BROKER_SETTLED:
