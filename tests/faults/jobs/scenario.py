@@ -142,7 +142,8 @@ class _Life:
         kills = self._times(began, end, self._plan.kills)
         broker_kills = self._times(began, end, self._plan.broker_kills)
         said = began
-        while (now := time.time()) < end:
+        # A slow machine may need longer for the kills. They make sense as long as there are jobs.
+        while (now := time.time()) < end or ((kills or broker_kills) and self._missing()):
             self._keep_up()
             if kills and kills[0] <= now and self._kill_worker():
                 kills.pop(0)

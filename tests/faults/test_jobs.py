@@ -1,0 +1,36 @@
+"""A short version of `python -m tests.faults jobs`: nothing is lost or early, and a kill repeats only what was in flight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.jobs.setup import CONCURRENCY
+from tests.faults.jobs import scenario
+from tests.faults.jobs.scenario import WORKERS, Plan
+from tests.support.process import PYTHON
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+HELD = 2 * CONCURRENCY  # jobs that a worker may have: as many run as it has fetched ahead
+
+
+@pytest.mark.parametrize("library", ["celery", "taskiq"])
+def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(tmp_path: Path, library: str) -> None:
+    plan = Plan(
+        library=library,
+        broker="nsq",
+        tasks=300,
+        span=2 * 3600,
+        within=12.0,
+        kills=6,
+        broker_kills=2,
+        seed=1,
+    )
+    outcome = scenario.run(tmp_path, plan, print, python=(PYTHON, "-P"))
+    verdict = outcome.verdict
+    assert (verdict.published, verdict.not_run, verdict.early) == (300, 0, 0), outcome
+    assert outcome.kills + outcome.broker_kills > 0, outcome
+    most = HELD * (outcome.kills + outcome.deaths + WORKERS * outcome.broker_kills)
+    assert verdict.repeated <= most, outcome
