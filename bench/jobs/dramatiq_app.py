@@ -63,7 +63,7 @@ def publish(number: int, due: float) -> None:
     broker.enqueue(message, delay=max(0, math.ceil((due - time.time()) * 1000) + 1))
 
 
-def publish_many(first: int, count: int) -> None:
+def publish_many(count: int) -> None:
     """Publish jobs that do nothing, one after the other."""
     for _ in range(count):
         nothing.send()

@@ -18,6 +18,7 @@ class Library:
     brokers: tuple[str, ...]
     packages: tuple[str, ...]  # whose versions matter
     worker: Callable[[Setup, int], Command]
+    usual: int  # jobs at a time in one worker, by the library's default on two cores
     # What else has to run for jobs with an ETA: it is killed and started again as workers are.
     scheduler: Callable[[Setup], Command | None] = lambda setup: None
 
@@ -61,9 +62,10 @@ LIBRARIES: Final[Mapping[str, Library]] = {
         ("nsq", "redis", "redis-long", "rabbitmq", "rabbitmq-classic"),
         ("celery", "kombu"),
         _celery_worker,
+        2,
     ),
     "taskiq": Library(
-        "bench.jobs.taskiq_app", ("nsq", "redis", "rabbitmq"), ("taskiq",), _taskiq_worker, _taskiq_scheduler
+        "bench.jobs.taskiq_app", ("nsq", "redis", "rabbitmq"), ("taskiq",), _taskiq_worker, 100, _taskiq_scheduler
     ),
-    "dramatiq": Library("bench.jobs.dramatiq_app", ("nsq", "redis", "rabbitmq"), ("dramatiq",), _dramatiq_worker),
+    "dramatiq": Library("bench.jobs.dramatiq_app", ("nsq", "redis", "rabbitmq"), ("dramatiq",), _dramatiq_worker, 8),
 }

@@ -200,7 +200,8 @@ class Nsqd(Server):
             return False
 
     def left(self) -> int:
-        topics = json.loads(self._get("/stats?format=json&include_clients=false"))["topics"]
+        found = json.loads(self._get("/stats?format=json&include_clients=false"))["topics"]
+        topics = [it for it in found if not it["topic_name"].endswith("#ephemeral")]  # Celery's events to monitors
         channels = [channel for topic in topics for channel in topic["channels"]]
         return sum(it["depth"] + it["in_flight_count"] + it["deferred_count"] for it in channels) + sum(
             topic["depth"] for topic in topics

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+ROOT: Final = Path(__file__).resolve().parents[2]
 _VARIABLE: Final = "NSQ_JOBS_SETUP"
 
 # Each worker runs so many jobs at a time, and asks the broker for as many.
@@ -26,10 +27,15 @@ class Setup:
     folder: str
     speed: float = 1.0  # so many seconds pass in one: what a broker or library waits for is divided by it
     concurrency: int = CONCURRENCY
+    ahead: int = 1  # Celery's worker_prefetch_multiplier
 
     @property
     def environ(self) -> dict[str, str]:
         return {_VARIABLE: json.dumps(asdict(self))}
+
+    @property
+    def whole_environ(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(ROOT), **self.environ}
 
     def scaled(self, seconds: float) -> float:
         """Return a time of the broker or library in the shortened time of this run."""

@@ -90,7 +90,7 @@ def publish(number: int, due: float) -> None:
     _loop.run_until_complete(_publish(number, due))
 
 
-def publish_many(first: int, count: int) -> None:
+def publish_many(count: int) -> None:
     """Publish jobs that do nothing, one after the other."""
     _loop.run_until_complete(_publish_many(count))
 

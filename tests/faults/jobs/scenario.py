@@ -172,8 +172,15 @@ class _Life:
                 self.deaths += 1
                 process.kill()  # what is left of its session
                 self._workers[name] = self._start(name)
+                self._note(f"{name} ended itself")
         if self._server_up == float("inf") and self._server.is_ready:
             self._server_up = time.monotonic()
+            self._note("broker answers")
+
+    def _note(self, what: str) -> None:
+        """Keep what happened when, for the one who looks into a run that went wrong."""
+        with (self._folder / "events.txt").open("a") as file:
+            file.write(f"{time.time():.3f} {what}\n")
 
     def _kill_worker(self) -> bool:
         old = [name for name in self._workers if self._is_settled(name)]
@@ -183,6 +190,7 @@ class _Life:
         self._workers[name].kill()
         self._workers[name] = self._start(name)
         self.kills += 1
+        self._note(f"kill {name}")
         return True
 
     def _is_settled(self, name: str) -> bool:
@@ -201,6 +209,7 @@ class _Life:
         self._server.launch()
         self._server_up = float("inf")
         self.broker_kills += 1
+        self._note("kill broker")
         return True
 
     def _times(self, began: float, end: float, count: int) -> list[float]:

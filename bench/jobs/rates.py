@@ -1,0 +1,102 @@
+"""Jobs a second: from one process into the broker, from the broker through one worker, and both at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.jobs.libraries import LIBRARIES
+from bench.jobs.publish_many import WARMING_UP
+from bench.jobs.servers import SERVERS, Process, Server
+from bench.jobs.setup import Setup
+from bench.work import ROOT, Failed, Work
+
+LIMIT: Final = 300.0  # seconds that each part may take
+_POLL: Final = 0.01
+_CELERYS_AHEAD: Final = 4  # its default
+
+MEASURED: Final = ("enqueue", "work off", "end to end")
+
+Rates = dict[str, float]  # jobs a second, by what was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One broker and one library."""
+
+    library: str
+    server: Server
+    setup: Setup
+    folder: Path
+
+    @contextmanager
+    def worker(self) -> Iterator[Process]:
+        command = LIBRARIES[self.library].worker(self.setup, 0)
+        process = Process(command, self.folder / "worker.txt", self.setup.environ)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+    def publish(self, count: int) -> tuple[float, float]:
+        """Publish so many jobs, and return when that began and ended."""
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.jobs.publish_many", LIBRARIES[self.library].app, str(count)],
+            cwd=ROOT,
+            env=self.setup.whole_environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT,
+        )
+        if done.returncode:
+            raise Failed(f"{self.library} cannot publish: {done.stderr}")
+        began, ended = map(float, done.stdout.split())
+        return began, ended
+
+    def wait_until(self, reached: Callable[[int], bool]) -> tuple[int, float]:
+        """Return how many jobs the broker has, and the time, once that is so."""
+        end = time.monotonic() + LIMIT
+        while not reached(left := self.server.left()):
+            if time.monotonic() > end:
+                text = (self.folder / "worker.txt").read_text(errors="replace")[-2000:]
+                raise Failed(f"{self.library}: {left} jobs are still there after {LIMIT:.0f} s\n{text}")
+            time.sleep(_POLL)
+        return left, time.time()
+
+
+@contextmanager
+def staged(work: Work, library: str, broker: str, python: Sequence[str]) -> Iterator[Stage]:
+    with work.new_folder(f"{library}-{broker}") as folder:
+        (folder / "out").mkdir()
+        with SERVERS[broker](folder / "broker", python=python) as server:
+            setup = Setup(
+                broker,
+                server.url,
+                str(folder / "out"),
+                concurrency=LIBRARIES[library].usual,
+                ahead=_CELERYS_AHEAD,
+            )
+            yield Stage(library, server, setup, folder)
+
+
+def measure(work: Work, library: str, broker: str, count: int, python: Sequence[str]) -> Rates:
+    with staged(work, library, broker, python) as stage:
+        began, ended = stage.publish(count)
+        rates = {"enqueue": count / (ended - began)}
+        with stage.worker():
+            # The worker's start is not its rate: count from when it has some behind it.
+            some = count - count // 10
+            first, began = stage.wait_until(lambda left: left <= some)
+            _, ended = stage.wait_until(lambda left: left == 0)
+            rates["work off"] = first / (ended - began)
+            began, _ = stage.publish(count)
+            _, ended = stage.wait_until(lambda left: left == 0)
+            rates["end to end"] = (count + WARMING_UP) / (ended - began)
+    return rates
