@@ -31,7 +31,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "redelivery": ("--runs=1", "--messages=20000"),
     "history": ("--runs=1", "--gigabytes=0.1"),
     "http_consume": ("--runs=1", "--messages=20000"),
-    "jobs": ("--runs=1", "--jobs=300"),
+    "jobs": ("--runs=1", "--jobs=300", "--waiting=2000"),
     "streams": ("--runs=1", "--seconds=0.3"),
     "lookup": ("--restarts=1", "--connections=50", "--topics=20"),
     "spark": (

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from bench.jobs import memory
 from bench.jobs.libraries import LIBRARIES
 from bench.jobs.rates import MEASURED, Rates, measure
-from bench.report import Benchmark, Row, at_least
+from bench.report import Benchmark, Row, at_least, at_most
 from bench.work import Work, say
 
 OURS: Final = "nsq"
@@ -28,9 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=5, help="runs on each broker (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=5_000, help="jobs of a run (default: %(default)s)")
 
+    text = "Celery jobs that wait for their ETA while a worker's memory is measured; 0: leave that out (default: %(default)s)"
+    parser.add_argument("--waiting", type=int, default=1_000_000, help=text)
+    text = "megabytes at which a worker that grows is stopped (default: %(default)s)"
+    parser.add_argument("--most-memory", type=float, default=4_000, help=text)
+
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    return [row for library in settings.library for row in _rates(settings, work, library)]
+    rows = [row for library in settings.library if settings.runs for row in _rates(settings, work, library)]
+    return [*rows, *(_memory(settings, work) if settings.waiting and "celery" in settings.library else ())]
 
 
 def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
@@ -50,6 +57,19 @@ def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
             tuple(rates[what] for rates in found[OTHER]),
         )
         for what in MEASURED
+    ]
+
+
+def _memory(settings: argparse.Namespace, work: Work) -> list[Row]:
+    ours, other = (
+        memory.measure(work, broker, settings.waiting, settings.most_memory, settings.build.python())
+        for broker in (OURS, OTHER)
+    )
+    waiting = f"{settings.waiting:,} jobs waiting"
+    return [
+        Row(f"worker of Celery, {waiting}", "MB", (ours.full,), at_most(1.1), "none waiting", (ours.empty,)),
+        Row(f"the same on {OTHER}", "MB", (other.full,), None, "none waiting", (other.empty,), other.note),
+        Row(f"nsqd, {waiting}", "MB", (ours.broker,), None, OTHER, (other.broker,)),
     ]
 
 

@@ -1,0 +1,96 @@
+"""The memory of a Celery worker, and of the broker, while many jobs wait for their ETA."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.jobs.rates import Stage, staged
+from bench.work import ROOT, Failed, Work, say
+
+DUE: Final = 3_500  # seconds: within the hour that nsqd and Celery on Redis have by default
+_FILL_LIMIT: Final = 1_200.0
+_LIMIT: Final = 600.0  # seconds until the worker has what it takes
+_QUIET: Final = 20.0  # seconds in which its memory does not grow by a hundredth
+_READY_LIMIT: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Megabytes: of the worker's processes without jobs, the same with jobs, and of the broker."""
+
+    empty: float
+    full: float
+    broker: float
+    note: str
+
+
+def measure(work: Work, broker: str, count: int, most: float, python: Sequence[str]) -> Held:
+    """Measure a worker with so many jobs waiting. It is stopped when it takes more than `most` megabytes."""
+    with staged(work, "celery", broker, python) as stage:
+        with stage.worker() as process:
+            _wait_until_ready(stage, process.pid)
+            empty = _settled(process.pid, most)
+        subprocess.run(
+            [sys.executable, "-m", "bench.jobs.fill", str(count), str(DUE)],
+            cwd=ROOT,
+            env=stage.setup.whole_environ,
+            check=True,
+            timeout=_FILL_LIMIT,
+        )
+        if (left := stage.server.left()) != count:
+            raise Failed(f"{broker} has {left:,} jobs, not {count:,}")
+        say(f"{broker:>5}: {count:,} jobs are there")
+        with stage.worker() as process:
+            _wait_until_ready(stage, process.pid)
+            full = _settled(process.pid, most)
+            in_broker = megabytes(stage.server.pid)
+        note = f"stopped when it had more than {most:,.0f} MB" if full > most else ""
+        return Held(empty, full, in_broker, note)
+
+
+def megabytes(session: int) -> float:
+    """Return the proportional set size of all processes of a session."""
+    return sum(map(_pss, _members(session))) / 1e6
+
+
+def _members(session: int) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.getsid(int(name)) == session:
+                yield int(name)
+        except ProcessLookupError:
+            pass
+
+
+def _pss(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except (OSError, ProcessLookupError):
+        return 0  # it has ended meanwhile
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _wait_until_ready(stage: Stage, worker: int) -> None:
+    end = time.monotonic() + _READY_LIMIT
+    while not (stage.folder / "out" / f"ready-{worker}").exists():
+        if time.monotonic() > end:
+            raise Failed(f"the worker is not ready\n{(stage.folder / 'worker.txt').read_text()[-2000:]}")
+        time.sleep(0.1)
+
+
+def _settled(worker: int, most: float) -> float:
+    """Return the megabytes that the worker takes once they no longer grow."""
+    end = time.monotonic() + _LIMIT
+    size, since = megabytes(worker), time.monotonic()
+    while time.monotonic() < min(end, since + _QUIET) and size <= most:
+        time.sleep(0.5)
+        if (now := megabytes(worker)) > 1.01 * size:
+            size, since = now, time.monotonic()
+    return max(size, megabytes(worker))
