@@ -6,11 +6,13 @@ Both sides have the same app, the same worker settings and a broker that keeps w
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from bench.jobs import memory
 from bench.jobs.libraries import LIBRARIES
-from bench.jobs.rates import MEASURED, Rates, measure
+from bench.jobs.rates import MEASURED, Rate, Rates, measure
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.work import Work, say
 
@@ -45,19 +47,26 @@ def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
     for number in range(settings.runs):
         for broker in (OURS, OTHER) if number % 2 == 0 else (OTHER, OURS):  # who comes first alternates
             found[broker].append(measure(work, library, broker, settings.jobs, settings.build.python()))
-            rates = ", ".join(f"{what} {rate:,.0f}" for what, rate in found[broker][-1].items())
+            rates = ", ".join(f"{what} {rate.jobs_per_s:,.0f}" for what, rate in found[broker][-1].items())
             say(f"{library:>8} on {broker:>5}: {rates} jobs/s")
     return [
         Row(
             f"{library}, {what}",
             "jobs/s",
-            tuple(rates[what] for rates in found[OURS]),
+            tuple(rates[what].jobs_per_s for rates in found[OURS]),
             at_least(1.0),
             OTHER,
-            tuple(rates[what] for rates in found[OTHER]),
+            tuple(rates[what].jobs_per_s for rates in found[OTHER]),
+            _note([rates[what] for rates in found[OURS]], [rates[what] for rates in found[OTHER]]),
         )
         for what in MEASURED
     ]
+
+
+def _note(ours: Sequence[Rate], other: Sequence[Rate]) -> str:
+    """Return the processor time of a job on both sides. It hardly changes on a busy machine."""
+    sides = [{who: median(rate.processor[who] for rate in side) for who in side[0].processor} for side in (ours, other)]
+    return "processor " + "; ".join(f"{who} {sides[0][who]:,.0f} µs, {sides[1][who]:,.0f} µs" for who in sides[0])
 
 
 def _memory(settings: argparse.Namespace, work: Work) -> list[Row]:

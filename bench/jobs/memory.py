@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from bench.jobs.rates import Stage, staged
+from bench.jobs.sessions import megabytes
 from bench.work import ROOT, Failed, Work, say
 
 DUE: Final = 3_500  # seconds: within the hour that nsqd and Celery on Redis have by default
@@ -53,28 +52,6 @@ def measure(work: Work, broker: str, count: int, most: float, python: Sequence[s
             in_broker = megabytes(stage.server.pid)
         note = f"stopped when it had more than {most:,.0f} MB" if full > most else ""
         return Held(empty, full, in_broker, note)
-
-
-def megabytes(session: int) -> float:
-    """Return the proportional set size of all processes of a session."""
-    return sum(map(_pss, _members(session))) / 1e6
-
-
-def _members(session: int) -> Iterator[int]:
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and os.getsid(int(name)) == session:
-                yield int(name)
-        except ProcessLookupError:
-            pass
-
-
-def _pss(process: int) -> int:
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    except (OSError, ProcessLookupError):
-        return 0  # it has ended meanwhile
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _wait_until_ready(stage: Stage, worker: int) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.jobs.libraries import LIBRARIES
-from bench.jobs.publish_many import WARMING_UP
 from bench.jobs.servers import SERVERS, Process, Server
+from bench.jobs.sessions import processor_seconds
 from bench.jobs.setup import Setup
 from bench.work import ROOT, Failed, Work
 
@@ -23,7 +23,16 @@ _CELERYS_AHEAD: Final = 4  # its default
 
 MEASURED: Final = ("enqueue", "work off", "end to end")
 
-Rates = dict[str, float]  # jobs a second, by what was measured
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One measurement."""
+
+    jobs_per_s: float
+    processor: dict[str, float]  # microseconds a job, by who took them
+
+
+Rates = dict[str, Rate]  # by what was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +53,8 @@ class Stage:
         finally:
             process.kill()
 
-    def publish(self, count: int) -> tuple[float, float]:
-        """Publish so many jobs, and return when that began and ended."""
+    def publish(self, count: int) -> tuple[float, float, float]:
+        """Publish so many jobs, and return when that began and ended, and the processor time that it took."""
         done = subprocess.run(
             [sys.executable, "-m", "bench.jobs.publish_many", LIBRARIES[self.library].app, str(count)],
             cwd=ROOT,
@@ -57,8 +66,8 @@ class Stage:
         )
         if done.returncode:
             raise Failed(f"{self.library} cannot publish: {done.stderr}")
-        began, ended = map(float, done.stdout.split())
-        return began, ended
+        began, ended, used = map(float, done.stdout.split())
+        return began, ended, used
 
     def wait_until(self, reached: Callable[[int], bool]) -> tuple[int, float]:
         """Return how many jobs the broker has, and the time, once that is so."""
@@ -88,15 +97,37 @@ def staged(work: Work, library: str, broker: str, python: Sequence[str]) -> Iter
 
 def measure(work: Work, library: str, broker: str, count: int, python: Sequence[str]) -> Rates:
     with staged(work, library, broker, python) as stage:
-        began, ended = stage.publish(count)
-        rates = {"enqueue": count / (ended - began)}
-        with stage.worker():
-            # The worker's start is not its rate: count from when it has some behind it.
-            some = count - count // 10
-            first, began = stage.wait_until(lambda left: left <= some)
-            _, ended = stage.wait_until(lambda left: left == 0)
-            rates["work off"] = first / (ended - began)
-            began, _ = stage.publish(count)
-            _, ended = stage.wait_until(lambda left: left == 0)
-            rates["end to end"] = (count + WARMING_UP) / (ended - began)
+        rates = {"enqueue": _enqueue(stage, count)}
+        with stage.worker() as worker:
+            rates["work off"] = _work_off(stage, worker, count)
+            rates["end to end"] = _end_to_end(stage, worker, count)
     return rates
+
+
+def _enqueue(stage: Stage, count: int) -> Rate:
+    before = processor_seconds(stage.server.pid)
+    began, ended, used = stage.publish(count)
+    in_broker = processor_seconds(stage.server.pid) - before
+    return _rate(count, ended - began, publisher=used, broker=in_broker)
+
+
+def _work_off(stage: Stage, worker: Process, count: int) -> Rate:
+    # The worker's start is not its rate: count from when it has some behind it.
+    some = count - count // 10
+    first, began = stage.wait_until(lambda left: left <= some)
+    before = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    _, ended = stage.wait_until(lambda left: left == 0)
+    after = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    return _rate(first, ended - began, worker=after[1] - before[1], broker=after[0] - before[0])
+
+
+def _end_to_end(stage: Stage, worker: Process, count: int) -> Rate:
+    before = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    began, _, used = stage.publish(count)
+    _, ended = stage.wait_until(lambda left: left == 0)
+    after = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    return _rate(count, ended - began, publisher=used, worker=after[1] - before[1], broker=after[0] - before[0])
+
+
+def _rate(count: int, seconds: float, **processor: float) -> Rate:
+    return Rate(count / seconds, {who: 1e6 * used / count for who, used in processor.items()})
