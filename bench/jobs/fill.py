@@ -7,24 +7,21 @@ delivery tag each, as a thousand a second would take a quarter of an hour: pipel
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from bench.jobs import celery_app
+from bench.jobs.fill_copies import copies_of, id_of
 from nsqclient import aio
 from nsqclient._blocking import BlockingProducer
 
 QUEUE: Final = "celery"
 _TOGETHER: Final = 1000  # in a pipeline of Redis
 _IN_FLIGHT: Final = 64
-
-Copy = Callable[[int], bytes]
 
 
 def main(count: int, seconds: float) -> None:
@@ -66,37 +63,13 @@ async def fill_nsqd(count: int, due: float) -> None:
 
     async def publish_some() -> None:
         for number in numbers:
-            headers = {**more["headers"], "job-id": _id(number).encode()}
-            key = more["key"].replace(id, _id(number))
+            headers = {**more["headers"], "job-id": id_of(number).encode()}
+            key = more["key"].replace(id, id_of(number))
             await producer.publish(topic, copy(number), delay=due - time.time(), key=key, headers=headers)
 
     async with aio.open_producer([urlsplit(celery_app.setup.url).netloc]) as producer, asyncio.TaskGroup() as group:
         for _ in range(_IN_FLIGHT):
             group.create_task(publish_some())
-
-
-def copies_of(message: bytes) -> Copy:
-    """Return what makes copies of a message of Celery, each with its own id and delivery tag."""
-    found = json.loads(message)
-    parts = list(_split(message, found["headers"]["id"].encode(), found["properties"]["delivery_tag"].encode()))
-
-    def copy(number: int) -> bytes:
-        id = _id(number).encode()
-        return b"".join(id if part is None else part for part in parts)
-
-    return copy
-
-
-def _split(message: bytes, *ids: bytes) -> Iterator[bytes | None]:
-    """Yield the message in parts: None stands for one of the ids."""
-    for at, part in enumerate(message.replace(ids[1], ids[0]).split(ids[0])):
-        if at:
-            yield None
-        yield part
-
-
-def _id(number: int) -> str:
-    return f"{number:08x}-0000-4000-8000-{number:012x}"
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from bench.brokers import free_port
 from bench.work import HOST, ROOT, Failed
+from common.version import suite_version
 
 START_LIMIT: Final = 120.0
 _HOUR: Final = 3600.0
@@ -113,6 +114,12 @@ class Server:
     def is_there(cls) -> bool:
         return shutil.which(cls.program, path=f"{os.environ.get('PATH', '')}:/usr/sbin") is not None
 
+    @classmethod
+    def version(cls) -> str:
+        """Return what the program says of itself."""
+        asked = subprocess.run([cls.program, "--version"], capture_output=True, text=True, check=True)
+        return asked.stdout.strip()
+
     def answers(self) -> bool:
         raise NotImplementedError
 
@@ -193,6 +200,10 @@ class Nsqd(Server):
             f"--max-req-timeout={_HOUR / self._speed:.3f}s",
         ]
 
+    @classmethod
+    def version(cls) -> str:
+        return f"nsq-suite {suite_version()}"
+
     def answers(self) -> bool:
         try:
             return self._get("/ping") == b"OK"
@@ -203,9 +214,8 @@ class Nsqd(Server):
         found = json.loads(self._get("/stats?format=json&include_clients=false"))["topics"]
         topics = [it for it in found if not it["topic_name"].endswith("#ephemeral")]  # Celery's events to monitors
         channels = [channel for topic in topics for channel in topic["channels"]]
-        return sum(it["depth"] + it["in_flight_count"] + it["deferred_count"] for it in channels) + sum(
-            topic["depth"] for topic in topics
-        )
+        counts = ("depth", "in_flight_count", "deferred_count")
+        return sum(int(it[count]) for it in channels for count in counts) + sum(int(it["depth"]) for it in topics)
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://{HOST}:{self._http_port}{path}", timeout=5) as answer:
@@ -236,7 +246,8 @@ class Redis(Server):
         import redis  # of the extra `bench-jobs`
 
         client = redis.Redis(HOST, self.port, decode_responses=True)
-        return sum(_jobs_of(client, key) for key in client.scan_iter(count=1000))
+        keys: Iterable[Any] = client.scan_iter(count=1000)
+        return sum(_jobs_of(client, key) for key in keys)
 
     def ask(self, command: str) -> bytes:
         """Return the first line of the answer."""
@@ -307,6 +318,11 @@ class RabbitMq(Server):
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": HOST,
         }
+
+    @classmethod
+    def version(cls) -> str:
+        command = ["/usr/lib/rabbitmq/bin/rabbitmqctl", "version"]
+        return f"RabbitMQ {subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}"
 
     def launch(self) -> None:
         if self._epmd is None:

@@ -25,26 +25,29 @@ _LOCK: Final = 10.0  # "useful when the worker crashes or gets killed"
 def nsq_broker(setup: Setup) -> AsyncBroker:
     from nsqjobs.taskiq import NsqBroker
 
-    return NsqBroker(setup.url, queue="jobs", max_in_flight=setup.concurrency)
+    broker: AsyncBroker = NsqBroker(setup.url, queue="jobs", max_in_flight=setup.concurrency)
+    return broker
 
 
 def redis_broker(setup: Setup) -> AsyncBroker:
     """https://github.com/taskiq-python/taskiq-redis: of its brokers, the stream is the one that acknowledges."""
     from taskiq_redis import RedisStreamBroker
 
-    return RedisStreamBroker(
+    broker: AsyncBroker = RedisStreamBroker(
         setup.url,
         idle_timeout=int(1000 * setup.scaled(_IDLE)),
         unacknowledged_lock_timeout=_LOCK,
         xread_count=setup.concurrency,
     )
+    return broker
 
 
 def rabbitmq_broker(setup: Setup) -> AsyncBroker:
     """https://github.com/taskiq-python/taskiq-aio-pika: quorum queues and a queue for delays, both its defaults."""
     from taskiq_aio_pika import AioPikaBroker, Queue
 
-    return AioPikaBroker(setup.url, qos=setup.concurrency, delay_queue=Queue(name="taskiq.delay"))
+    broker: AsyncBroker = AioPikaBroker(setup.url, qos=setup.concurrency, delay_queue=Queue(name="taskiq.delay"))
+    return broker
 
 
 _OF_BROKER: Final = {"nsq": nsq_broker, "redis": redis_broker, "rabbitmq": rabbitmq_broker}

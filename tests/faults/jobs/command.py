@@ -134,7 +134,7 @@ def _keep(path: Path, plan: Plan, outcome: Outcome, command: str) -> None:
         "command": command,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "plan": asdict(plan),
-        "versions": {**describe_versions(), **_versions(plan.library)},
+        "versions": {**describe_versions(), **_versions(plan.library), "broker": SERVERS[plan.broker].version()},
         "figures": figures(outcome),
     }
     others = [it for it in _kept(path) if (it["library"], it["broker"]) != (plan.library, plan.broker)]
