@@ -11,6 +11,8 @@ from dramatiq import Broker, Middleware, Worker
 
 from bench.jobs.setup import Notes, Setup, setup_of_environment
 
+_SHORTEST_HEARTBEAT: Final = 15.0  # seconds
+
 
 def nsq_broker(setup: Setup) -> Broker:
     from nsqjobs.dramatiq import NsqBroker
@@ -21,7 +23,13 @@ def nsq_broker(setup: Setup) -> Broker:
 def redis_broker(setup: Setup) -> Broker:
     from dramatiq.brokers.redis import RedisBroker
 
-    return RedisBroker(url=setup.url)
+    # Jobs of a worker without a heartbeat are given back by one command in a thousand. An idle worker fetches every few
+    # seconds, so a shorter time would take living workers for dead ones.
+    return RedisBroker(
+        url=setup.url,
+        heartbeat_timeout=round(1000 * max(_SHORTEST_HEARTBEAT, setup.scaled(60))),
+        maintenance_chance=min(1_000_000, round(1000 * setup.speed)),
+    )
 
 
 def rabbitmq_broker(setup: Setup) -> Broker:
