@@ -35,7 +35,7 @@ def measure(work: Work, broker: str, count: int, most: float, python: Sequence[s
     with staged(work, "celery", broker, python) as stage:
         with stage.worker() as process:
             _wait_until_ready(stage, process.pid)
-            empty = _settled(process.pid, most)
+            empty, _ = _settled(process.pid, most)
         subprocess.run(
             [sys.executable, "-m", "bench.jobs.fill", str(count), str(DUE)],
             cwd=ROOT,
@@ -48,9 +48,8 @@ def measure(work: Work, broker: str, count: int, most: float, python: Sequence[s
         say(f"{broker:>5}: {count:,} jobs are there")
         with stage.worker() as process:
             _wait_until_ready(stage, process.pid)
-            full = _settled(process.pid, most)
+            full, note = _settled(process.pid, most)
             in_broker = megabytes(stage.server.pid)
-        note = f"stopped when it had more than {most:,.0f} MB" if full > most else ""
         return Held(empty, full, in_broker, note)
 
 
@@ -62,12 +61,16 @@ def _wait_until_ready(stage: Stage, worker: int) -> None:
         time.sleep(0.1)
 
 
-def _settled(worker: int, most: float) -> float:
-    """Return the megabytes that the worker takes once they no longer grow."""
+def _settled(worker: int, most: float) -> tuple[float, str]:
+    """Return the megabytes that the worker takes once they no longer grow, and why that was not waited for."""
     end = time.monotonic() + _LIMIT
     size, since = megabytes(worker), time.monotonic()
-    while time.monotonic() < min(end, since + _QUIET) and size <= most:
+    while time.monotonic() < since + _QUIET:
         time.sleep(0.5)
         if (now := megabytes(worker)) > 1.01 * size:
             size, since = now, time.monotonic()
-    return max(size, megabytes(worker))
+        if now > most:
+            return now, f"stopped there: it may have {most:,.0f} MB"
+        if time.monotonic() > end:
+            return now, f"still growing after {_LIMIT:.0f} s"
+    return max(size, megabytes(worker)), ""
