@@ -28,7 +28,10 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 def redis_settings(setup: Setup) -> dict[str, Any]:
-    """https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html: an hour, or the longest ETA."""
+    """Return the default visibility timeout, or one that is longer than any ETA.
+
+    https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html names both.
+    """
     # A worker that dies while it gives jobs back keeps others from it for this long. There is no option for it.
     kombu.transport.redis.Channel.unacked_mutex_expire = max(1, round(setup.scaled(_MUTEX)))
     timeout = HOUR if setup.broker == "redis" else LONGEST_ETA
@@ -41,12 +44,15 @@ def redis_settings(setup: Setup) -> dict[str, Any]:
 
 
 def rabbitmq_settings(setup: Setup) -> dict[str, Any]:
-    """Classic durable queues."""
+    """Return what makes a publish to a durable queue wait until RabbitMQ has it."""
     return {"broker_transport_options": {"confirm_publish": True}}
 
 
 def quorum_settings(setup: Setup) -> dict[str, Any]:
-    """https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/rabbitmq.html, "Using Quorum Queues"."""
+    """Return the settings of quorum queues and native delayed delivery.
+
+    https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/rabbitmq.html, "Using Quorum Queues".
+    """
     return {
         **rabbitmq_settings(setup),
         "task_default_queue_type": "quorum",
@@ -58,8 +64,6 @@ def quorum_settings(setup: Setup) -> dict[str, Any]:
 
 
 def nsq_settings(setup: Setup) -> dict[str, Any]:
-    import nsqjobs.celery  # noqa: F401  # in a checkout that was installed before it had this transport
-
     return {}
 
 

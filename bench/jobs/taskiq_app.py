@@ -30,7 +30,7 @@ def nsq_broker(setup: Setup) -> AsyncBroker:
 
 
 def redis_broker(setup: Setup) -> AsyncBroker:
-    """https://github.com/taskiq-python/taskiq-redis: of its brokers, the stream is the one that acknowledges."""
+    """Return the one of taskiq-redis' brokers that acknowledges, which https://github.com/taskiq-python/taskiq-redis says."""
     from taskiq_redis import RedisStreamBroker
 
     broker: AsyncBroker = RedisStreamBroker(
@@ -43,7 +43,7 @@ def redis_broker(setup: Setup) -> AsyncBroker:
 
 
 def rabbitmq_broker(setup: Setup) -> AsyncBroker:
-    """https://github.com/taskiq-python/taskiq-aio-pika: quorum queues and a queue for delays, both its defaults."""
+    """Return a broker with quorum queues and a queue for delays: https://github.com/taskiq-python/taskiq-aio-pika."""
     from taskiq_aio_pika import AioPikaBroker, Queue
 
     broker: AsyncBroker = AioPikaBroker(setup.url, qos=setup.concurrency, delay_queue=Queue(name="taskiq.delay"))
