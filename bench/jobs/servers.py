@@ -22,6 +22,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -130,6 +131,8 @@ class Server:
     # From start to end
 
     def __enter__(self) -> Self:
+        if not self.is_there():
+            raise Failed(f"this needs {self.program}, and the extra bench-jobs: scripts/setup dev,bench-jobs")
         try:
             self.launch()
             self.wait_until_ready()
@@ -224,6 +227,10 @@ class Nsqd(Server):
 
 class Redis(Server):
     program = "redis-server"
+
+    @classmethod
+    def is_there(cls) -> bool:
+        return super().is_there() and find_spec("redis") is not None
 
     @property
     def url(self) -> str:

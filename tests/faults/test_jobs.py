@@ -23,7 +23,7 @@ def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(tmp_path: Path, libr
         broker="nsq",
         tasks=300,
         span=2 * 3600,
-        within=12.0,
+        within=9.0,
         kills=6,
         broker_kills=2,
         seed=1,
