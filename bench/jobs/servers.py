@@ -328,8 +328,9 @@ class RabbitMq(Server):
 
     @classmethod
     def version(cls) -> str:
-        command = ["/usr/lib/rabbitmq/bin/rabbitmqctl", "version"]
-        return f"RabbitMQ {subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}"
+        # rabbitmqctl would leave an epmd behind, so the name of the installation's folder has to do.
+        folder = next(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"), None)
+        return f"RabbitMQ {folder.name.rpartition('-')[2]}" if folder is not None else "RabbitMQ"
 
     def launch(self) -> None:
         if self._epmd is None:
