@@ -81,7 +81,9 @@ def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[Store]:
     store = Store.open(options.data_path or ".", log_settings(options, policy))
     data_path = store.data_path
     try:
-        with owned(data_path.folder, store.files, take_over=options.take_over, pause=data_path.pause):
+        with owned(data_path.folder, store.files, take_over=options.take_over, pause=data_path.pause) as was_elsewhere:
+            if was_elsewhere:
+                data_path.read_again()
             try:
                 _take_over_from_go(store, options)
                 yield store

@@ -136,16 +136,20 @@ class DataPath:
         try:
             if not self._files.is_writable(self.folder):
                 raise DataPathError(f"failed to open data-path: {self.folder} is not writable")
-            try:
-                patiently(self._open_node, self.pause)
-                patiently(self._open_topics, self.pause)
-                self._places = {folder: self._files.identity_of(folder) for folder in (self.folder, self.topics)}
-            except OSError as error:
-                path = error.filename or self.folder
-                raise DataPathError(f"failed to open data-path: {error_text('open', path, error)}") from error
+            self.read_again()
         except DataPathError:
             self.close()
             raise
+
+    def read_again(self) -> None:
+        """Read what `open` reads, once nobody else writes to the folder. Raises DataPathError."""
+        try:
+            patiently(self._open_node, self.pause)
+            patiently(self._open_topics, self.pause)
+            self._places = {folder: self._files.identity_of(folder) for folder in (self.folder, self.topics)}
+        except OSError as error:
+            path = error.filename or self.folder
+            raise DataPathError(f"failed to open data-path: {error_text('open', path, error)}") from error
 
     def _take_lock(self) -> None:
         try:

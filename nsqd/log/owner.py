@@ -13,6 +13,8 @@ A process that finds somebody else's name in owner.json has lost the data path: 
 `--take-over`. It ends at once, as by `kill -9`: whatever it wrote from then on could damage what the new one writes. The
 new one waits for that before it reads anything. A process that is cut off from the volume cannot see that it was
 replaced; keeping its late writes away is up to the storage (fencing).
+
+A name that was there before ours is no thief's: on a full disk ours may not be written for a while.
 """
 
 from __future__ import annotations
@@ -70,10 +72,15 @@ class Ownership:
         self._me = me
         self._pause = pause
         self._is_written = False
+        self._has_warned = False
+        self._before: Owner | None = None
 
-    def take(self, *, by_force: bool) -> None:
-        """Write our name. Raise DataPathError if a process on another machine is at work, unless `by_force`."""
-        other = found_owner(self._files, self._path)
+    def take(self, *, by_force: bool) -> bool:
+        """Write our name. Raise DataPathError if a process on another machine is at work, unless `by_force`.
+
+        Return whether the data path was another machine's, whose last writes may have come while this waited.
+        """
+        other = self._before = found_owner(self._files, self._path)
         is_elsewhere = other is not None and other.boot != self._me.boot
         if is_elsewhere and not by_force and _is_beating(self._files, self._path, self._pause):
             raise DataPathError(
@@ -81,10 +88,13 @@ class Ownership:
                 "stop that one first, or start with --take-over if it cannot be stopped"
             )
         self._write()
+        if is_elsewhere and by_force:
+            if not self._is_written:  # the other one will never know
+                raise DataPathError(f"failed to lock data-path: cannot take {self._path.parent} over from {other}")
+            self._pause(WATCH)  # until the other one has seen our name and ended
         if is_elsewhere:
             log.warning("data path taken over from %s", other)
-            if by_force:
-                self._pause(WATCH)  # until the other one has seen our name and ended
+        return is_elsewhere
 
     def beat(self) -> Owner | None:
         """Show that this process lives. Return who has taken the data path over; None: nobody.
@@ -92,7 +102,7 @@ class Ownership:
         Another process of this boot has not: it got the lock, so this one has closed the data path and is about to end.
         """
         found = found_owner(self._files, self._path)
-        if found is not None and found.boot != self._me.boot:
+        if found is not None and found.boot != self._me.boot and found != self._before:
             return found
         if not self._is_written:
             self._write()
@@ -110,16 +120,21 @@ class Ownership:
         try:
             self._files.replace(self._path, as_json({"format": FORMAT, **self._me._asdict()}))
         except OSError as error:
-            log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
+            if not self._has_warned:  # each beat tries again
+                log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
+            self._has_warned = True
         else:
             self._is_written = True
 
 
 @contextmanager
-def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float], None]) -> Iterator[None]:
-    """Own a data path, which this process has locked, for as long as the block runs. Raises DataPathError."""
+def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float], None]) -> Iterator[bool]:
+    """Own a data path, which this process has locked, for as long as the block runs. Raises DataPathError.
+
+    Yields whether it was another machine's: then what was read of it before may be out of date.
+    """
     ownership = Ownership(folder, files, Owner.this_process(), pause)
-    ownership.take(by_force=take_over)
+    was_elsewhere = ownership.take(by_force=take_over)
     stopping = threading.Event()
 
     def keep() -> None:
@@ -132,7 +147,7 @@ def owned(folder: Path, files: Files, *, take_over: bool, pause: Callable[[float
     thread = threading.Thread(target=keep, name="owner", daemon=True)
     thread.start()
     try:
-        yield
+        yield was_elsewhere
     finally:
         stopping.set()
         thread.join()
@@ -158,16 +173,18 @@ def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] =
 
 def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> bool:
     """Watch for a while whether an owner's process lives."""
-    first = _modified(files, path)
+    first = _sign_of_life(files, path)
     for _ in range(round(WATCH / BEAT)):
         pause(BEAT)
-        if _modified(files, path) != first:
+        if _sign_of_life(files, path) != first:
             return True
     return False
 
 
-def _modified(files: Files, path: Path) -> int:
+def _sign_of_life(files: Files, path: Path) -> tuple[Owner | None, int]:
+    # An NFS client may remember times for a minute; it asks the server when a file is opened.
+    owner = found_owner(files, path)
     try:
-        return files.modified_at(path)
+        return owner, files.modified_at(path)
     except OSError:
-        return 0
+        return owner, 0

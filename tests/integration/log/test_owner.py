@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from nsqd.log.data_path import DataPathError
+from nsqd.log.data_path import NODE_JSON, DataPathError, as_json
 from nsqd.log.files import Files
 from nsqd.log.owner import OWNER_JSON, WATCH, Owner, Ownership
+from nsqd.options import Options
+from nsqd.start import opened_store
 
 HERE = Owner("here", "boot-1", 7, "2026-01-01T00:00:00.000+00:00")
 THERE = Owner("there", "boot-2", 8, "2026-01-02T00:00:00.000+00:00")
@@ -92,14 +96,70 @@ def test_a_damaged_file_names_nobody(tmp_path: Path) -> None:
     assert here.beat() is None
 
 
-def test_a_disk_that_is_full_at_the_start_is_written_to_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def full(files: Files, path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    here = ownership(tmp_path, HERE)
     with monkeypatch.context() as patched:
         patched.setattr(Files, "replace", full)
+        yield
+
+
+def test_a_disk_that_is_full_at_the_start_is_written_to_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = ownership(tmp_path, HERE)
+    with full_disk(monkeypatch):
+        here.take(by_force=False)
+        assert here.beat() is None
+        assert here.beat() is None
+    assert caplog.text.count("No space left on device") == 1
+    assert here.beat() is None
+    assert ownership(tmp_path, THERE).beat() == HERE
+
+
+def test_the_name_from_before_a_reboot_is_no_thief_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ownership(tmp_path, HERE._replace(boot="the boot before")).take(by_force=False)
+    here = ownership(tmp_path, HERE)
+    with full_disk(monkeypatch):
         here.take(by_force=False)
         assert here.beat() is None
     assert here.beat() is None
     assert ownership(tmp_path, THERE).beat() == HERE
+
+
+def test_nothing_is_taken_over_from_a_process_that_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ownership(tmp_path, THERE)
+    there.take(by_force=False)
+    with full_disk(monkeypatch), pytest.raises(DataPathError, match="cannot take .* over from process 8 on there"):
+        ownership(tmp_path, HERE).take(by_force=True)
+    assert there.beat() is None
+
+
+def test_a_process_that_comes_while_another_one_watches_is_seen(tmp_path: Path) -> None:
+    def start_elsewhere(seconds: float) -> None:
+        ownership(tmp_path, THERE._replace(boot="boot-3")).take(by_force=False)
+        os.utime(tmp_path / OWNER_JSON, ns=(0, 0))
+
+    ownership(tmp_path, THERE).take(by_force=False)
+    os.utime(tmp_path / OWNER_JSON, ns=(0, 0))
+    with pytest.raises(DataPathError, match="in use by"):
+        ownership(tmp_path, HERE, start_elsewhere).take(by_force=False)
+
+
+def test_what_another_machine_wrote_before_its_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def late_writes(*args: object, **options: object) -> Iterator[bool]:
+        node = json.loads((tmp_path / NODE_JSON).read_bytes())
+        del node["crc"]
+        (tmp_path / NODE_JSON).write_bytes(as_json({**node, "ids_reserved": 4711}))
+        yield True
+
+    monkeypatch.setattr("nsqd.start.owned", late_writes)
+    with opened_store(Options(data_path=str(tmp_path)), None) as store:
+        assert store.data_path.ids_reserved == 4711
