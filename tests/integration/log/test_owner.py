@@ -136,7 +136,7 @@ def test_nothing_is_taken_over_from_a_process_that_cannot_be_told(
 ) -> None:
     there = ownership(tmp_path, THERE)
     there.take(by_force=False)
-    with full_disk(monkeypatch), pytest.raises(DataPathError, match="cannot take .* over from process 8 on there"):
+    with full_disk(monkeypatch), pytest.raises(DataPathError, match=r"cannot take .* over from process 8 on there"):
         ownership(tmp_path, HERE).take(by_force=True)
     assert there.beat() is None
 
