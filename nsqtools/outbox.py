@@ -59,10 +59,10 @@ class Row:
     """A row that has a key and a node, as the database returns it."""
 
     id: Any  # an integer, a text or a UUID: it is only handed back to the database
-    topic: str | None
+    topic: Any  # a text, as `key` is, if the table has the columns of the printed schema
     body: Any
     headers: Any
-    key: str
+    key: Any
     deliver_at: Any
     delay: float | None  # seconds until `deliver_at`; None also if that is no time
 
@@ -71,9 +71,9 @@ class Row:
         topic = self.topic or default_topic
         if not topic:
             raise Unpublishable("no topic, and no --topic")
-        if not is_valid_name(topic):
+        if not isinstance(topic, str) or not is_valid_name(topic):
             raise Unpublishable(f"invalid topic name {topic!r}")
-        if not is_valid_key(self.key.encode()):
+        if not isinstance(self.key, str) or not is_valid_key(self.key.encode()):
             raise Unpublishable(f"invalid key {self.key!r}: 1 to 64 printable characters of ASCII without space")
         if self.deliver_at is not None and self.delay is None:
             raise Unpublishable(f"deliver_at is no time: {self.deliver_at!r}")

@@ -67,7 +67,7 @@ POSTGRES: Final = Dialect(
     parameter="%s",
     now="now()",
     ago="now() - %s * interval '1 second'",
-    delay="extract(epoch from deliver_at - now())::float8",
+    delay="(extract(epoch from deliver_at) - extract(epoch from now()))::float8",  # 'infinity' cannot be subtracted from
     new_key="replace(gen_random_uuid()::text, '-', '')",
     as_text="deliver_at::text",
     among="id = ANY(%s)",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsqtools.outbox import Row
-from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements
+from nsqtools.outbox_sql import POSTGRES, SQLITE, Statements, quoted_table
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,7 +26,7 @@ _SETTINGS: Final = (
     "SET tcp_keepalives_interval = 5",
     "SET tcp_keepalives_count = 3",
 )
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 class DatabaseDown(Exception):
@@ -156,21 +156,27 @@ class _SQLite:
             )
         except sqlite3.Error as error:
             raise DatabaseWrong(f"{self._path}: {error}") from error
+        # A text that is no UTF-8 must not stop the rows behind it.
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         self.run("PRAGMA synchronous = FULL")  # a node that a power cut forgets could get the row twice
 
     def run(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         try:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
-            is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY
-            raise (DatabaseDown if is_busy else DatabaseWrong)(str(error)) from error
+            may_pass = getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+            raise (DatabaseDown if may_pass else DatabaseWrong)(str(error)) from error
 
     def ids(self, ids: Sequence[object]) -> object:
         return json.dumps(ids)
 
     def lock(self, table: str) -> bool:
         # The lock is of this open file, so the kernel lets it go however the process ends.
-        descriptor = os.open(f"{self._path}.{table}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        path = f"{self._path}.{table}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise DatabaseWrong(f"{path}: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -240,7 +246,7 @@ class _Postgres:
 
     def lock(self, table: str) -> bool:
         statement = "SELECT pg_try_advisory_lock(hashtextextended('outbox_to_nsq ' || %s::regclass::oid, 0))"
-        ((is_ours,),) = self.run(statement, table)
+        ((is_ours,),) = self.run(statement, quoted_table(table))
         return bool(is_ours)
 
     def close(self) -> None:

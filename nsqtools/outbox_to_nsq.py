@@ -348,11 +348,13 @@ async def _relay(options: Options, nodes: Nodes, counts: Counts, stop: trio.Even
     while not stop.is_set():
         try:
             outbox = await _in_thread(partial(open_outbox, options.database, options.table))
-            pause = _RECONNECT[0]
+            began = trio.current_time()
             try:
                 await _work(options, outbox, nodes, counts, stop)
             finally:
                 outbox.close()
+                if trio.current_time() > began + longest:  # one that lets us in, and then refuses, is no better yet
+                    pause = _RECONNECT[0]
         except DatabaseDown as error:
             log.error("database: %s; next try in %g s", error, pause)
             await _sleep_until(stop, pause)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nsqtools.outbox_tables import DatabaseWrong, Outbox, open_outbox
+from nsqtools.outbox import Unpublishable
+from nsqtools.outbox_tables import DatabaseDown, DatabaseWrong, Outbox, open_outbox
 from tests.support.postgres import Postgres, needs_postgres
+from tests.support.process import eventually
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,26 @@ def test_a_row_waits_in_the_table_until_nsqd_takes_its_delay(outbox: Outbox, url
     assert 7100 < row.delay <= 7201
 
 
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)  # SQLite has no such times
+def test_times_without_an_end_stop_no_other_row(outbox: Outbox) -> None:
+    for moment in ("infinity", "-infinity"):
+        ask(outbox, f"INSERT INTO outbox (topic, body, deliver_at) VALUES ('t', 'x', '{moment}')")
+    assert claim(outbox) == [2]
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)  # Postgres stores no such text
+def test_a_text_that_is_no_utf8_stops_no_other_row(outbox: Outbox) -> None:
+    ask(outbox, "INSERT INTO outbox (topic, body) VALUES (CAST(x'74ff' AS text), CAST(x'78ff' AS text))")
+    insert(outbox, 1)
+    first, second = outbox.claim("n:1", count=10, due_within=0)
+    with pytest.raises(Unpublishable) as refused:
+        first.publication("")
+    assert replace(first, topic="t").publication("").body == b"x\xff"
+    outbox.refuse(first, str(refused.value), is_certain=True)
+    outbox.sent([second], delete=False)
+    assert ids(outbox, "error IS NOT NULL") == [1]
+
+
 def test_old_sent_rows_are_cleaned_up(outbox: Outbox, url: str) -> None:
     insert(outbox, 3)
     moment = "datetime('now', '-2 hours')" if "sqlite" in url else "now() - interval '2 hours'"
@@ -133,8 +156,33 @@ def test_one_connection_has_the_lock_until_it_ends(outbox: Outbox, url: str) -> 
     other = open_outbox(url, "outbox")
     assert not other.lock()
     outbox.close()
-    assert other.lock()
+    eventually(other.lock)  # Postgres ends a session after its client has gone on
     other.close()
+
+
+def test_the_lock_of_a_table_with_capitals_in_its_name(url: str) -> None:
+    outbox = open_outbox(url, "Outbox", make=True)
+    outbox.create()
+    assert outbox.lock()
+    ask(outbox, 'DROP TABLE "Outbox"')
+    outbox.close()
+
+
+def test_a_full_disk_passes(tmp_path: Path) -> None:
+    outbox = open_outbox(f"sqlite:///{tmp_path}/app.db", "outbox", make=True)
+    outbox.create()
+    ask(outbox, "PRAGMA max_page_count = 1")
+    with pytest.raises(DatabaseDown, match="full"):
+        ask(outbox, "INSERT INTO outbox (topic, body) VALUES ('t', zeroblob(100000))")
+    outbox.close()
+
+
+def test_a_lock_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    outbox = open_outbox(f"sqlite:///{tmp_path}/app.db", "outbox", make=True)
+    (tmp_path / "app.db.outbox.lock").mkdir()
+    with pytest.raises(DatabaseWrong, match=r"app\.db\.outbox\.lock: Is a directory"):
+        outbox.lock()
+    outbox.close()
 
 
 def test_a_table_without_the_columns_is_refused(outbox: Outbox, url: str) -> None:

@@ -10,9 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from nsqclient import ConnectError, OutcomeUnknown, PublishRejected
+from nsqtools import outbox_to_nsq
 from nsqtools.outbox import Counts, Row
 from nsqtools.outbox_nodes import Nodes
-from nsqtools.outbox_tables import Outbox
+from nsqtools.outbox_tables import DatabaseDown, Outbox
 from nsqtools.outbox_to_nsq import Options, Relay
 
 
@@ -195,3 +196,28 @@ def test_a_repeat_does_not_begin_when_its_time_is_over(seconds: float, sent: int
     table.doubtful["n:1"], table.unsent = table.unsent, []
     play(table, node, clock=clock)
     assert len(node.got) == len(table.marked) == sent
+
+
+def test_a_database_that_lets_a_relay_in_and_then_refuses_is_left_alone_for_longer_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = trio.Event()
+
+    class Refusing(Table):
+        def check(self) -> None:
+            if len(caplog.records) == 3:
+                trio.from_thread.run_sync(stop.set)
+            raise DatabaseDown("read-only")
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(outbox_to_nsq, "open_outbox", lambda url, table: Refusing())
+    options = Options(database="sqlite:///x", nsqd_tcp_address=("n:1",))
+
+    async def main() -> None:
+        await outbox_to_nsq._relay(options, cast(Nodes, Node()), Counts(), stop)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    pauses = [record.getMessage().rpartition(" in ")[2] for record in caplog.records]
+    assert pauses == ["0.5 s", "1 s", "2 s", "4 s"]

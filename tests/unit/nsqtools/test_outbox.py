@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -59,6 +60,9 @@ def test_what_is_due_has_no_delay() -> None:
         ({"headers": json.dumps({"a": "x" * 5000})}, "more than"),
         ({"key": "a b"}, "invalid key"),
         ({"key": "k" * 65}, "invalid key"),
+        ({"key": b"k"}, "invalid key"),
+        ({"key": UUID(int=1)}, "invalid key"),
+        ({"topic": b"t"}, "invalid topic name"),
         ({"deliver_at": "tomorrow"}, "no time"),
     ],
 )
