@@ -71,14 +71,15 @@ def _prepare(project: Project, version: str) -> None:
     project.set_version(version)
     write_entry(project, version, date)
     say(
-        f"pyproject.toml and CHANGELOG.md have {version}. Read the entry, then: git commit --all --message='Release {version}'"
+        f"pyproject.toml, Chart.yaml and CHANGELOG.md have {version}. "
+        f"Read the entry, then: git commit --all --message='Release {version}'"
     )
 
 
 def _begin(project: Project, version: str) -> None:
     project.check_clean()
     project.set_version(version)
-    say(f"pyproject.toml has {version}: git commit --all --message='Begin {version}'")
+    say(f"pyproject.toml and Chart.yaml have {version}: git commit --all --message='Begin {version}'")
 
 
 # The release

@@ -13,8 +13,8 @@ from typing import Any, Final
 from packaging.version import InvalidVersion, Version
 
 _VERSION: Final = re.compile(r'(?<=^version = ")[^"]+', re.MULTILINE)
-_CHART: Final = Path("deploy", "helm", "nsq", "Chart.yaml")
-_CHART_VERSION: Final = re.compile(r"^(version|appVersion): \S+", re.MULTILINE)
+_CHART_VERSION: Final = re.compile(r"(?<=^version: )\S+", re.MULTILINE)
+_APP_VERSION: Final = re.compile(r"(?<=^appVersion: )\S+", re.MULTILINE)
 _SHOWN: Final = 5  # names of changed files in an error
 
 
@@ -46,6 +46,13 @@ def check_version(version: str) -> None:
         raise Refused(f"{version!r} is no version as Python writes them, such as 0.2.0 or 0.3.0.dev0")
 
 
+def as_semantic(version: str) -> str:
+    """Return the version as Helm wants it: 0.2.0-dev0 for 0.2.0.dev0."""
+    number = Version(version).base_version
+    rest = version.removeprefix(number).lstrip(".")
+    return f"{number}-{rest}" if rest else number
+
+
 class Project:
     """The repository."""
 
@@ -55,6 +62,10 @@ class Project:
     @property
     def _settings(self) -> Path:
         return self.root / "pyproject.toml"
+
+    @property
+    def _chart(self) -> Path:
+        return self.root / "deploy" / "helm" / "nsq" / "Chart.yaml"
 
     def settings(self) -> Any:
         return tomllib.loads(self._settings.read_text(encoding="utf-8"))["project"]
@@ -106,7 +117,6 @@ class Project:
         check_version(version)
         text = self._settings.read_text(encoding="utf-8")
         self._settings.write_text(_VERSION.sub(version, text, count=1), encoding="utf-8")
-        if ".dev" not in version:  # the chart installs the images of a release, so it stays at the last one
-            chart = self.root / _CHART
-            text = chart.read_text(encoding="utf-8")
-            chart.write_text(_CHART_VERSION.sub(rf"\1: {version}", text), encoding="utf-8")
+        chart = self._chart.read_text(encoding="utf-8")
+        chart = _APP_VERSION.sub(version, _CHART_VERSION.sub(as_semantic(version), chart))
+        self._chart.write_text(chart, encoding="utf-8")

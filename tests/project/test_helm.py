@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from common.options import table_of
+from scripts.releasing.project import Project, as_semantic
 from tests.project.test_deploy import KUBERNETES, OPTIONS
 from tests.project.test_deploy import OBJECTS as PLAIN
 
@@ -21,6 +22,7 @@ helm = pytest.importorskip("helm_python") if "CI" not in os.environ else __impor
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "nsq"
+VERSION: Final[str] = Project(ROOT).settings()["version"]
 VALUES: Final[Mapping[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 OTHERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "defaults": {},
@@ -78,7 +80,7 @@ def as_in_kustomize(found: Any) -> Any:
         return [as_in_kustomize(it) for it in found]
     if not isinstance(found, str):
         return found
-    return re.sub(r":0\.1\.0$", "", re.sub(r"\bnsq-(?=nsq)", "", found))
+    return re.sub(r"\bnsq-(?=nsq)", "", found).removesuffix(f":{VERSION}")
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -169,11 +171,9 @@ def test_the_readme_has_every_value_and_its_default() -> None:
         assert shown == "see `values.yaml`" or yaml.safe_load(shown.strip("`")) == value, name
 
 
-def test_the_version_is_that_of_the_last_release() -> None:
+def test_the_version_is_that_of_the_suite() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    released = re.search(r"^## (\S+) ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert released is not None
-    assert chart["version"] == chart["appVersion"] == released[1]
+    assert (chart["version"], chart["appVersion"]) == (as_semantic(VERSION), VERSION)
 
 
 def test_the_example_for_keda_asks_a_service_of_the_chart() -> None:

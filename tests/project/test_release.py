@@ -23,7 +23,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from scripts.releasing.__main__ import main
 from scripts.releasing.archives import differences, write_plain_tar_gz
 from scripts.releasing.images import IMAGES, missing_engine
-from scripts.releasing.project import Project
+from scripts.releasing.project import Project, as_semantic
 from scripts.releasing.pythons import compiler_version, pythons
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -60,6 +60,7 @@ def repository(tmp_path: Path) -> Path:
         "pyproject.toml": PYPROJECT + TOWNCRIER,
         "setup.py": 'from setuptools import setup\n\nMYPY: Final = "mypy==1"\nsetup()\n'.replace(": Final", ""),
         "nsqd/__init__.py": "",
+        "deploy/helm/nsq/Chart.yaml": "apiVersion: v2\nversion: 0.0.1\nappVersion: 0.0.1 # a tag\n",
         "CHANGELOG.md": "# Changes\n\n<!-- changes start here -->\n",
         "changes.d/template.md": template,
         "changes.d/one.added.md": "One thing.\nMore of it.\n",
@@ -150,8 +151,22 @@ def test_a_build_that_fails_is_shown(repository: Path, tmp_path: Path, capsys: p
 # What it writes
 
 
+def test_the_chart_has_the_version_as_helm_writes_it(repository: Path) -> None:
+    chart = repository / "deploy" / "helm" / "nsq" / "Chart.yaml"
+    assert main(["--next=0.2.0.dev0"], repository) == 0
+    assert chart.read_text(encoding="utf-8") == "apiVersion: v2\nversion: 0.2.0-dev0\nappVersion: 0.2.0.dev0 # a tag\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "semantic"), [("0.2.0", "0.2.0"), ("0.2.0rc1", "0.2.0-rc1"), ("1.0.0.dev2", "1.0.0-dev2")]
+)
+def test_versions_of_the_chart(version: str, semantic: str) -> None:
+    assert as_semantic(version) == semantic
+
+
 def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path: Path) -> None:
     assert main(["--prepare=0.1.0"], repository) == 0
+    assert "appVersion: 0.1.0 " in (repository / "deploy" / "helm" / "nsq" / "Chart.yaml").read_text(encoding="utf-8")
     changelog = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "What it is about.\n\n- A point.\n\nAn end.\n\n### Added\n\n- One thing.\n  More of it.\n" in changelog
     assert not list((repository / "changes.d").glob("*.added.md"))
