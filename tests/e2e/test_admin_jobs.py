@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,7 +136,7 @@ def test_deferred_jobs_have_their_task_and_time(queue: Jobs) -> None:
     query = urlencode({"topic": "mails", "channel": "jobs", "node": listed["node"], "place": place_in(page)})
     page = queue.text(f"/deferred?{query}")
     assert '<dt>Job id</dt><dd class="mono">id-2</dd>' in page
-    assert "in 9m" in page.partition("<dt>ETA</dt>")[2][:200]
+    assert re.search(r"in \dm", page.partition("<dt>ETA</dt>")[2][:200])  # nine, unless the machine is slow
 
 
 def place_in(page: str) -> str:
