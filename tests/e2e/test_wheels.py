@@ -27,7 +27,9 @@ pytestmark = [
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs both cores itself"),
 ]
 
-COMMANDS: Final = sorted(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"])
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+COMMANDS: Final = sorted(PROJECT["scripts"])
+NAME: Final = f"nsq_suite-{PROJECT['version']}"  # the folder may have those of earlier releases, too
 SHIPPED: Final = os.environ.get("NSQ_TEST_WHEELS")
 FILES: Final = (
     "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
@@ -38,7 +40,7 @@ FILES: Final = (
 def pure(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("pure")
     if SHIPPED is not None:
-        (wheel,) = (ROOT / SHIPPED).glob("*-py3-none-any.whl")
+        (wheel,) = (ROOT / SHIPPED).glob(f"{NAME}-py3-none-any.whl")
     else:
         wheel = build("wheel", ROOT, folder / "wheel", python=Path(sys.executable), timestamp=1_700_000_000)
         assert wheel.name.endswith("-py3-none-any.whl")
@@ -47,13 +49,13 @@ def pure(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 @pytest.fixture(scope="module")
 def compiled_wheel() -> Path:
-    own = "*-cp{}{}-*.whl".format(*sys.version_info)
+    own = "-cp{}{}-*.whl".format(*sys.version_info)
     if SHIPPED is not None:
-        (wheel,) = (ROOT / SHIPPED).glob(own)
+        (wheel,) = (ROOT / SHIPPED).glob(NAME + own)
     elif subprocess.run([ROOT / "scripts" / "compile", "--check"], check=False).returncode:
         pytest.skip("scripts/compile has not compiled this code")
     else:
-        (wheel,) = (ROOT / ".venv-compiled" / "wheel").glob(own)
+        (wheel,) = (ROOT / ".venv-compiled" / "wheel").glob(f"*{own}")
     return wheel
 
 
