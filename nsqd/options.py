@@ -215,7 +215,7 @@ class Options(BaseOptions):
     data_path: str = option("", "folder for messages; empty: the current one")
     take_over: bool = option(
         False,
-        "start although an nsqd on another machine uses the data path, which that one then loses; only for one that cannot be stopped",
+        "start even though an nsqd on another machine is using the data path, which ends that one; only if it cannot be stopped",
     )
     import_go: bool = option(
         True, "at start, take over the messages of a Go nsqd in the data path (nsqd.dat and its queues), once"

@@ -172,7 +172,8 @@ class _SQLite:
 
     def lock(self, table: str) -> bool:
         # The lock is of this open file, so the kernel lets it go however the process ends.
-        path = f"{self._path}.{table}.lock"
+        # SQLite takes main.Outbox for the same table as outbox.
+        path = f"{self._path}.{table.rpartition('.')[2].lower()}.lock"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:

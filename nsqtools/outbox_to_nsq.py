@@ -86,7 +86,7 @@ class Options(ToolOptions):
     )
     create_table: bool = option(False, "print the table's schema, make the table if it is missing, and end")
     repeat_unknown: bool = option(
-        False, "publish again what nobody can tell whether it is in its topic, which may put it there twice"
+        False, "publish rows again whose outcome is unknown, which may put them into their topic twice"
     )
     idempotence_window: Nanoseconds = option(
         10 * MINUTE, "--idempotence-window of the nsqds: never longer than the shortest of them", kind=DURATION

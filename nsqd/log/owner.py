@@ -4,7 +4,7 @@ The lock of `data_path.py` holds among the processes of one machine. It says not
 machines, or where a file server does not pass locks on. There, owner.json names the host and the start of the process,
 and its time of modification moves every second for as long as that process lives.
 
-    there is no owner.json            nobody, or a process that has ended in good order: take the data path
+    there is no owner.json            nobody, or a process that stopped cleanly: take the data path
     it names a process of this boot   the lock has shown that the process is gone: take the data path
     it names another boot             watch it. If its time moves, a process on another machine is at work: refuse.
                                       Otherwise that machine has crashed, or was this one before a reboot: take it.
@@ -14,7 +14,7 @@ A process that finds somebody else's name in owner.json has lost the data path: 
 new one waits for that before it reads anything. A process that is cut off from the volume cannot see that it was
 replaced; keeping its late writes away is up to the storage (fencing).
 
-A name that was there before ours is no thief's: on a full disk ours may not be written for a while.
+The name that a process has found at its start is no takeover: if the disk is full, it stays until ours can be written.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Ownership:
             )
         self._write()
         if is_elsewhere and by_force:
-            if not self._is_written:  # the other one will never know
+            if not self._is_written:  # so the other one would never see it
                 raise DataPathError(f"failed to lock data-path: cannot take {self._path.parent} over from {other}")
             self._pause(WATCH)  # until the other one has seen our name and ended
         if is_elsewhere:

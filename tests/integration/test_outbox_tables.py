@@ -168,6 +168,14 @@ def test_the_lock_of_a_table_with_capitals_in_its_name(url: str) -> None:
     outbox.close()
 
 
+def test_a_table_of_sqlite_has_one_lock_whatever_it_is_called(tmp_path: Path) -> None:
+    outbox, other = (open_outbox(f"sqlite:///{tmp_path}/app.db", it, make=True) for it in ("outbox", "main.Outbox"))
+    assert outbox.lock()
+    assert not other.lock()
+    outbox.close()
+    other.close()
+
+
 def test_a_full_disk_passes(tmp_path: Path) -> None:
     outbox = open_outbox(f"sqlite:///{tmp_path}/app.db", "outbox", make=True)
     outbox.create()
