@@ -65,7 +65,6 @@ def repository(tmp_path: Path) -> Path:
         "changes.d/template.md": template,
         "changes.d/one.added.md": "One thing.\nMore of it.\n",
         "changes.d/release.summary.md": "What it is about.\n\n- A point.\n\nAn end.\n",
-        "deploy/helm/nsq/Chart.yaml": "version: 0.0.1\nappVersion: 0.0.1 # a tag\n",
         ".gitignore": "/build/\n*.egg-info/\n",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -170,8 +169,6 @@ def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path:
     changelog = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "What it is about.\n\n- A point.\n\nAn end.\n\n### Added\n\n- One thing.\n  More of it.\n" in changelog
     assert not list((repository / "changes.d").glob("*.added.md"))
-    chart = (repository / "deploy" / "helm" / "nsq" / "Chart.yaml").read_text(encoding="utf-8")
-    assert chart == "version: 0.1.0\nappVersion: 0.1.0 # a tag\n"
     commit(repository)
     out = tmp_path / "dist"
     assert build(repository, out, "--check") == 0
