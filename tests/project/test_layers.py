@@ -31,6 +31,14 @@ HIDDEN = {
     "nsqadmin": ("nsqd", "nsqlookupd", "pyspark", "pyarrow"),
 }
 
+# A job queue's room needs its own library and none of the others; what the rooms share needs none at all.
+LIBRARIES = {
+    "celery": ("celery", "kombu", "billiard"),
+    "taskiq": ("taskiq", "taskiq_dependencies"),
+    "dramatiq": ("dramatiq",),
+    "django": ("django", "django_tasks"),
+}
+
 LOOPS = {"trio", "asyncio", "socket", "ssl", "select", "selectors", "subprocess", "threading"}
 
 IMPORT_ALL = """
@@ -39,7 +47,7 @@ import importlib, pkgutil, sys
 package, *hidden = sys.argv[1:]
 for name in hidden:
     sys.modules[name] = None  # from now on importing it is an ImportError
-if package == "nsqjobs":  # Django's models can be imported in a site only
+if package in ("nsqjobs", "nsqjobs.django"):  # Django's models can be imported in a site only
     import django.conf
     django.conf.settings.configure(INSTALLED_APPS=["nsqjobs.django"])
     django.setup()
@@ -62,6 +70,22 @@ def test_import_contracts_are_kept() -> None:
 @pytest.mark.parametrize("package", HIDDEN)
 def test_a_service_imports_with_the_others_hidden(package: str) -> None:
     result = run(sys.executable, "-c", IMPORT_ALL, package, *HIDDEN[package])
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("room", LIBRARIES)
+def test_a_room_of_jobs_imports_with_the_other_libraries_hidden(room: str) -> None:
+    others = [name for library, names in LIBRARIES.items() if library != room for name in names]
+    result = run(sys.executable, "-c", IMPORT_ALL, f"nsqjobs.{room}", *others)
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_the_rooms_of_jobs_share_imports_without_any_library() -> None:
+    shared = [f"nsqjobs.{path.stem}" for path in (ROOT / "nsqjobs").glob("*.py") if path.stem != "__init__"]
+    assert "nsqjobs.held" in shared
+    hidden = [name for names in LIBRARIES.values() for name in names]
+    code = f"import sys\nfor name in {hidden}: sys.modules[name] = None\nimport nsqjobs, {', '.join(shared)}"
+    result = run(sys.executable, "-c", code)
     assert result.returncode == 0, result.stderr
 
 
