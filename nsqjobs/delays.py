@@ -13,8 +13,9 @@ A job whose delay was not shortened is never given back: when it comes before it
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from nsqclient import Unsupported
 from nsqjobs.headers import eta_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 SHORTENED: Final = "job-delay-shortened"  # the header of a job that may come before its time
 
 _limit: Final = re.compile(r"DPUB timeout \d+ out of range 0-(\d+)", re.ASCII).search
+
+
+class Requeueable(Protocol):
+    """A message of nsqclient's, on whatever loop."""
+
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
+    def requeue(self, delay: float, *, backoff: bool, count: bool) -> bool: ...
 
 
 class DelayLimit:
@@ -62,3 +71,17 @@ def time_left(headers: Mapping[str, bytes], now: float) -> float:
     """Return the seconds until a job that was delivered is due: 0 for one that is due or whose delay was not shortened."""
     eta = eta_of(headers) if SHORTENED in headers else None
     return max(0.0, eta - now) if eta is not None else 0.0
+
+
+def give_back_early(message: Requeueable, now: float) -> bool:
+    """Give back a message that is not due yet, for the rest of its delay. Return whether it was given back.
+
+    A message whose headers nobody can read is due, and so is one of an nsqd that would count the attempt.
+    """
+    try:
+        left = time_left(message.headers, now)
+        if left > 0:
+            message.requeue(left, backoff=False, count=False)
+        return left > 0
+    except (ValueError, Unsupported):
+        return False

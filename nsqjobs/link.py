@@ -26,7 +26,7 @@ from nsqclient import NSQError, PublishRejected, open_consumer
 from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
 from nsqclient.sync import _in_thread
 from nsqjobs.counts import Counts, counts_of, empty
-from nsqjobs.delays import DelayLimit, time_left
+from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.held import Held, Holding
 
 if TYPE_CHECKING:
@@ -221,17 +221,9 @@ class Subscription:
             self._arrived.put(None)
 
     def _arrive(self, message: Message) -> None:
-        left = _time_left(message)
-        if left > 0:
-            message.requeue(left, backoff=False, count=False)
-        elif self._is_stopped:
+        if give_back_early(message, time.time()):
+            return
+        if self._is_stopped:
             message.requeue(0, backoff=False, count=False)
         else:
             self._arrived.put(self._inside.holding.hold(message))
-
-
-def _time_left(message: Message) -> float:
-    try:
-        return time_left(message.headers, time.time())
-    except ValueError:  # headers that nobody can read
-        return 0.0

@@ -77,7 +77,7 @@ class QoS:
     def ack(self, tag: str) -> None:
         self._transport.finished.add(tag)
         for subscription, delivery in self._deliveries.pop(tag, ()):
-            self._reader.answer(subscription, delivery, delivery.finish)
+            subscription.reader.answer(subscription, delivery, delivery.finish)
 
     def reject(self, tag: str, requeue: bool = False) -> None:
         for subscription, delivery in self._deliveries.pop(tag, ()):
@@ -86,14 +86,14 @@ class QoS:
                 if requeue
                 else partial(delivery.bury, "rejected by Celery")
             )
-            self._reader.answer(subscription, delivery, answer)
+            subscription.reader.answer(subscription, delivery, answer)
 
     def restore_unacked(self) -> None:
         """Give back all that Celery has not answered."""
         while self._deliveries:
             _, deliveries = self._deliveries.popitem()
             for subscription, delivery in deliveries:
-                self._reader.give_back(subscription, delivery)
+                subscription.reader.give_back(subscription, delivery)
 
     def restore_unacked_once(self, stderr: object = None) -> None:
         self.restore_unacked()
@@ -104,11 +104,6 @@ class QoS:
 
     def get(self, tag: str) -> Delivery:
         return self._deliveries[tag][0][1]
-
-    @property
-    def _reader(self) -> Reader:
-        reader: Reader = self._transport.reader
-        return reader
 
 
 class Direct(exchange_types.DirectExchange):
@@ -299,7 +294,7 @@ class Channel(virtual.Channel):
             self._active_queues.remove(queue)
         if (consuming := self._consuming.pop(consumer_tag, None)) is not None:
             for subscription in consuming.subscriptions:
-                self.connection.reader.cancel(subscription)
+                subscription.reader.cancel(subscription)
 
     def deliver(self, subscription: Subscription, delivery: Delivery, consuming: Consuming) -> bool:
         """Hand a message to Celery. Return False for one that it does not get."""
@@ -310,7 +305,7 @@ class Channel(virtual.Channel):
         return True
 
     def _received(self, subscription: Subscription, delivery: Delivery, *, no_ack: bool) -> virtual.Message | None:
-        answer = partial(self.connection.reader.answer, subscription, delivery)
+        answer = partial(subscription.reader.answer, subscription, delivery)
         try:
             raw = decode(delivery.body)
             # A message that was published to several queues has the same tag in all of them.
@@ -328,9 +323,8 @@ class Channel(virtual.Channel):
             answer(delivery.finish)
             return message
         tag = message.delivery_tag
-        if (
-            tag in self.connection.finished and delivery.attempts > 1
-        ):  # the first of a new count: somebody wants it run again
+        # A first attempt of a job that is finished begins a new count: somebody wants it run again.
+        if tag in self.connection.finished and delivery.attempts > 1:
             answer(delivery.finish)
             return None
         message.delivery_info["redelivered"] = delivery.attempts > 1
@@ -340,13 +334,14 @@ class Channel(virtual.Channel):
         """Return the next message of a queue, or None if none comes within a second."""
         reader: Reader = self.connection.reader
         if queue not in self._getters:
-            group = Group()
+            group = Group(wants=False)
             self._getters[queue] = (group, [reader.subscribe(it, None, group) for it in self._sources(queue)])
         group, subscriptions = self._getters[queue]
-        reader.limit(group, group.limit + 1)
-        message = self._wait_for_one(subscriptions, no_ack=no_ack)
-        reader.limit(group, max(group.limit - (message is None or no_ack), 0))
-        return message
+        reader.want_one(group)
+        try:
+            return self._wait_for_one(subscriptions, no_ack=no_ack)
+        finally:
+            reader.want_none(group)
 
     def _wait_for_one(self, subscriptions: list[Subscription], *, no_ack: bool) -> virtual.Message | None:
         deadline = monotonic() + _GET_TIMEOUT
@@ -372,7 +367,7 @@ class Channel(virtual.Channel):
                 self.basic_cancel(consumer)
             for _, subscriptions in self._getters.values():
                 for subscription in subscriptions:
-                    self.connection.reader.cancel(subscription)
+                    subscription.reader.cancel(subscription)
             self._getters.clear()
             self.qos.restore_unacked()
         super().close()

@@ -21,7 +21,6 @@ UNLIMITED: Final = 250  # what a prefetch of 0 means; more would wait here in va
 
 def allowances(limit: int, held: Sequence[int]) -> list[int]:
     """Return how many messages each queue may have in flight here, if it holds so many now."""
-    limit = limit or UNLIMITED
     if len(held) == 1:
         return [limit]
     free = max(limit - sum(held), 0)
@@ -34,7 +33,6 @@ def stocks(limit: int, taken: Sequence[int]) -> list[int]:
 
     At least one of each level is in stock, so that the highest can be chosen when Celery may have another.
     """
-    limit = limit or UNLIMITED
     free = max(limit - sum(taken), 0)
     each = max(-(-free // len(taken)), 1) if taken else 0
     return [count + each for count in taken]
@@ -42,4 +40,4 @@ def stocks(limit: int, taken: Sequence[int]) -> list[int]:
 
 def is_in_excess(limit: int, held: Sequence[int]) -> bool:
     """Return whether more messages have arrived than Celery may have."""
-    return len(held) > 1 and sum(held) > (limit or UNLIMITED)
+    return len(held) > 1 and sum(held) > limit

@@ -24,7 +24,7 @@ import trio
 
 from nsqclient import Consumer, Message, NSQError, events, open_consumer
 from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
-from nsqjobs.delays import time_left
+from nsqjobs.delays import give_back_early
 
 if TYPE_CHECKING:
     from nsqclient import Config
@@ -47,8 +47,9 @@ _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Re
 class Group:
     """The subscriptions that share a prefetch limit: those of one channel of Celery's."""
 
-    def __init__(self) -> None:
-        self.limit = 0
+    def __init__(self, *, wants: bool = True) -> None:
+        self.limit = UNLIMITED
+        self.wants = wants  # False: nobody waits for a message, so none may wait here either
         self.has_levels = False  # of priority: then some messages are in stock
         self.subscriptions: list[Subscription] = []
         self.is_settling = False  # the first message of each level is on its way
@@ -57,13 +58,15 @@ class Group:
     @property
     def is_full(self) -> bool:
         """Whether Celery may have no more for now."""
-        return self.is_settling or (self.has_levels and self.taken >= (self.limit or UNLIMITED))
+        return self.is_settling or (self.has_levels and self.taken >= self.limit)
 
     def held(self) -> list[int]:
         return [len(it.held) for it in self.subscriptions]
 
     def share_out(self) -> None:
-        if self.has_levels:
+        if not self.wants:
+            shares = self.held()
+        elif self.has_levels:
             shares = stocks(self.limit, [len(it.taken) for it in self.subscriptions])
         else:
             shares = allowances(self.limit, self.held())
@@ -75,8 +78,11 @@ class Group:
 class Subscription:
     """One channel that is consumed from. `held` is used in the reader's thread only."""
 
-    def __init__(self, source: Source, nsqds: Sequence[str], owner: object, group: Group | None) -> None:
+    def __init__(
+        self, source: Source, nsqds: Sequence[str], owner: object, group: Group | None, reader: Reader
+    ) -> None:
         self.source = source
+        self.reader = reader  # the one that answers, also in a child process, where it does nothing
         self.nsqds = nsqds  # to subscribe to even if no nsqlookupd says that they have the topic
         self.owner = owner  # the consumer of Celery's that wants the messages
         self.group = group  # None: messages are finished as soon as they are taken
@@ -87,9 +93,8 @@ class Subscription:
         self.taken: set[Message] = set()  # those of them that Celery has; guarded by the reader's lock
 
 
-_Ready = tuple[
-    int, int, Subscription, Message
-]  # minus the level, and a number: the highest level first, then the oldest
+# Minus the level, and a number: the highest level comes first, then the oldest.
+_Ready = tuple[int, int, Subscription, Message]
 
 
 class Reader:
@@ -101,9 +106,7 @@ class Reader:
         self._endpoint = endpoint
         self._config = _config_of(endpoint)
         self._wake = wake
-        self._ready: list[
-            tuple[int, int, Subscription, Message]
-        ] = []  # a heap: the highest level first, then the oldest
+        self._ready: list[_Ready] = []  # a heap
         self._number = 0
         self._lock = threading.Lock()  # of `_ready`
         self._has_levels = False
@@ -125,7 +128,7 @@ class Reader:
         self, source: Source, owner: object, group: Group | None, *, nsqds: Sequence[str] = ()
     ) -> Subscription:
         """Consume from a channel, until `cancel`: at `nsqds`, and at those that the endpoint names or that have the topic."""
-        subscription = Subscription(source, nsqds, owner, group)
+        subscription = Subscription(source, nsqds, owner, group, self)
         self._order(partial(self._begin, subscription))
         return subscription
 
@@ -139,24 +142,39 @@ class Reader:
         self._order(partial(self._stop, subscription))
 
     def limit(self, group: Group, count: int) -> None:
-        """Set how many messages a group may hold."""
+        """Set how many messages a group may hold; 0 is no limit."""
         self._order(partial(self._set_limit, group, count))
+
+    def want_one(self, group: Group) -> None:
+        """Let a group have one message more than it holds, until `want_none`."""
+        self._order(partial(self._want_one, group))
+
+    def want_none(self, group: Group) -> None:
+        """Let a group have no further message, and give back what it has not taken."""
+        self._order(partial(self._want_none, group))
 
     def take(self, *, of: Subscription | None = None) -> tuple[Subscription, Message] | None:
         """Return the next message, or None if there is none now. Raise the error that has ended the reader."""
-        with self._lock:
-            found = self._next(of)
-            if found is not None:
-                self._ready.remove(found)
-                heapq.heapify(self._ready)
-        if found is not None:
-            _, _, subscription, message = found
+        while (found := self._take_next(of)) is not None:
+            subscription, message = found
+            if message.answered == "lost":  # its connection has gone, and nsqd gives it to somebody else
+                self.answer(subscription, message, message.finish)  # which nsqd does not hear; it frees the place
+                continue
             if subscription.group is not None and subscription.group.has_levels:
                 self._order(subscription.group.share_out)  # there is room for another one of this level
             return subscription, message
         if self.error is not None:
             raise self.error
         return None
+
+    def _take_next(self, of: Subscription | None) -> tuple[Subscription, Message] | None:
+        with self._lock:
+            found = self._next(of)
+            if found is None:
+                return None
+            self._ready.remove(found)
+            heapq.heapify(self._ready)
+        return found[2], found[3]
 
     def _next(self, of: Subscription | None) -> _Ready | None:
         """Return what Celery may have next, and count it. The lock is held."""
@@ -276,11 +294,20 @@ class Reader:
         if (group := subscription.group) is not None and subscription in group.subscriptions:
             group.subscriptions.remove(subscription)
             group.share_out()
-        for message in self._withdraw(lambda of, _: of is subscription):
-            self._return(subscription, message)
+        self._return_waiting(subscription)
 
     def _set_limit(self, group: Group, count: int) -> None:
-        group.limit = count
+        group.limit = count or UNLIMITED
+        group.share_out()
+
+    def _want_one(self, group: Group) -> None:
+        group.wants = True
+        self._set_limit(group, group.taken + 1)
+
+    def _want_none(self, group: Group) -> None:
+        group.wants = False
+        for subscription in list(group.subscriptions):
+            self._return_waiting(subscription)
         group.share_out()
 
     # Messages
@@ -290,16 +317,18 @@ class Reader:
         if message.timestamp_ns / 1e9 < source.since - _SKEW:
             message.finish()  # a passing queue gets nothing from before its time
             return
-        if (left := time_left(message.headers, time())) > 0 and message._source.can_requeue_uncounted:
-            message.requeue(left, backoff=False, count=False)
+        if give_back_early(message, time()):
             return
         subscription.held.add(message)
         self._shortest_timeout = min(self._shortest_timeout, message.deadline - message.received_at)
         with self._lock:
             self._number += 1
             heapq.heappush(self._ready, (-source.level, self._number, subscription, message))
-        if (group := subscription.group) is not None and len(group.subscriptions) > 1 and not group.has_levels:
-            self._keep_to_limit(group)
+        if (group := subscription.group) is not None:
+            if not group.wants:
+                self._return_waiting(subscription)  # it was on its way when the last `basic_get` gave up
+            elif len(group.subscriptions) > 1 and not group.has_levels:
+                self._keep_to_limit(group)
         self._wake()
 
     def _keep_to_limit(self, group: Group) -> None:
@@ -315,14 +344,15 @@ class Reader:
             self._return(last[2], last[3])
         group.share_out()
 
-    def _withdraw(self, is_meant: Callable[[Subscription, Message], bool]) -> Sequence[Message]:
-        """Return messages that nobody has taken, and forget them."""
+    def _return_waiting(self, subscription: Subscription) -> None:
+        """Give back the messages that nobody has taken."""
         with self._lock:
-            meant = [entry for entry in self._ready if is_meant(entry[2], entry[3])]
-            if meant:
-                self._ready = [entry for entry in self._ready if entry not in meant]
+            waiting = [message for _, _, of, message in self._ready if of is subscription]
+            if waiting:
+                self._ready = [entry for entry in self._ready if entry[2] is not subscription]
                 heapq.heapify(self._ready)
-        return [entry[3] for entry in meant]
+        for message in waiting:
+            self._return(subscription, message)
 
     def _return(self, subscription: Subscription, message: Message) -> None:
         self._answer(subscription, message, partial(message.requeue, 0.0, backoff=False, count=False))
@@ -332,7 +362,7 @@ class Reader:
             answer()
         except NSQError as error:  # an ephemeral channel buries nothing, and NSQ's own nsqd counts each attempt
             log.warning("[%s/%s] %s", subscription.source.topic, subscription.source.channel, error)
-            message.finish()
+            _answer_otherwise(subscription, message)
         subscription.held.discard(message)
         self._warned.discard(message)
         if (group := subscription.group) is not None:
@@ -375,6 +405,14 @@ def _config_of(endpoint: Endpoint) -> Config:
     if endpoint.nsqlookupd:
         return config
     return replace(config, reconnect_delay="fixed", lookupd_poll_interval=_RECONNECT_PAUSE)
+
+
+def _answer_otherwise(subscription: Subscription, message: Message) -> None:
+    """Answer a message for which nsqd lacks the right answer: a broadcast may go, but a job must not be lost."""
+    if subscription.source.channel.endswith("#ephemeral"):
+        message.finish()
+    else:
+        message.requeue(backoff=False)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -90,8 +90,10 @@ class Transport(virtual.Transport):
 
     @property
     def reader(self) -> Reader:
-        """The reader, which is started here if there is none. A parent's is not its child's."""
-        if self._reader is None or self._reader.pid != os.getpid():
+        """The reader, which is started here if there is none. A parent's reader and bell are not its child's."""
+        if self._reader is not None and self._reader.pid != os.getpid():
+            self._reader = self._ringing = None
+        if self._reader is None:
             self._reader = Reader(self.endpoint, self._bell.ring)
         return self._reader
 

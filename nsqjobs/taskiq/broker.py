@@ -13,7 +13,7 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 from nsqclient import CancelResult, ConnectError, PublishRejected, PublishUnsent, aio
 from nsqjobs.addresses import parse_url
-from nsqjobs.delays import DelayLimit, time_left
+from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.headers import Job
 from nsqjobs.names import topic_name
 from nsqjobs.taskiq.deliveries import Deliveries
@@ -166,10 +166,7 @@ async def _pump(consumer: aio.Consumer, deliveries: Deliveries) -> None:
     """Pass on what is due. Give back the rest until it is, without counting that as an attempt."""
     try:
         async for message in consumer:
-            left = time_left(message.headers, time.time())
-            if left > 0:
-                message.requeue(left, backoff=False, count=False)
-            else:
+            if not give_back_early(message, time.time()):
                 deliveries.add(message)
     except Exception as error:  # whatever it is, the worker has to end with it instead of waiting for ever
         deliveries.fail(error)

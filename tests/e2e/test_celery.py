@@ -58,6 +58,19 @@ def counts(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
     return found["depth"], found["deferred_count"], found["in_flight_count"]
 
 
+def get(channel: Any, queue: str, **options: Any) -> Any:
+    """Return the next message of a queue. One `basic_get` waits for a second, which a busy machine may need to connect."""
+    found: list[Any] = []
+
+    def has_found() -> bool:
+        message = channel.basic_get(queue, **options)
+        found.extend([message] if message is not None else [])
+        return bool(found)
+
+    eventually(has_found, TIMEOUT)
+    return found[0]
+
+
 # --- configuration
 
 
@@ -82,12 +95,26 @@ def test_a_result_comes_back(app: Celery, worker: Worker) -> None:
 
 def test_headers_say_what_a_job_is(app: Celery, nsqd: Nsqd) -> None:
     app.send_task("add", (2, 3), queue="seen", task_id="an-id")
-    client = nsqd.connect()
     with Connection(url_of(nsqd)) as connection:
-        message = connection.channel().basic_get("seen")
+        message = get(connection.channel(), "seen")
         assert message.headers["id"] == "an-id"
         message.ack()
-    client.close()
+
+
+def test_a_getter_has_no_more_than_it_has_asked_for(app: Celery, nsqd: Nsqd) -> None:
+    for number in range(5):
+        app.send_task("add", (number, number), queue="got")
+    with Connection(url_of(nsqd)) as first, Connection(url_of(nsqd)) as second:
+        channel = first.channel()
+        get(channel, "got").ack()
+        get(channel, "got", no_ack=True)
+        unanswered = get(channel, "got")
+        get(second.channel(), "got").ack()
+        get(second.channel(), "got").ack()
+        eventually(lambda: counts(nsqd, "got") == (0, 0, 1), TIMEOUT)
+        assert channel.basic_get("got") is None
+        unanswered.ack()
+        eventually(lambda: counts(nsqd, "got") == (0, 0, 0), TIMEOUT)
 
 
 def test_a_job_with_an_eta_is_with_nobody_before_its_time(

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
-from nsqclient import PublishRejected
-from nsqjobs.delays import SHORTENED, DelayLimit, time_left
+from nsqclient import PublishRejected, Unsupported
+from nsqjobs.delays import SHORTENED, DelayLimit, give_back_early, time_left
 from nsqjobs.headers import ETA, Job
 
 
@@ -44,3 +46,43 @@ def test_a_job_whose_delay_nsqd_accepted_is_due_whenever_it_comes() -> None:
     headers = DelayLimit().marked(Job(library="celery", name="shop.ship", id="1", eta=1000.5).headers(), 10.5)
     assert SHORTENED not in headers
     assert time_left(headers, 990.0) == time_left({}, 0.0) == 0
+
+
+class FakeMessage:
+    """A message that writes down how it was requeued."""
+
+    def __init__(self, headers: Mapping[str, bytes] | None, *, counts_always: bool = False) -> None:
+        self._headers = headers
+        self._counts_always = counts_always
+        self.said: list[tuple[float, bool, bool]] = []
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        if self._headers is None:
+            raise ValueError("nonsense")
+        return self._headers
+
+    def requeue(self, delay: float, *, backoff: bool, count: bool) -> bool:
+        if self._counts_always:
+            raise Unsupported("nsqd counts every attempt")
+        self.said.append((delay, backoff, count))
+        return False  # it is lost
+
+
+EARLY = {SHORTENED: b"1", ETA: b"10000"}
+
+
+def test_a_job_that_comes_early_is_given_back_for_the_rest_uncounted() -> None:
+    message = FakeMessage(EARLY)
+    assert give_back_early(message, 4.0)
+    assert message.said == [(6.0, False, False)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [FakeMessage({}), FakeMessage(None), FakeMessage(EARLY, counts_always=True)],
+    ids=["due", "nonsense", "no uncounted requeue"],
+)
+def test_a_job_that_cannot_be_given_back_is_due(message: FakeMessage) -> None:
+    assert not give_back_early(message, 4.0)
+    assert not message.said

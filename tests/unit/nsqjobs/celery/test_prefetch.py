@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
+from nsqjobs.celery.prefetch import allowances, is_in_excess, stocks
 
 held_counts = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 
@@ -9,10 +9,6 @@ held_counts = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 def test_one_queue_has_the_whole_limit() -> None:
     assert allowances(4, [3]) == [4]
     assert not is_in_excess(4, [5])
-
-
-def test_no_limit_is_a_large_one() -> None:
-    assert allowances(0, [0]) == [UNLIMITED]
 
 
 def test_queues_share_what_is_free() -> None:
