@@ -1,5 +1,5 @@
-"""Python's job queues on nsqd: Celery, taskiq, dramatiq and Django tasks, each a folder or module that only its own
-library's users import.
+"""Python's job queues on nsqd: Celery, taskiq, dramatiq and Django tasks, each a folder that only its own library's
+users import.
 
 What they share:
 
@@ -7,4 +7,7 @@ What they share:
     queue names as topics                  names.py
     a job's headers, which nsqadmin shows  headers.py
     delays longer than nsqd accepts        delays.py
+    when to touch what a worker holds      touching.py
+    a queue's counts, over HTTP            counts.py
+    what workers made of threads share     link.py, held.py
 """

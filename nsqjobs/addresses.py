@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from common.net import AddressError, parse_address
 from nsqclient import Config
+from nsqclient.blocking import Nodes, given_nodes, listed_nodes
 
 NSQD: Final = "nsq"
 NSQLOOKUPD: Final = "nsq+lookupd"
@@ -29,6 +30,10 @@ class Endpoint:
     nsqd: tuple[str, ...]
     nsqlookupd: tuple[str, ...]
     config: Config
+
+    def nodes(self) -> Nodes:
+        """Return what tells a BlockingProducer the addresses of the nsqds."""
+        return listed_nodes(self.nsqlookupd, self.config) if self.nsqlookupd else given_nodes(self.nsqd)
 
 
 def parse_url(url: str, **defaults: Any) -> Endpoint:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from nsqclient import ConnectError, NSQError
 
 if TYPE_CHECKING:
-    from nsqclient._blocking import BlockingProducer
+    from nsqclient.blocking import BlockingProducer
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404
@@ -39,7 +39,7 @@ def counts_of(producer: BlockingProducer, topic: str, channel: str) -> Counts:
     target = "/stats?" + urlencode(
         {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
     )
-    counts = [read_stats(body, channel) for body in _ask_all(producer, "GET", target)]
+    counts = [read_stats(body, channel) for body in ask_all(producer, "GET", target)]
     return Counts(
         waiting=sum(it.waiting for it in counts),
         deferred=sum(it.deferred for it in counts),
@@ -50,8 +50,8 @@ def counts_of(producer: BlockingProducer, topic: str, channel: str) -> Counts:
 
 def empty(producer: BlockingProducer, topic: str, channel: str) -> None:
     """Drop the messages of a queue at all nsqds, but not the buried ones. Raise NSQError if one of them does not."""
-    _ask_all(producer, "POST", "/topic/empty?" + urlencode({"topic": topic}))
-    _ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
+    ask_all(producer, "POST", "/topic/empty?" + urlencode({"topic": topic}))
+    ask_all(producer, "POST", "/channel/empty?" + urlencode({"topic": topic, "channel": channel}))
 
 
 def read_stats(body: bytes, channel: str) -> Counts:
@@ -67,8 +67,8 @@ def read_stats(body: bytes, channel: str) -> Counts:
     )
 
 
-def _ask_all(producer: BlockingProducer, method: Method, target: str) -> Sequence[bytes]:
-    """Return the bodies of all answers, empty for what an nsqd does not have."""
+def ask_all(producer: BlockingProducer, method: Method, target: str) -> Sequence[bytes]:
+    """Return the bodies of all nsqds' answers, empty for what an nsqd does not have. Raise NSQError if one is missing."""
     return [_body_of(address, answer) for address, answer in producer.ask_all(method, target).items()]
 
 

@@ -11,30 +11,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
+
+from nsqjobs.touching import Touching
 
 if TYPE_CHECKING:
     from nsqclient import Message
 
 log = logging.getLogger(__name__)
 
-_SOONEST: Final = 0.05  # seconds between two looks at what has to be touched
-_LATEST: Final = 1.0
-_TOUCHED_AT: Final = 2 / 3  # of its time left: a machine that stands still may miss the moment
-_LOOKS: Final = 8  # in the time of the message that expires first
-
 
 class Held:
     """A message that a worker has. Any thread may answer it. Only the first answer counts; none of them waits."""
 
-    __slots__ = ("_holding", "_message", "_timeout", "is_overdue")
+    __slots__ = ("_holding", "_message", "is_overdue")
 
     def __init__(self, message: Message, holding: Holding) -> None:
         self._message = message
         self._holding = holding
-        self._timeout = message.deadline - message.received_at
         self.is_overdue = False  # nsqd has given it to another worker, as the job runs for so long
 
     @property
@@ -67,26 +63,19 @@ class Held:
 
     # In the trio thread
 
-    @property
-    def deadline(self) -> float:
-        return self._message.deadline
-
     def is_answered(self) -> bool:
         return self._message.answered != "no"
 
     def touch_in_time(self, now: float) -> None:
-        """Touch the message if a third of its time is over. Say so, once, if nsqd grants no more time."""
+        """Touch the message if it is time to. Say so, once, if nsqd grants no more time."""
         message = self._message
-        if now >= message.hard_deadline:
-            if not self.is_overdue:
-                self.is_overdue = True
-                log.warning(
-                    "a job of %s has run for %.0f s, as long as nsqd's --max-msg-timeout lets it: another worker gets it",
-                    message.topic,
-                    now - message.received_at,
-                )
-        elif message.deadline - now < self._timeout * _TOUCHED_AT and message.deadline < message.hard_deadline:
-            message.touch()
+        if not self._holding.touching.touch_in_time(message, now) and not self.is_overdue:
+            self.is_overdue = True
+            log.warning(
+                "a job of %s has run for %.0f s, as long as nsqd's --max-msg-timeout lets it: another worker gets it",
+                message.topic,
+                now - message.received_at,
+            )
 
 
 class Holding:
@@ -96,6 +85,8 @@ class Holding:
         self._in_trio = in_trio
         self._answers: deque[tuple[Held, Callable[[], object]]] = deque()
         self._held: set[Held] = set()
+        self.touching = Touching()
+        self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look has to come sooner
 
     def __len__(self) -> int:
         return len(self._held)
@@ -114,6 +105,8 @@ class Holding:
     def hold(self, message: Message) -> Held:
         held = Held(message, self)
         self._held.add(held)
+        if self.touching.arrived(message):
+            self._sooner.unpark_all()
         return held
 
     def settle(self) -> None:
@@ -134,8 +127,8 @@ class Holding:
             self._held = {held for held in self._held if not held.is_answered()}
             for held in self._held:
                 held.touch_in_time(now)
-            first = min((held.deadline for held in self._held), default=now + _LATEST * _LOOKS)
-            await trio.sleep(min(max((first - now) / _LOOKS, _SOONEST), _LATEST))
+            with trio.move_on_after(self.touching.pause):
+                await self._sooner.park()
 
 
 def _requeue(message: Message, delay: float, count: bool) -> None:

@@ -23,8 +23,8 @@ from weakref import ref
 import trio
 
 from nsqclient import NSQError, PublishRejected, open_consumer
-from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
-from nsqclient.sync import _in_thread
+from nsqclient.blocking import BlockingProducer
+from nsqclient.sync import _in_thread  # private: it hands out the bare trio thread, which is no promise to users
 from nsqjobs.counts import Counts, counts_of, empty
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.held import Held, Holding
@@ -48,7 +48,7 @@ class Link:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.limit = DelayLimit()
-        self._producer = _producer_of(endpoint)
+        self._producer = BlockingProducer(endpoint.nodes(), config=endpoint.config)
         self._forget()
         os.register_at_fork(after_in_child=partial(_forget_in_child, ref(self)))
 
@@ -97,13 +97,6 @@ class Link:
         subscription = Subscription(topic, prefetch, portal.client, portal.token)
         portal.look(partial(portal.client.start, subscription))
         return subscription
-
-
-def _producer_of(endpoint: Endpoint) -> BlockingProducer:
-    config = endpoint.config
-    if endpoint.nsqlookupd:
-        return BlockingProducer(listed_nodes(endpoint.nsqlookupd, config), config=config)
-    return BlockingProducer(given_nodes(endpoint.nsqd), config=config)
 
 
 def _forget_in_child(link: ref[Link]) -> None:

@@ -26,6 +26,7 @@ CLIENT_MODULES: Final = (
     "nsqclient",
     "nsqclient.aio",
     "nsqclient.sync",
+    "nsqclient.blocking",
     "nsqclient.events",
     "nsqclient.testing",
     "nsqclient.otel",

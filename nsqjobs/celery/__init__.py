@@ -4,7 +4,7 @@
     what kombu calls                          transport.py, channel.py
     which queue is which topic                routing.py
     a message as nsqd stores it               envelope.py
-    publishing                                nsqclient/_blocking.py
+    publishing                                nsqclient/blocking.py
     consuming, in a thread                    reader.py, prefetch.py
     revoke                                    revoking.py
 

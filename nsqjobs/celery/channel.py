@@ -15,6 +15,7 @@ from kombu.transport.virtual import exchange as exchange_types
 from nsqjobs.celery import http, revoking, routing
 from nsqjobs.celery.envelope import decode, encode, let_run, publication, ttl_of
 from nsqjobs.celery.reader import Group, Reader, Subscription
+from nsqjobs.counts import counts_of, empty
 
 if TYPE_CHECKING:
     from nsqclient import Message as Delivery
@@ -168,18 +169,18 @@ class Channel(virtual.Channel):
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
         if self.is_passing(queue):
             return True
-        return any(http.Overview(self._publisher, it.topic).exists for it in self._levels(queue))
+        return any(http.has_topic(self._publisher, it.topic) for it in self._levels(queue))
 
     def _size(self, queue: str) -> int:
         if self.connection.wants_no_size or self.is_passing(queue):
             return 0
-        return sum(http.Overview(self._publisher, it.topic).waiting() for it in self._levels(queue))
+        return sum(counts_of(self._publisher, it.topic, it.channel).waiting for it in self._levels(queue))
 
     def _purge(self, queue: str) -> int:
         count = self._size(queue)
         if not self.is_passing(queue):
             for it in self._levels(queue):
-                http.empty(self._publisher, it.topic)
+                empty(self._publisher, it.topic, it.channel)
         return count
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:

@@ -25,6 +25,7 @@ import trio
 from nsqclient import Consumer, Message, NSQError, events, open_consumer
 from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
 from nsqjobs.delays import give_back_early
+from nsqjobs.touching import Touching
 
 if TYPE_CHECKING:
     from nsqclient import Config
@@ -38,8 +39,6 @@ CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
 _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
 _SETTLING: Final = 0.1  # seconds
-_TOUCHES: Final = 4  # looks at what is held, in the time after which nsqd would take it back
-_LONGEST_LOOK: Final = 15.0  # seconds
 _RECONNECT_PAUSE: Final = 1.0  # seconds
 _FOR_EVER: Final = 1e9  # a consumer that has stopped waits for its answers; `Reader.close` ends that wait
 
@@ -112,7 +111,8 @@ class Reader:
         self._has_levels = False
         self._subscriptions: set[Subscription] = set()
         self._warned: set[Message] = set()  # held for longer than nsqd allows
-        self._shortest_timeout = float("inf")  # after which nsqd takes a message back
+        self._touching = Touching()
+        self._sooner = trio.lowlevel.ParkingLot()  # woken when the next look at what is held has to come sooner
         self._started = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
@@ -320,7 +320,8 @@ class Reader:
         if give_back_early(message, time()):
             return
         subscription.held.add(message)
-        self._shortest_timeout = min(self._shortest_timeout, message.deadline - message.received_at)
+        if self._touching.arrived(message):
+            self._sooner.unpark_all()
         with self._lock:
             self._number += 1
             heapq.heappush(self._ready, (-source.level, self._number, subscription, message))
@@ -379,24 +380,23 @@ class Reader:
 
     async def _keep_touching(self) -> None:
         while True:
-            await trio.sleep(min(_LONGEST_LOOK, self._shortest_timeout / _TOUCHES, 1.0))
+            with trio.move_on_after(self._touching.pause):
+                await self._sooner.park()
             now = trio.current_time()
             for subscription in self._subscriptions:
                 for message in subscription.held:
                     self._touch(subscription, message, now)
 
     def _touch(self, subscription: Subscription, message: Message, now: float) -> None:
-        if now >= message.hard_deadline:
-            if message not in self._warned and message.answered == "no":
-                self._warned.add(message)
-                log.warning(
-                    "[%s/%s] message %s has been here for longer than nsqd's --max-msg-timeout: another worker gets it",
-                    subscription.source.topic,
-                    subscription.source.channel,
-                    message.id,
-                )
-        elif message.deadline - now < self._shortest_timeout / 2:
-            message.touch()
+        if self._touching.touch_in_time(message, now) or message in self._warned or message.answered != "no":
+            return
+        self._warned.add(message)
+        log.warning(
+            "[%s/%s] message %s has been here for longer than nsqd's --max-msg-timeout: another worker gets it",
+            subscription.source.topic,
+            subscription.source.channel,
+            message.id,
+        )
 
 
 def _config_of(endpoint: Endpoint) -> Config:

@@ -20,7 +20,7 @@ from nsqjobs.celery import http
 from nsqjobs.celery.envelope import job_key
 
 if TYPE_CHECKING:
-    from nsqclient._blocking import BlockingProducer
+    from nsqclient.blocking import BlockingProducer
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def revoked_by(exchange: str, message: Mapping[str, Any]) -> Sequence[str]:
 def cancel_jobs(producer: BlockingProducer, ids: Sequence[str]) -> None:
     """Take back what is deferred of these jobs. An error is logged: the workers are told in any case."""
     try:
-        topics = sorted(http.Overview(producer).with_deferred())
+        topics = sorted(http.topics_with_deferred(producer))
         for id in ids:
             if any(_cancel(producer, topic, id) for topic in topics):
                 log.info("revoked job %s was deferred, and is cancelled", id)

@@ -8,7 +8,6 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,8 @@ from kombu.exceptions import ChannelError
 from kombu.transport import base, virtual
 
 from common.version import suite_version
-from nsqclient import ConfigError, ConnectError, Disconnected, PublishRejected, PublishUnknown, Unsupported
-from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
+from nsqclient import ConnectError, Disconnected, PublishRejected, PublishUnknown, Unsupported
+from nsqclient.blocking import BlockingProducer
 from nsqjobs.addresses import Endpoint, parse_url
 from nsqjobs.celery.channel import Channel, Consuming, Finished
 from nsqjobs.celery.reader import Reader
@@ -62,7 +61,7 @@ class Transport(virtual.Transport):
         self.lasting: set[str] = set()  # lasting queues that were declared here
         self.wants_no_size = False
         self.finished = Finished()
-        self.nodes = _nodes(self.endpoint)
+        self.nodes = self.endpoint.nodes()
         self.publisher = BlockingProducer(
             self.nodes,
             config=self.endpoint.config,
@@ -256,14 +255,6 @@ def _endpoint(client: Any) -> Endpoint:
     if client.ssl and endpoint.config.tls == "off":
         endpoint = replace(endpoint, config=replace(endpoint.config, tls="require"))
     return endpoint
-
-
-def _nodes(endpoint: Endpoint) -> Callable[[], Any]:
-    if endpoint.nsqlookupd:
-        return listed_nodes(endpoint.nsqlookupd, endpoint.config)
-    if not endpoint.nsqd:
-        raise ConfigError("broker_url", "", "no nsqd to publish to")
-    return given_nodes(endpoint.nsqd)
 
 
 def _let_workers_meet() -> None:

@@ -19,15 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from nsqjobs.touching import Touching
 
 if TYPE_CHECKING:
     from nsqclient.aio import Message
 
 log = logging.getLogger("taskiq.nsq_broker")
-
-_SHORTEST_PAUSE: Final = 0.05  # seconds between two looks at what has to be touched
-_LOOKS: Final = 4  # in the time after which nsqd takes a message back
 
 
 class TaskDelivery:
@@ -86,7 +86,8 @@ class Deliveries:
         self._arrived = asyncio.Event()
         self._failure: BaseException | None = None
         self._unanswered: set[TaskDelivery] = set()
-        self._timeout = float("inf")  # the shortest of the nsqds
+        self._touching = Touching()
+        self._sooner = asyncio.Event()  # the next look at what has to be touched comes sooner than was thought
         self._keeping: asyncio.Task[None] | None = None
 
     def add(self, message: Message) -> None:
@@ -95,9 +96,10 @@ class Deliveries:
         self._unanswered.add(delivery)
         self._waiting.append(delivery)
         self._arrived.set()
+        if self._touching.arrived(message):
+            self._sooner.set()
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep())
-        self._timeout = min(self._timeout, message.deadline - message.received_at)
 
     def fail(self, error: BaseException) -> None:
         """Let `take` raise an error: no message will come any more."""
@@ -137,7 +139,9 @@ class Deliveries:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(max(_SHORTEST_PAUSE, self._timeout / _LOOKS))
+            self._sooner.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._sooner.wait(), self._touching.pause)
             for delivery in list(self._unanswered):
                 self._touch(delivery, loop.time())
 
@@ -145,9 +149,7 @@ class Deliveries:
         message = delivery.message
         if message.answered != "no":
             self.forget(delivery)
-        elif now >= message.hard_deadline:
+        elif not self._touching.touch_in_time(message, now):
             self.forget(delivery)
             text = "task runs longer than nsqd's --max-msg-timeout, so another worker gets it as well message=%s"
             log.warning(text, message.id)
-        elif message.deadline - now <= self._timeout / 2:
-            message.touch()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nsqclient import ConnectError, NSQError, PublishRejected
-from nsqclient._blocking import BlockingProducer, given_nodes, listed_nodes
 from nsqclient._config import Config
+from nsqclient.blocking import BlockingProducer, given_nodes, listed_nodes
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 
 

@@ -1,5 +1,8 @@
 """A producer that waits on plain sockets in the thread that calls it: no loop, no thread, nothing between two calls.
 
+    producer = BlockingProducer(given_nodes(["127.0.0.1:4150"]))
+    producer.publish("clicks", b"hello")
+
 A publish takes one write and one read, where `nsqclient.sync` passes each call on to its thread and back. It suits
 libraries that publish from plain functions and share nothing between processes: after a fork the child makes its own
 connections and names.
@@ -45,6 +48,8 @@ from nsqclient._reconnect import Reconnect
 
 if TYPE_CHECKING:
     from nsqclient._membership import NodeEntry
+
+__all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]
 
 _READ_SIZE: Final = 64 * 1024
 _FIRST_PAUSE: Final = 0.05  # seconds
