@@ -114,8 +114,9 @@ class BlockingProducer:
         """Publish a message and return when nsqd has accepted it. Arguments and errors are those of `Producer.publish`."""
         command = pub_command(topic, body, delay, headers)
         given = checked_key(key) if key is not None else None
+        until = time.monotonic() + self._retry_timeout  # the wait for other threads counts, or they would add up
         with self._alone():
-            self._publish(topic, command, given if given is not None else self._names.next())
+            self._publish(topic, command, given if given is not None else self._names.next(), until)
 
     def close(self) -> None:
         """Close all connections. A later publish opens a new one."""
@@ -127,8 +128,7 @@ class BlockingProducer:
 
     # Publishing
 
-    def _publish(self, topic: str, command: bytes, key: bytes) -> None:
-        until = time.monotonic() + self._retry_timeout
+    def _publish(self, topic: str, command: bytes, key: bytes, until: float) -> None:
         pauses = Reconnect(self._config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
         refused: set[str] = set()  # nsqds that could not store it
         unknown: PublishError | None = None  # it may be stored at `self._current`, and nowhere else

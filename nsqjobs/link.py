@@ -127,11 +127,13 @@ class _Inside:
             self._ended.unpark_all()
 
     async def stop(self) -> None:
-        """End the subscriptions, and return when nsqd has got all answers, or soon if a job still runs."""
+        """End the subscriptions, give back the messages of jobs that still run, and return when nsqd has got all answers."""
         for subscription in self._subscriptions:
             subscription.stop()
+        for held in self.holding:
+            held.give_back()
         self.holding.settle()
-        with trio.move_on_after(0.0 if len(self.holding) else _GRACE):
+        with trio.move_on_after(_GRACE):
             while self._subscriptions:
                 await self._ended.park()
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, close_old_connections
 from django.utils import timezone
 
 from nsqjobs.django import results
@@ -46,11 +46,19 @@ def handle(held: Held, backend: NsqBackend, worker_id: str) -> None:
         held.bury(str(error))
     except BaseException as error:  # whatever it is, the message needs an answer: it is touched until it has one
         log.exception("a task comes back in %g seconds", _AGAIN)
-        is_about_database = isinstance(error, DatabaseError | InterfaceError)
-        held.give_back(_AGAIN, count=not is_about_database)  # a database may be away for long, and no task is to blame
+        held.give_back(_AGAIN, count=not _is_about_database(error))
     finally:
         with suppress(DatabaseError, InterfaceError):
             close_old_connections()
+
+
+def _is_about_database(error: BaseException) -> bool:
+    """Return whether an error is no task's fault: a database may be away for long.
+
+    A value that the database refuses (PostgreSQL takes no NUL character) is refused each time, so that attempt counts:
+    after the last one the message is buried.
+    """
+    return isinstance(error, DatabaseError | InterfaceError) and not isinstance(error, DataError | IntegrityError)
 
 
 def _run(result: TaskResult, backend: NsqBackend, worker_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,32 @@ def test_nsqlookupd_lists_the_nsqds(tmp_path: Path) -> None:
             producer.publish("topic", b"x")
             assert count(nsqd, "topic") == 1
             producer.close()
+
+
+class TakenLock:
+    """A lock that another thread has for a while."""
+
+    def __enter__(self) -> None:
+        time.sleep(0.2)
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def test_the_wait_for_other_threads_counts_as_a_wait_for_nsqd(tmp_path: Path) -> None:
+    asked = 0
+
+    def nodes() -> list[str]:
+        nonlocal asked
+        asked += 1
+        return [address]
+
+    with Nsqd(tmp_path / "nsqd") as nsqd:
+        address = address_of(nsqd)
+        producer = BlockingProducer(nodes, retry_timeout=0.2)
+        producer.publish("topic", b"before")
+    producer.close()
+    asked = 0
+    producer._lock = TakenLock()  # type: ignore[assignment]  # it has what is used
+    with pytest.raises(ConnectError):
+        producer.publish("topic", b"after")
+    assert asked == 1

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from django.db import DatabaseError
+from django.db import DatabaseError, DataError
 
 from nsqclient import ConnectError
 from nsqjobs.django import NsqBackend, results
@@ -183,6 +183,17 @@ def test_a_task_waits_for_a_database_that_is_away(link: FakeLink, monkeypatch: p
     monkeypatch.setattr(results, "recall", fail)
     assert run(link) == [("give back", 5.0, False)]
     assert not ran
+
+
+def test_a_result_that_the_database_refuses_comes_back_a_limited_number_of_times(
+    link: FakeLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(result: object) -> None:
+        raise DataError("unsupported Unicode escape sequence")
+
+    send.enqueue(1)
+    monkeypatch.setattr(results, "store", refuse)
+    assert run(link) == [("give back", 5.0, True)]
 
 
 @pytest.mark.parametrize(
