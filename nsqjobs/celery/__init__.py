@@ -6,6 +6,7 @@
     a message as nsqd stores it               envelope.py
     publishing                                nsqclient/blocking.py
     consuming, in a thread                    reader.py, prefetch.py
+    a message whose FIN was lost              finished.py
     revoke                                    revoking.py
 
 kombu knows transports by a table of its own, which nothing but an import can extend. The only thing that kombu loads by

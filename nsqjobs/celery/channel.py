@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic, time
@@ -26,30 +25,8 @@ log = logging.getLogger(__name__)
 _TRANSIENT: Final = 1  # delivery_mode
 _CONNECT_TIMEOUT: Final = 5.0  # seconds for a passing queue to be there
 _GET_TIMEOUT: Final = 1.0  # seconds that `basic_get` waits
-_MOST_DONE: Final = 10_000
 
 Callback = Callable[[virtual.Message], object]
-
-
-class Finished:
-    """The tags of the messages that were acknowledged last.
-
-    If a connection breaks before nsqd has read the FIN, nsqd delivers the message again. Here it is not run again then.
-    """
-
-    def __init__(self) -> None:
-        self._order: deque[str] = deque()
-        self._tags: set[str] = set()
-
-    def add(self, tag: str) -> None:
-        if tag not in self._tags:
-            self._tags.add(tag)
-            self._order.append(tag)
-            if len(self._order) > _MOST_DONE:
-                self._tags.discard(self._order.popleft())
-
-    def __contains__(self, tag: str) -> bool:
-        return tag in self._tags
 
 
 class QoS:
@@ -76,7 +53,7 @@ class QoS:
         return True
 
     def ack(self, tag: str) -> None:
-        self._transport.finished.add(tag)
+        self._transport.finished.add(tag, monotonic())
         for subscription, delivery in self._deliveries.pop(tag, ()):
             subscription.reader.answer(subscription, delivery, delivery.finish)
 
@@ -324,8 +301,7 @@ class Channel(virtual.Channel):
             answer(delivery.finish)
             return message
         tag = message.delivery_tag
-        # A first attempt of a job that is finished begins a new count: somebody wants it run again.
-        if tag in self.connection.finished and delivery.attempts > 1:
+        if self.connection.finished.is_repeat(tag, delivery.attempts, subscription.breaks):
             answer(delivery.finish)
             return None
         message.delivery_info["redelivered"] = delivery.attempts > 1

@@ -17,12 +17,13 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from time import time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from nsqclient import Consumer, Message, NSQError, events, open_consumer
+from nsqjobs.celery.finished import Breaks
 from nsqjobs.celery.prefetch import UNLIMITED, allowances, is_in_excess, stocks
 from nsqjobs.delays import give_back_early
 from nsqjobs.touching import Touching
@@ -86,6 +87,7 @@ class Subscription:
         self.owner = owner  # the consumer of Celery's that wants the messages
         self.group = group  # None: messages are finished as soon as they are taken
         self.connected = threading.Event()  # to the first nsqd
+        self.breaks = Breaks()
         self.consumer: Consumer | None = None
         self.is_cancelled = False
         self.held: set[Message] = set()  # messages that are not answered
@@ -274,7 +276,10 @@ class Reader:
     async def _watch(self, subscription: Subscription, happening: object) -> None:
         async for event in happening:  # type: ignore[attr-defined]
             if isinstance(event, events.Connected):
+                subscription.breaks.connected(monotonic())
                 subscription.connected.set()
+            elif isinstance(event, events.Disconnected):
+                subscription.breaks.broken(monotonic())
 
     def _start(self, task: Callable[[Group], Awaitable[None]], group: Group) -> None:
         assert self._nursery is not None

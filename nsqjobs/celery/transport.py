@@ -20,7 +20,8 @@ from common.version import suite_version
 from nsqclient import ConnectError, Disconnected, PublishRejected, PublishUnknown, Unsupported
 from nsqclient.blocking import BlockingProducer
 from nsqjobs.addresses import Endpoint, parse_url
-from nsqjobs.celery.channel import Channel, Consuming, Finished
+from nsqjobs.celery.channel import Channel, Consuming
+from nsqjobs.celery.finished import Finished
 from nsqjobs.celery.reader import Reader
 from nsqjobs.delays import DelayLimit
 
