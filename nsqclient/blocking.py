@@ -16,13 +16,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from random import Random
 from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from common.net import AddressError, parse_address
 from nsqclient._config import Config
@@ -60,6 +61,9 @@ _PUB_FAILED: Final = "PUB_FAILED"  # E_ and E_D: nsqd could not store the messag
 
 Nodes = Callable[[], Sequence[str]]
 
+# Those to begin anew in a child. Python has no way to take back what it calls after a fork, so there is one call for all.
+_producers: Final[WeakSet[BlockingProducer]] = WeakSet()
+
 
 class BlockingProducer:
     """Publishes to one of several nsqds. Any number of threads may use it, one at a time.
@@ -75,31 +79,24 @@ class BlockingProducer:
         self._retry_timeout = retry_timeout
         self._random = Random()
         self._begin()
+        _producers.add(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock = Lock()
         self._names = Names()  # two processes with the same names would have nsqd take their publishes for repeats
         self._links: dict[str, _Link] = {}
         self._current: _Link | None = None
         self._had_one = False  # there was a connection at some time
 
-    def _after_fork(self) -> None:
+    def _begin_in_child(self) -> None:
         """Forget what belongs to the parent: its sockets are closed here without a word to nsqd."""
         for link in self._links.values():
             link.abandon()
         self._begin()
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if os.getpid() != self._pid:
-            self._after_fork()
-        with self._lock:
-            yield
-
     def connect(self) -> None:
         """Connect to an nsqd, unless there is a connection. Raise ConnectError if none can be reached."""
-        with self._alone():
+        with self._lock:
             self._connected()
 
     def publish(
@@ -115,12 +112,12 @@ class BlockingProducer:
         command = pub_command(topic, body, delay, headers)
         given = checked_key(key) if key is not None else None
         until = time.monotonic() + self._retry_timeout  # the wait for other threads counts, or they would add up
-        with self._alone():
+        with self._lock:
             self._publish(topic, command, given if given is not None else self._names.next(), until)
 
     def close(self) -> None:
         """Close all connections. A later publish opens a new one."""
-        with self._alone():
+        with self._lock:
             for link in self._links.values():
                 link.close()
             self._links.clear()
@@ -196,7 +193,7 @@ class BlockingProducer:
 
         Each nsqd is asked at the place that it tells its clients, and only the one that is meant answers.
         """
-        with self._alone():
+        with self._lock:
             return {address: self._ask(address, method, target) for address in self._nodes()}
 
     def _ask(self, address: str, method: str, target: str) -> tuple[int, bytes] | NSQError:
@@ -372,6 +369,15 @@ def _lookupd_place(lookupd: Lookupd, config: Config) -> Place:
     if config.auth_secret and config.lookupd_authorization:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))
     return Place(lookupd.host, lookupd.host, lookupd.port, lookupd.scheme == "https", "", headers)
+
+
+def _begin_in_child() -> None:
+    """Let all producers begin anew, before the child has a second thread that could use one."""
+    for producer in _producers:
+        producer._begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _nothing() -> None: ...
