@@ -123,7 +123,7 @@ def test_a_job_with_an_eta_is_with_nobody_before_its_time(
     path = tmp_path / "when"
     due = time.time() + 2
     app.send_task("when", (str(path),), queue="shared", countdown=2)
-    assert counts(nsqd, "shared")[1:] == (1, 0)
+    assert counts(nsqd, "shared")[1:] == (1, 0) or time.time() >= due
     retries, at = wait_for_lines(path, 1)[0].split()
     assert float(at) >= due - 0.01
     assert retries == "0"
@@ -404,8 +404,8 @@ def test_the_example_of_the_page_runs(nsqd: Nsqd, tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "send.py"], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
-    assert done.stdout == "sent to ana@example.com\n", done.stderr
-    assert counts(nsqd, "celery") == (0, 0, 0)
+        assert done.stdout == "sent to ana@example.com\n", done.stderr
+        eventually(lambda: counts(nsqd, "celery") == (0, 0, 0), TIMEOUT)
 
 
 def test_a_job_that_nobody_runs_has_no_result(app: Celery) -> None:

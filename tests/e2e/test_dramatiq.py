@@ -107,8 +107,8 @@ def test_nobody_holds_a_delayed_job_and_it_is_not_early(broker: NsqBroker, queue
         eventually(lambda: jobs(nsqd, queue), TIMEOUT)
         due = time.time() + 1.5
         note.send_with_options(delay=1500)
-        assert jobs(nsqd, queue)["deferred_count"] == 1
-        assert jobs(nsqd, queue)["in_flight_count"] == 0
+        figures = jobs(nsqd, queue)
+        assert (figures["deferred_count"], figures["in_flight_count"]) == (1, 0) or time.time() >= due
         broker.join(queue, timeout=30_000)
     assert len(ran_at) == 1
     assert ran_at[0] >= due
