@@ -22,7 +22,7 @@ from weakref import ref
 
 import trio
 
-from nsqclient import NSQError, PublishRejected, open_consumer
+from nsqclient import NSQError, PublishRejected, Stopped, open_consumer
 from nsqclient.blocking import BlockingProducer
 from nsqclient.sync import _in_thread  # private: it hands out the bare trio thread, which is no promise to users
 from nsqjobs.counts import Counts, counts_of, empty
@@ -67,8 +67,10 @@ class Link:
         """Give back what is held, and disconnect. The next use connects again."""
         with self._lock:
             stack, self._stack, self._portal = self._stack, ExitStack(), None
-        stack.close()
-        self._producer.close()
+        try:
+            stack.close()
+        finally:
+            self._producer.close()
 
     def publish(self, topic: str, body: bytes, *, delay: float = 0.0, headers: Mapping[str, bytes]) -> None:
         """Publish a message, and return when nsqd has it. Raises as `publish` of nsqclient's producer.
@@ -213,6 +215,9 @@ class Subscription:
                     self._arrive(message)
         except NSQError as error:
             self._error = error
+        finally:
+            if not self._is_stopped and self._error is None:  # a bug: whoever takes must not wait for ever
+                self._error = Stopped("the thread that receives jobs has failed")
             self._arrived.put(None)
 
     def _arrive(self, message: Message) -> None:

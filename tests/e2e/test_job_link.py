@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from nsqclient import Stopped
 from nsqjobs.addresses import parse_url
 from nsqjobs.link import Link
 from tests.support.process import Nsqd, eventually
@@ -40,3 +41,19 @@ def test_what_is_held_at_the_end_is_given_back_uncounted(nsqd: Nsqd, topic: str,
         assert (again.body, again.attempts) == (runs.body, 1)
         again.finish()
         eventually(lambda: other.counts(topic).undone == 0, TIMEOUT)
+
+
+def test_a_bug_in_the_thread_that_receives_ends_the_wait(
+    nsqd: Nsqd, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("nsqjobs.link.give_back_early", fail)
+    link = link_to(nsqd)
+    link.publish(topic, b"x", headers={})
+    subscription = link.subscribe(topic, prefetch=1)
+    with pytest.raises(Stopped):
+        eventually(lambda: subscription.take(1.0), TIMEOUT)
+    with pytest.raises(ExceptionGroup):
+        link.close()
