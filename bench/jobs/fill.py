@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from bench.jobs import celery_app
 from bench.jobs.fill_copies import copies_of, id_of
 from nsqclient import aio
-from nsqclient._blocking import BlockingProducer
+from nsqclient.blocking import BlockingProducer
 
 QUEUE: Final = "celery"
 _TOGETHER: Final = 1000  # in a pipeline of Redis
