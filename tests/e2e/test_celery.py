@@ -314,6 +314,7 @@ def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
             app.send_task("hold", (str(path), str(go)), queue="stopped")
         wait_for_lines(path, 1)
         eventually(lambda: counts(nsqd, "stopped")[2] >= 4, TIMEOUT)  # a prefetch of four
+        wait_until_it_knows_its_task(worker, app)
         worker.send_signal(signal.SIGTERM)
         worker.wait_for_log("Warm shutdown")
         go.touch()
@@ -323,13 +324,18 @@ def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
         eventually(lambda: counts(nsqd, "stopped") == (8 - done, 0, 0), TIMEOUT)
 
 
+def wait_until_it_knows_its_task(worker: Worker, app: Celery) -> None:
+    """Wait until the main process has heard that the task runs. Without that, Celery may wait for ever when it stops."""
+    inspect = app.control.inspect([worker.name], timeout=TIMEOUT)
+    eventually(lambda: (inspect.active() or {}).get(worker.name), TIMEOUT)
+
+
 def test_a_worker_that_has_to_stop_at_once_gives_back_what_runs(nsqd: Nsqd, app: Celery, tmp_path: Path) -> None:
     path, go = tmp_path / "held", tmp_path / "go"
     with Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", name="cold", queues=["cold"]) as worker:
         app.send_task("hold", (str(path), str(go)), queue="cold")
         wait_for_lines(path, 1)
-        inspect = app.control.inspect([worker.name], timeout=TIMEOUT)
-        eventually(lambda: (inspect.active() or {}).get(worker.name), TIMEOUT)  # else Celery waits for the task
+        wait_until_it_knows_its_task(worker, app)
         worker.send_signal(signal.SIGQUIT)
         worker.wait()
         eventually(lambda: counts(nsqd, "cold") == (1, 0, 0), TIMEOUT)
