@@ -28,6 +28,7 @@ from nsqclient.sync import _in_thread  # private: it hands out the bare trio thr
 from nsqjobs.counts import Counts, counts_of, empty
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.held import Held, Holding
+from nsqjobs.names import CHANNEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from nsqclient import Consumer, Message
     from nsqclient.sync import _Portal
     from nsqjobs.addresses import Endpoint
-
-CHANNEL: Final = "jobs"
 
 _A_DAY: Final = 86400.0  # jobs end by themselves, or with their process
 _GRACE: Final = 5.0  # seconds for the last answers to reach nsqd

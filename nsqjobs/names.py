@@ -9,6 +9,8 @@ import hashlib
 import re
 from typing import Final
 
+CHANNEL: Final = "jobs"  # the one of each queue's topic
+
 _LONGEST: Final = 64
 _EPHEMERAL: Final = "#ephemeral"
 _DIGITS: Final = 16

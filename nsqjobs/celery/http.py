@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from nsqjobs.celery.routing import CHANNEL
 from nsqjobs.counts import ask_all
+from nsqjobs.names import CHANNEL
 
 if TYPE_CHECKING:
     from nsqclient.blocking import BlockingProducer

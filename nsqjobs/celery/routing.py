@@ -22,10 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nsqjobs.names import topic_name
+from nsqjobs.names import CHANNEL, topic_name
 
-CHANNEL: Final = "jobs"
-_PASSING_CHANNEL: Final = "jobs#ephemeral"
+_PASSING_CHANNEL: Final = f"{CHANNEL}#ephemeral"
 
 _WILDCARDS: Final = {"*": r"[^.]+", "#": r".*"}
 

@@ -15,7 +15,7 @@ from nsqclient import CancelResult, ConnectError, PublishRejected, PublishUnsent
 from nsqjobs.addresses import parse_url
 from nsqjobs.delays import DelayLimit, give_back_early
 from nsqjobs.headers import Job
-from nsqjobs.names import topic_name
+from nsqjobs.names import CHANNEL, topic_name
 from nsqjobs.taskiq.deliveries import Deliveries
 from nsqjobs.taskiq.formatter import BuryingFormatter, TaskBody
 from nsqjobs.taskiq.labels import delay_of, queue_of, retries_of
@@ -23,7 +23,6 @@ from nsqjobs.taskiq.labels import delay_of, queue_of, retries_of
 if TYPE_CHECKING:
     from taskiq.abc.formatter import TaskiqFormatter
 
-CHANNEL: Final = "jobs"
 LIBRARY: Final = "taskiq"
 
 _PAUSE: Final = 0.1  # seconds between two attempts to reach an nsqd

@@ -12,14 +12,7 @@ import pytest
 from nsqclient import ConnectError, NSQError, PublishRejected
 from nsqclient._config import Config
 from nsqclient.blocking import BlockingProducer, given_nodes, listed_nodes
-from tests.support.process import Nsqd, Nsqlookupd, eventually
-
-
-class SteadyNsqd(Nsqd):
-    """An nsqd that has the same port when it is started again."""
-
-    def _arguments(self) -> Any:
-        return (*super()._arguments(), f"--tcp-address=127.0.0.1:{self.tcp[1]}")
+from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 
 def address_of(nsqd: Nsqd) -> str:

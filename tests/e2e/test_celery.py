@@ -21,15 +21,7 @@ from kombu.exceptions import OperationalError
 
 from tests.support.celery_app import make_app
 from tests.support.celery_worker import TIMEOUT, Worker, lines, wait_for_lines
-from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
-
-
-class SteadyNsqd(Nsqd):
-    """An nsqd that has the same port when it is started again."""
-
-    def _arguments(self) -> Any:
-        arguments = super()._arguments()
-        return (*arguments, f"--tcp-address=127.0.0.1:{self.tcp[1]}")
+from tests.support.process import ROOT, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 
 def url_of(nsqd: Nsqd) -> str:

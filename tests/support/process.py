@@ -275,6 +275,13 @@ class Nsqd(Daemon):
         return next((it for it in found["channels"] if it["channel_name"] == channel), None) if found else None
 
 
+class SteadyNsqd(Nsqd):
+    """An nsqd that has the same TCP port when it is started again."""
+
+    def _arguments(self) -> Sequence[str]:
+        return (*super()._arguments(), f"--tcp-address=127.0.0.1:{self.tcp[1]}")
+
+
 class Nsqlookupd(Daemon):
     """One nsqlookupd. When it is started again, it has the same ports."""
 
