@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import kombu.transport.redis
 from celery import Celery
 from celery.signals import worker_ready
 
@@ -32,8 +31,10 @@ def redis_settings(setup: Setup) -> dict[str, Any]:
 
     https://docs.celeryq.dev/en/stable/getting-started/backends-and-brokers/redis.html names both.
     """
+    from kombu.transport.redis import Channel  # wants redis, which is of the extra `bench-jobs`
+
     # A worker that dies while it gives jobs back keeps others from it for this long. There is no option for it.
-    kombu.transport.redis.Channel.unacked_mutex_expire = max(1, round(setup.scaled(_MUTEX)))
+    Channel.unacked_mutex_expire = max(1, round(setup.scaled(_MUTEX)))
     timeout = HOUR if setup.broker == "redis" else LONGEST_ETA
     return {
         "broker_transport_options": {
