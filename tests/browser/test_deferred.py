@@ -62,12 +62,12 @@ def test_the_tab_and_the_plan_can_be_read(page: Browser, look: str) -> None:
 def test_it_works_without_scripts(page: Browser, three: Three) -> None:
     page.allow_scripts(False)
     page.open(f"{TAB}&filter=order-2-11")
-    assert "1 hit" in page.source
+    page.wait_for_text("1 hit")
     page.click("input[name=pick]")
     page.click_text("Due now…")
-    assert "Make 1 deferred message of t/c due now" in page.source
+    page.wait_for_text("Make 1 deferred message of t/c due now")
     page.click_text("Make due")
-    assert "1 message made due now." in page.source
+    page.wait_for_text("1 message made due now.")
     assert three.deferred() == [COUNT, COUNT, COUNT - 1]
 
 

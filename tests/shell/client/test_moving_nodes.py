@@ -382,7 +382,7 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
         for _ in range(300):
             producer.publish("t", b"x", timeout=5)
         time.sleep(1.5)  # some more tries
-    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in warnings if "169.254.169.254" in text]) == 1
     assert len([text for text in warnings if "error querying nsqlookupd" in text]) <= 2
 
