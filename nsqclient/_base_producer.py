@@ -222,12 +222,12 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
             if error is None:
                 return
             tries += 1
-            size = len(self._roster.active)
             if _is_refused(error) and self._retry != "never":
                 refused = (*refused, node.number)
-                if size <= len(refused):
+                if all(other.number in refused for other in self._roster.active):
                     raise error
                 continue
+            size = len(self._roster.active)
             if tries >= size * _ROUNDS or not self._may_be_retried(error):
                 raise error
             if tries % size == 0:
