@@ -175,7 +175,8 @@ def test_what_one_refuses_goes_to_another(loop: Loop, stack: ExitStack) -> None:
 
     async def script(run: Run) -> None:
         await run.wait_until(lambda: [node.connected for node in run.producer.stats().nodes] == [True, True])
-        one.refusal = "E_PUB_FAILED PUB failed: the disk is full"  # this one also hangs up, so it is often not connected
+        # This one also hangs up, so it is often not connected.
+        one.refusal = "E_PUB_FAILED PUB failed: the disk is full"
         await run.publish(50)
         assert len(two.bodies) == 50
         two.refusal = one.refusal
