@@ -79,5 +79,7 @@ class Nodes:
         found, failures = await self._queries.nodes(self._lookupds)
         for failure in failures:
             log.warning("%s", failure)
-        if found or not failures:
-            self._known = [node.tcp_address for node in found]
+        listed = [node.tcp_address for node in found]
+        # Only a complete answer that names somebody may leave a node out: a silent or empty nsqlookupd says nothing.
+        kept = self._known if failures or not listed else []
+        self._known = list(dict.fromkeys((*listed, *kept)))

@@ -6,8 +6,8 @@ and its time of modification moves every second for as long as that process live
 
     there is no owner.json            nobody, or a process that stopped cleanly: take the data path
     it names a process of this boot   the lock has shown that the process is gone: take the data path
-    it names another boot             watch it. If its time moves, a process on another machine is at work: refuse.
-                                      Otherwise that machine has crashed, or was this one before a reboot: take it.
+    it names another boot, or         watch it. If its time moves, a process on another machine is at work: refuse.
+    cannot be read or understood      Otherwise that machine has crashed, or was this one before a reboot: take it.
 
 A process that finds somebody else's name in owner.json has lost the data path: an operator has started another one with
 `--take-over`. It ends at once, as by `kill -9`: whatever it wrote from then on could damage what the new one writes. The
@@ -81,19 +81,21 @@ class Ownership:
         Return whether the data path was another machine's, whose last writes may have come while this waited.
         """
         other = self._before = found_owner(self._files, self._path)
-        is_elsewhere = other is not None and other.boot != self._me.boot
+        is_elsewhere = _may_be_elsewhere(self._files, self._path, other, self._me)
         if is_elsewhere and not by_force and _is_beating(self._files, self._path, self._pause):
             raise DataPathError(
-                f"failed to lock data-path: {self._path.parent} is in use by {other}; "
+                f"failed to lock data-path: {self._path.parent} is in use by {_name_of(other)}; "
                 "stop that one first, or start with --take-over if it cannot be stopped"
             )
         self._write()
         if is_elsewhere and by_force:
             if not self._is_written:  # so the other one would never see it
-                raise DataPathError(f"failed to lock data-path: cannot take {self._path.parent} over from {other}")
+                raise DataPathError(
+                    f"failed to lock data-path: cannot take {self._path.parent} over from {_name_of(other)}"
+                )
             self._pause(WATCH)  # until the other one has seen our name and ended
         if is_elsewhere:
-            log.warning("data path taken over from %s", other)
+            log.warning("data path taken over from %s", _name_of(other))
         return is_elsewhere
 
     def beat(self) -> Owner | None:
@@ -163,12 +165,26 @@ def found_owner(files: Files, path: Path) -> Owner | None:
         return None
 
 
-def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] = time.sleep) -> Owner | None:
-    """Return the process on another machine that is at work in a folder; None: none is. Watches for some seconds."""
+def owner_elsewhere(files: Files, folder: Path, pause: Callable[[float], None] = time.sleep) -> str | None:
+    """Name the process on another machine that is at work in a folder; None: none is. Watches for some seconds."""
     path = folder / OWNER_JSON
     owner = found_owner(files, path)
-    is_elsewhere = owner is not None and owner.boot != Owner.this_process().boot
-    return owner if is_elsewhere and _is_beating(files, path, pause) else None
+    is_elsewhere = _may_be_elsewhere(files, path, owner, Owner.this_process())
+    return _name_of(owner) if is_elsewhere and _is_beating(files, path, pause) else None
+
+
+def _may_be_elsewhere(files: Files, path: Path, owner: Owner | None, me: Owner) -> bool:
+    """Return whether a process on another machine may have the data path, as far as its file tells."""
+    if owner is not None:
+        return owner.boot != me.boot
+    try:
+        return files.exists(path)  # somebody's name, but nobody can read it
+    except OSError:
+        return True
+
+
+def _name_of(owner: Owner | None) -> str:
+    return str(owner) if owner is not None else f"a process whose name in {OWNER_JSON} cannot be read"
 
 
 def _is_beating(files: Files, path: Path, pause: Callable[[float], None]) -> bool:

@@ -89,6 +89,16 @@ def test_an_orderly_end_leaves_no_owner(tmp_path: Path) -> None:
     assert not (tmp_path / OWNER_JSON).exists()
 
 
+def test_a_name_that_cannot_be_read_may_be_that_of_a_process_at_work(tmp_path: Path) -> None:
+    path = tmp_path / OWNER_JSON
+    path.write_bytes(b'{"host":')
+    times = iter(range(1, 100))
+    here = ownership(tmp_path, HERE, lambda seconds: os.utime(path, ns=(0, next(times))))
+    with pytest.raises(DataPathError, match=r"in use by a process whose name in owner\.json cannot be read"):
+        here.take(by_force=False)
+    assert path.read_bytes() == b'{"host":'
+
+
 def test_a_damaged_file_names_nobody(tmp_path: Path) -> None:
     (tmp_path / OWNER_JSON).write_bytes(b'{"host":')
     here = ownership(tmp_path, HERE)
