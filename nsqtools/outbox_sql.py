@@ -8,7 +8,17 @@ from typing import Final
 
 _is_name: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$]{0,62}(\.[A-Za-z_][A-Za-z0-9_$]{0,62})?").fullmatch
 
-POSTGRES_SCHEMA: Final = """\
+_INDEXES: Final = """\
+CREATE INDEX IF NOT EXISTS {index}_to_send ON {table} (id)
+    WHERE node IS NULL AND sent_at IS NULL AND error IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_in_doubt ON {table} (node)
+    WHERE node IS NOT NULL AND sent_at IS NULL;
+CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_at)
+    WHERE sent_at IS NOT NULL;
+"""
+
+POSTGRES_SCHEMA: Final = (
+    """\
 CREATE TABLE IF NOT EXISTS {table} (
     id bigserial PRIMARY KEY,
     topic text,
@@ -21,15 +31,12 @@ CREATE TABLE IF NOT EXISTS {table} (
     sent_at timestamptz,
     error text
 );
-CREATE INDEX IF NOT EXISTS {index}_to_send ON {table} (id)
-    WHERE node IS NULL AND sent_at IS NULL AND error IS NULL;
-CREATE INDEX IF NOT EXISTS {index}_in_doubt ON {table} (node)
-    WHERE node IS NOT NULL AND sent_at IS NULL;
-CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_at)
-    WHERE sent_at IS NOT NULL;
 """
+    + _INDEXES
+)
 
-SQLITE_SCHEMA: Final = """\
+SQLITE_SCHEMA: Final = (
+    """\
 CREATE TABLE IF NOT EXISTS {table} (
     id integer PRIMARY KEY AUTOINCREMENT,
     topic text,
@@ -42,13 +49,9 @@ CREATE TABLE IF NOT EXISTS {table} (
     sent_at text,
     error text
 );
-CREATE INDEX IF NOT EXISTS {index}_to_send ON {table} (id)
-    WHERE node IS NULL AND sent_at IS NULL AND error IS NULL;
-CREATE INDEX IF NOT EXISTS {index}_in_doubt ON {table} (node)
-    WHERE node IS NOT NULL AND sent_at IS NULL;
-CREATE INDEX IF NOT EXISTS {index}_sent ON {table} (sent_at)
-    WHERE sent_at IS NOT NULL;
 """
+    + _INDEXES
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
