@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from random import Random
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakSet
 
 from common.net import AddressError, parse_address
@@ -47,9 +47,6 @@ from nsqclient._pump import tls_maker
 from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
 from nsqclient._reconnect import Reconnect
 
-if TYPE_CHECKING:
-    from nsqclient._membership import NodeEntry
-
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]
 
 _READ_SIZE: Final = 64 * 1024
@@ -59,7 +56,7 @@ _HTTP_TIMEOUT: Final = 10.0  # seconds
 _GOODBYE: Final = 0.5  # seconds
 _PUB_FAILED: Final = "PUB_FAILED"  # E_ and E_D: nsqd could not store the message, so another one may
 
-Nodes = Callable[[], Sequence[str]]
+Nodes = Callable[[], Mapping[str, str]]  # the state of each nsqd by its address; empty: it takes publishes
 
 # Those to begin anew in a child. Python has no way to take back what it calls after a fork, so there is one call for all.
 _producers: Final[WeakSet[BlockingProducer]] = WeakSet()
@@ -68,7 +65,7 @@ _producers: Final[WeakSet[BlockingProducer]] = WeakSet()
 class BlockingProducer:
     """Publishes to one of several nsqds. Any number of threads may use it, one at a time.
 
-    `nodes` returns the addresses of all nsqds; it is called for each new connection. A publish whose outcome is unknown
+    `nodes` returns the states of all nsqds by address; it is called for each new connection. A publish whose outcome is unknown
     is repeated at the same nsqd, with a key by which that recognizes it, for `retry_timeout` seconds. For as long it
     waits for an nsqd to come back that was there before. An nsqd that was never there is not waited for.
     """
@@ -179,9 +176,10 @@ class BlockingProducer:
         raise error
 
     def _shuffled(self, without: Set[str]) -> Sequence[str]:
-        addresses = [address for address in self._nodes() if address not in without]
+        states = self._nodes()
+        addresses = [address for address in states if address not in without]
         self._random.shuffle(addresses)
-        return addresses
+        return sorted(addresses, key=lambda address: bool(states[address]))  # one that drains or is full comes last
 
     def _link(self, address: str) -> _Link:
         return self._links.setdefault(address, _Link(address, self._config))
@@ -191,10 +189,14 @@ class BlockingProducer:
     def ask_all(self, method: str, target: str) -> dict[str, tuple[int, bytes] | NSQError]:
         """Send an HTTP request to each nsqd, and return status and body of the answers, or errors, by address.
 
-        Each nsqd is asked at the place that it tells its clients, and only the one that is meant answers.
+        Each nsqd is asked at the place that it tells its clients, and only the one that is meant answers. Raises
+        ConnectError if no nsqd is known: an empty result would say that there is nothing anywhere.
         """
         with self._lock:
-            return {address: self._ask(address, method, target) for address in self._nodes()}
+            addresses = self._nodes()
+            if not addresses:
+                raise ConnectError("no nsqd is known")
+            return {address: self._ask(address, method, target) for address in addresses}
 
     def _ask(self, address: str, method: str, target: str) -> tuple[int, bytes] | NSQError:
         try:
@@ -341,25 +343,32 @@ def given_nodes(addresses: Sequence[str]) -> Nodes:
         raise ConfigError("addresses", addresses, "no nsqd to publish to")
     for address in addresses:
         check_target(address)
-    return lambda: addresses
+    known = dict.fromkeys(addresses, "")
+    return lambda: known
 
 
 def listed_nodes(nsqlookupd: Sequence[str], config: Config) -> Nodes:
     """Return `nodes` for a BlockingProducer whose nsqds are listed by these nsqlookupds. Raise ConfigError.
 
-    An nsqlookupd that cannot be asked counts as one that lists nothing.
+    An nsqd that was listed once is left out only when every nsqlookupd has answered, and some nsqd is listed.
     """
     lookupds = [parse_lookupd(text, NODES) for text in nsqlookupd]
     if not lookupds:
         raise ConfigError("nsqlookupd", nsqlookupd, "no nsqlookupd to ask")
+    known: dict[str, str] = {}
 
-    def nodes() -> Sequence[str]:
-        found: dict[str, NodeEntry] = {}
+    def nodes() -> Mapping[str, str]:
+        nonlocal known
+        found: dict[str, str] = {}
+        is_complete = True
         for lookupd in lookupds:
-            with suppress(ConnectError, BadAnswer):
+            try:
                 status, body = request(_lookupd_place(lookupd, config), "GET", nodes_target(lookupd), config)
-                found.update((entry.address, entry) for entry in read_nodes(status, body)[0])
-        return [entry.address for entry in found.values() if not entry.state] or list(found)
+                found.update((entry.address, entry.state) for entry in read_nodes(status, body)[0])
+            except (ConnectError, BadAnswer):
+                is_complete = False
+        known = found if is_complete and found else known | found
+        return known
 
     return nodes
 

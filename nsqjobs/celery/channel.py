@@ -255,7 +255,7 @@ class Channel(virtual.Channel):
         reader: Reader = self.connection.reader
         group = None if no_ack else self.group
         # A topic that nobody has published to is with no nsqd, so nsqlookupd cannot tell where a mailbox will be.
-        nsqds = self.connection.nodes() if self.is_passing(queue) else ()
+        nsqds = tuple(self.connection.nodes()) if self.is_passing(queue) else ()
         consuming.subscriptions = [reader.subscribe(it, consuming, group, nsqds=nsqds) for it in sources]
         has_levels = len(sources) > 1 and not self.is_passing(queue)
         if self.is_passing(queue) or has_levels:  # what is broadcast from now on must not be missed

@@ -13,6 +13,7 @@ from nsqclient import ConnectError, NSQError, PublishRejected
 from nsqclient._config import Config
 from nsqclient.blocking import BlockingProducer, given_nodes, listed_nodes
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
+from tests.support.reach import SocketLookupd
 
 
 def address_of(nsqd: Nsqd) -> str:
@@ -117,6 +118,27 @@ def test_nsqlookupd_lists_the_nsqds(tmp_path: Path) -> None:
             producer.close()
 
 
+def test_nobody_is_forgotten_because_an_nsqlookupd_is_silent_or_empty() -> None:
+    one, two = SocketLookupd(), SocketLookupd()
+    with one, two:
+        nodes = listed_nodes([one.address, two.address], Config())
+        one.lists({"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "topics": []})
+        two.lists({"broadcast_address": "b", "tcp_port": 1, "http_port": 2, "topics": [], "state": "draining"})
+        assert nodes() == {"a:1": "", "b:1": "draining"}
+        one.lists()
+        two.lists()
+        assert list(nodes()) == ["a:1", "b:1"]  # nobody is listed at all
+        one.lists({"broadcast_address": "c", "tcp_port": 1, "http_port": 2, "topics": []})
+        two.kill()
+        assert set(nodes()) == {"a:1", "b:1", "c:1"}
+
+
+def test_no_answer_is_no_good_news_where_no_nsqd_is_known() -> None:
+    producer = BlockingProducer(dict)
+    with pytest.raises(ConnectError, match="no nsqd is known"):
+        producer.ask_all("GET", "/stats?format=json")
+
+
 class TakenLock:
     """A lock that another thread has for a while."""
 
@@ -129,10 +151,10 @@ class TakenLock:
 def test_the_wait_for_other_threads_counts_as_a_wait_for_nsqd(tmp_path: Path) -> None:
     asked = 0
 
-    def nodes() -> list[str]:
+    def nodes() -> dict[str, str]:
         nonlocal asked
         asked += 1
-        return [address]
+        return {address: ""}
 
     with Nsqd(tmp_path / "nsqd") as nsqd:
         address = address_of(nsqd)
