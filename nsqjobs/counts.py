@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _OK: Final = 200
 _NOT_FOUND: Final = 404
+_BRIEFLY: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
 Method = Literal["GET", "POST"]
 
@@ -36,10 +37,7 @@ class Counts:
 
 def counts_of(producer: BlockingProducer, topic: str, channel: str) -> Counts:
     """Return the sum of what all nsqds say. Raise NSQError if one of them gives no answer."""
-    target = "/stats?" + urlencode(
-        {"format": "json", "topic": topic, "include_clients": "false", "include_mem": "false"}
-    )
-    counts = [read_stats(body, channel) for body in ask_all(producer, "GET", target)]
+    counts = [read_stats(body, channel) for body in ask_stats(producer, topic=topic)]
     return Counts(
         waiting=sum(it.waiting for it in counts),
         deferred=sum(it.deferred for it in counts),
@@ -65,6 +63,11 @@ def read_stats(body: bytes, channel: str) -> Counts:
         in_flight=int(found.get("in_flight_count", 0)),
         buried=int(found.get("buried_count", 0)),
     )
+
+
+def ask_stats(producer: BlockingProducer, **only: str) -> Sequence[bytes]:
+    """Return what /stats of all nsqds say of topics and channels, perhaps `only` of one topic. Raises as `ask_all`."""
+    return ask_all(producer, "GET", "/stats?" + urlencode({**_BRIEFLY, **only}))
 
 
 def ask_all(producer: BlockingProducer, method: Method, target: str) -> Sequence[bytes]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from nsqjobs.counts import ask_all
+from nsqjobs.counts import ask_all, ask_stats
 from nsqjobs.names import CHANNEL
 
 if TYPE_CHECKING:
     from nsqclient.blocking import BlockingProducer
-
-_BRIEFLY: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
 
 def has_topic(producer: BlockingProducer, topic: str) -> bool:
@@ -47,5 +45,5 @@ def cancel(producer: BlockingProducer, topic: str, key: str) -> Mapping[str, int
 
 
 def _topics(producer: BlockingProducer, **only: str) -> Iterator[Mapping[str, Any]]:
-    for body in ask_all(producer, "GET", "/stats?" + urlencode({**_BRIEFLY, **only})):
+    for body in ask_stats(producer, **only):
         yield from (json.loads(body)["topics"] or ()) if body else ()
