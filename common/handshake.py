@@ -10,8 +10,10 @@ place in the queue, and a peer that leaves while it waits gives its place back. 
 group of keys is asked for a second ClientHello. The signature is made for that one, so it waits for a turn as well.
 
 A silent peer costs a descriptor and, once the server has answered it, some tens of kilobytes. The number of handshakes
-under way is therefore bounded. At the bound, the one that has been inactive the longest makes room for a new one: a
-real client needs a few round trips, and a flood has no patience.
+under way is therefore bounded. At the bound, the one whose peer has been silent the longest makes room for a new one: a
+real client needs a few round trips, and a flood has no patience. One that waits for its turn is not to blame and makes
+room only if all do. To prevent that, a listener on which every connection begins with a handshake accepts none while
+the queue is long (`TlsServer.queue_is_long`). The peers wait in the kernel's backlog instead.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
 
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
+_LONG_QUEUE: Final = 500  # handshakes; half as many as may be under way, so that none of them has to make room
 _FIRST: Final = 5  # bytes of a record's head, from which TLS itself recognizes a record
 _MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred to a few thousand
 # Clients send one or two. A hello that trickles in has all of its records parsed again for each byte.
@@ -102,6 +105,9 @@ class SigningQueue:
         self._waiting: OrderedDict[Handshake, None] = OrderedDict()
         self._free_at = 0.0
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def join(self, handshake: Handshake) -> None:
         self._waiting[handshake] = None
 
@@ -126,6 +132,9 @@ class SigningQueue:
             ended = self._clock()
             self._free_at = ended + (ended - began)
 
+    def __iter__(self) -> Iterator[Handshake]:
+        return iter(self._waiting)
+
     def leave(self, handshake: Handshake) -> None:
         was_first = next(iter(self._waiting), None) is handshake
         self._waiting.pop(handshake, None)
@@ -146,7 +155,7 @@ class TlsServer:
         self.most = most  # handshakes under way
         self._make_layer = make_layer
         self._queue = SigningQueue(clock)
-        self._under_way: OrderedDict[Handshake, None] = OrderedDict()  # the longest inactive one first
+        self._silent: OrderedDict[Handshake, None] = OrderedDict()  # wait for their peers, the longest one first
         self._begun = 0
         self._sessions: WeakSet[SecureLayer] = WeakSet()
 
@@ -155,10 +164,10 @@ class TlsServer:
 
         `wake` is called when events in other handshakes have moved `next_deadline` forward.
         """
-        if len(self._under_way) >= self.most:
-            next(iter(self._under_way)).give_way()
-        handshake = Handshake(self._new_layer, self._queue, self._under_way, ends=ends, wake=wake)
-        self._under_way[handshake] = None
+        if self.under_way >= self.most:
+            next(iter(self._silent or self._queue)).give_way()
+        handshake = Handshake(self._new_layer, self._queue, self._silent, ends=ends, wake=wake)
+        self._silent[handshake] = None
         return handshake
 
     def _new_layer(self) -> SecureLayer:
@@ -170,7 +179,11 @@ class TlsServer:
     @property
     def under_way(self) -> int:
         """The number of handshakes that have begun and not ended."""
-        return len(self._under_way)
+        return len(self._silent) + len(self._queue)
+
+    def queue_is_long(self) -> bool:
+        """Return whether so many wait for their turn that new ones should wait outside."""
+        return len(self._queue) >= _LONG_QUEUE
 
     @property
     def sessions_gone(self) -> int:
@@ -188,7 +201,7 @@ class Handshake:
         self,
         make_layer: Callable[[], SecureLayer],
         queue: SigningQueue,
-        under_way: OrderedDict[Handshake, None],
+        silent: OrderedDict[Handshake, None],
         *,
         ends: float,
         wake: Callable[[], None],
@@ -198,7 +211,7 @@ class Handshake:
         self.wake = wake
         self._make_layer = make_layer
         self._queue = queue
-        self._under_way = under_way
+        self._silent = silent
         self._tls: SecureLayer | None = None  # made only when there are bytes for it
         self._is_queued = False
         self._is_signed = False  # the remaining steps are cheap and need no turn
@@ -216,15 +229,13 @@ class Handshake:
         if not self._is_queued:
             if not self._is_worth_a_turn():
                 return False
-            self._is_queued = True
-            self._queue.join(self)
-            self._has_moved()
+            self._wait_for_turn()
         if now < self.turn_at:
             if len(self._raw) > 2 * _MOST_EARLY:
                 raise StreamError("tls: more than a ClientHello before the answer to it")
             return False
         self._is_queued = False
-        self._has_moved()
+        self._silent[self] = None
         raw, self._raw = self._raw, b""
         with self._queue.slot(self):
             done = self._step(raw)
@@ -251,9 +262,10 @@ class Handshake:
             return True
         return False
 
-    def _has_moved(self) -> None:
-        if self in self._under_way:
-            self._under_way.move_to_end(self)
+    def _wait_for_turn(self) -> None:
+        self._is_queued = True
+        self._silent.pop(self, None)
+        self._queue.join(self)
 
     @property
     def tls(self) -> SecureLayer:
@@ -269,17 +281,20 @@ class Handshake:
     def end(self) -> None:
         """End the handshake, done or not. It takes no place and no time any more, and wakes nobody."""
         self.ends = inf
-        self._under_way.pop(self, None)
-        if self._is_queued:
-            self._is_queued = False
-            self._queue.leave(self)
+        self._leave()
         self.wake = _wake_nobody  # `wake` refers to the connection, which must not wait for the garbage collector
 
     def give_way(self) -> None:
-        """End this handshake's time at once: too many are under way, and this one has been inactive the longest."""
-        self._under_way.pop(self, None)
+        """End this handshake's time at once: too many are under way."""
+        self._leave()
         self.ends = 0.0
         self.wake()
+
+    def _leave(self) -> None:
+        self._silent.pop(self, None)
+        if self._is_queued:
+            self._is_queued = False
+            self._queue.leave(self)
 
     @property
     def turn_at(self) -> float:

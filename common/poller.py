@@ -43,6 +43,7 @@ _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes w
 _LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our last bytes
 _MOST_DISCARDED: Final = 32 << 20  # bytes that it may send meanwhile: several times the largest body
 _MOST_STALE_ALARMS: Final = 1000  # in addition to one for each connection
+_CROWD_PAUSE: Final = 0.005  # seconds between two looks at whether a crowd has become smaller
 _ACCEPT_PAUSE: Final = 0.1  # seconds to wait when the operating system has no descriptor left
 _MOST_GATHERED: Final = 1024  # pieces in one `sendmsg` (IOV_MAX)
 _NOTHING: Final = memoryview(b"")
@@ -97,6 +98,10 @@ class Handler(Protocol):
 
 
 def _do_nothing() -> None: ...
+
+
+def never() -> bool:
+    return False
 
 
 class Connection:
@@ -178,9 +183,15 @@ class Poller(Generic[T]):
     # Connections
 
     async def accept(
-        self, listener: socket.socket, make_handler: MakeHandler, budget: Budget, *, at_once: bool = False
+        self,
+        listener: socket.socket,
+        make_handler: MakeHandler,
+        budget: Budget,
+        *,
+        at_once: bool = False,
+        is_crowded: Callable[[], bool] = never,
     ) -> None:
-        """Accept connections from a listening, non-blocking socket until cancelled.
+        """Accept connections from a listening, non-blocking socket until cancelled, but none while `is_crowded`.
 
         Others are served after each connection that is accepted: in a flood of handshakes, those that have connected
         come before new ones. Where there are no handshakes, `at_once` accepts all that are there, for a slice of time:
@@ -189,6 +200,8 @@ class Poller(Generic[T]):
         stop = monotonic() + _SLICE
         while True:
             await budget.wait_for_room()
+            while is_crowded():
+                await trio.sleep(_CROWD_PAUSE)
             try:
                 sock, name = listener.accept()
             except BlockingIOError:

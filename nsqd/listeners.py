@@ -114,7 +114,8 @@ class Doors:
                 )
             log.info("HTTP: listening on %s", format_listener(http))
         if https is not None and self.tls is not None:
-            nursery.start_soon(self.poller.accept, https, partial(self._make_https, self.tls), self.budgets.https)
+            accept = partial(self.poller.accept, is_crowded=self.tls.queue_is_long)
+            nursery.start_soon(accept, https, partial(self._make_https, self.tls), self.budgets.https)
             log.info("HTTPS: listening on %s", format_listener(https))
 
     def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:

@@ -124,7 +124,8 @@ async def _serve_http(
         return
     async with web.open_web(app) as web_server, trio.open_nursery() as nursery:
         door = Tunnels(clients.poller, web_server, budget).handler_maker(clients.tls)
-        nursery.start_soon(clients.poller.accept, listener, door, budget)
+        accept = partial(clients.poller.accept, is_crowded=clients.tls.queue_is_long)
+        nursery.start_soon(accept, listener, door, budget)
         task_status.started()
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.budget import Budget
-from common.poller import Poller
+from common.poller import Poller, never
 from common.secure import SecureHandler
 from common.turn import in_turn
 from common.wakeup import Wakeup
@@ -209,7 +209,8 @@ class Clients:
 
     async def accept(self, listener: socket.socket) -> None:
         """Accept connections until cancelled; `run` serves them."""
-        await self.poller.accept(listener, self._make_client, self._budget)
+        is_crowded = self.tls.queue_is_long if self.tls is not None else never
+        await self.poller.accept(listener, self._make_client, self._budget, is_crowded=is_crowded)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve the connections until cancelled; then close them all."""

@@ -82,6 +82,7 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/help", cached(pages.help)),
         Route("GET", "/jump", pages.jump, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
+        Route("GET", "/favicon.ico", painter.favicon, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
         *messages.routes(),
         *buried.routes(),

@@ -140,7 +140,14 @@ class Painter:
         return self.failure(request, await self.picture(request), failure, status=error.status)
 
     async def asset(self, request: Request) -> Response:
-        found = self._static.find(request.path_params["asset"])
+        return self._file(request.path_params["asset"])
+
+    async def favicon(self, request: Request) -> Response:
+        """Answer browsers that ask for an icon where a page cannot name one: plain text, and JSON."""
+        return self._file("icon.svg")
+
+    def _file(self, asset: str) -> Response:
+        found = self._static.find(asset)
         if found is None:
             return text_answer("NOT_FOUND", status=404, v1=False)
         content, media_type, is_for_ever = found

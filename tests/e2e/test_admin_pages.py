@@ -97,6 +97,8 @@ def test_pages_are_not_kept_and_static_files_are(admin: Nsqadmin) -> None:
         assert asset.status == 200
         assert "immutable" in asset.headers["cache-control"]
     assert admin.http("GET", "/static/app.css").headers["cache-control"] == "no-cache"
+    favicon = admin.http("GET", "/favicon.ico")  # browsers ask for it beside plain text and JSON
+    assert (favicon.status, favicon.headers["content-type"]) == (200, "image/svg+xml")
     assert admin.http("GET", "/static/..%2fapp.py").status == 404
 
 

@@ -668,6 +668,26 @@ def test_a_crowd_is_let_in_together_where_nobody_has_to_shake_hands(
 
 
 @jumping
+async def test_nobody_is_let_in_while_there_is_a_crowd() -> None:
+    is_crowded = True
+    async with bench() as b:
+        listener = _nonblocking(socket.create_server(("127.0.0.1", 0)))
+        peer = socket.create_connection(listener.getsockname())
+        async with trio.open_nursery() as nursery:
+            accept = partial(b.poller.accept, is_crowded=lambda: is_crowded)
+            nursery.start_soon(accept, listener, b.make, Budget(1000, "TCP"))
+            await trio.sleep(1.0)
+            assert len(b.poller) == 0
+            is_crowded = False
+            await trio.sleep(1.0)
+            assert len(b.poller) == 1
+            nursery.cancel_scope.cancel()
+        listener.close()
+        peer.close()
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@jumping
 async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() -> None:
     crowd = 20
     served: list[Echo] = []

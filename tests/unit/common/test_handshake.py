@@ -230,6 +230,35 @@ def test_where_nothing_has_happened_for_the_longest_time_makes_room() -> None:
     assert newest[0].next_deadline == 5.0
 
 
+def test_who_waits_for_a_turn_makes_room_last() -> None:
+    crowd = Crowd(most=4)
+    answered, first, second = (crowd.come() for _ in range(3))
+    for handshake in (answered, first, second):
+        handshake.receive(HELLO, 1.0)
+    silent = crowd.come()
+    newest = [crowd.come() for _ in range(2)]
+    assert (answered.next_deadline, silent.next_deadline) == (0.0, 0.0)
+    assert first.turn_at == pytest.approx(1.002)
+    for handshake in newest:
+        handshake.receive(HELLO, 1.0)
+    assert crowd.server.under_way == 4
+    crowd.come()
+    assert first.next_deadline == 0.0  # there was nobody else
+    assert second.turn_at == pytest.approx(1.002)
+
+
+def test_a_long_queue_is_told_until_it_is_shorter() -> None:
+    crowd = Crowd()
+    waiting = [crowd.come() for _ in range(501)]
+    for handshake in waiting[:500]:
+        handshake.receive(HELLO, 1.0)
+    assert not crowd.server.queue_is_long()  # the first has had its turn
+    waiting[500].receive(HELLO, 1.0)
+    assert crowd.server.queue_is_long()
+    waiting[1].end()
+    assert not crowd.server.queue_is_long()
+
+
 def test_too_much_before_the_answer_is_refused() -> None:
     crowd = Crowd()
     crowd.come().receive(HELLO, 1.0)
