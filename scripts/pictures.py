@@ -50,6 +50,15 @@ class Picture:
     height: int
     width: int = WIDTH
     dark: bool = False  # whether there is one in dark colours as well
+    prepare: Callable[[Browser], None] | None = None  # what a user does on the page before the picture is taken
+
+
+def _choose_what_to_replay(browser: Browser) -> None:
+    browser.wait("document.querySelectorAll('[name=pick]').length >= 3")
+    browser.run("[...document.querySelectorAll('[name=pick]')].slice(0, 3).forEach((it) => it.click())")
+    browser.click_text("Replay 3 to channel", "#replay-selected")
+    browser.wait_for_text("Replay 3 messages", "#dialog h1")
+    browser.click_text("billing", "#dialog label")
 
 
 HEALTHY: Final = (
@@ -57,6 +66,13 @@ HEALTHY: Final = (
     Picture("diagnosis", "/topics/orders/fraud", 900, dark=True),
     Picture("consumers", "/consumers?group=none", 620, width=1500),
     Picture("messages", "/topics/orders?tab=messages&filter=bicycle&columns=number+item+city+price", 760),
+    Picture(
+        "replay",
+        "/topics/orders?tab=messages&filter=price+%3D+94+and+city+%3D+Turin&columns=number+item+city+price",
+        900,
+        dark=True,
+        prepare=_choose_what_to_replay,
+    ),
     Picture("drain", "/nodes/drain?node={node}", 560),
     Picture("paused", "/topics/stock/warehouse", 560),
     Picture("activity", "/activity", 360),
@@ -177,7 +193,7 @@ def _cluster(folder: Path) -> Iterator[tuple[Nsqadmin, tuple[Nsqd, ...]]]:
             for number in (1, 2, 3)
         )
         asked = [f"lookupd-http-address=127.0.0.1:{it.http_address[1]}" for it in lookupds]
-        admin = stack.enter_context(Nsqadmin("sample-interval=1s", "discovery-interval=2s", *asked))
+        admin = stack.enter_context(Nsqadmin("sample-interval=1s", "discovery-interval=2s", "enable-publish", *asked))
         yield admin, nodes
 
 
@@ -221,6 +237,8 @@ def _take(browser: Browser, picture: Picture, folder: Path, node: str) -> None:
     for scheme in ("light", "dark") if picture.dark else ("light",):
         browser.look(width=picture.width, height=picture.height, scheme=scheme)
         browser.open(picture.path.format(node=node))
+        if picture.prepare is not None:
+            picture.prepare(browser)
         browser.run("document.activeElement?.blur()")
         time.sleep(2)  # two samples, which the page shows as they come
         browser.run(_HIDE, socket.gethostname())
