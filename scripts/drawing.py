@@ -21,9 +21,15 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import escape
 
+from scripts import cast_svg
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "pictures"
 DRAWINGS: Final = ("architecture",)
+RECORDINGS: Final = {
+    "quick-start": "A terminal: two orders are published and answered with OK, one of them is consumed, the broker is "
+    "killed with kill -9 and started again, and the other order is consumed."
+}
 
 CELL: Final = 32  # pixels
 MARGIN: Final = 16
@@ -207,7 +213,7 @@ def _drawn_arrow(arrow: Arrow) -> Iterator[str]:
     (x1, y1), (x2, y2) = ((_pixels(x), _pixels(y)) for x, y in (arrow.start, arrow.end))
     yield f'<path class="arrow" d="M{x1:g} {y1:g} {x2:g} {y2:g}"/>'
     # Above a horizontal line; on a vertical one, which shows through around it.
-    y = y1 - 7 if y1 == y2 else (y1 + y2) / 2 + 4.5
+    y = y1 - 8 if y1 == y2 else (y1 + y2) / 2 + 4.5
     yield f'<text class="label" x="{(x1 + x2) / 2:g}" y="{y:g}">{escape(arrow.label)}</text>'
 
 
@@ -215,14 +221,24 @@ def _pixels(cells: float) -> float:
     return MARGIN + cells * CELL
 
 
-def main() -> int:
+# The files
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield the name of each file that is made from another one, and its contents."""
     for name in DRAWINGS:
-        try:
-            drawing = drawing_of((FOLDER / f"{name}.txt").read_text(encoding="utf-8"))
-        except Unclear as error:
-            print(f"make-drawings: {name}.txt, {error}", file=sys.stderr)
-            return 1
-        (FOLDER / f"{name}.svg").write_text(svg_of(drawing), encoding="utf-8")
+        yield f"{name}.svg", svg_of(drawing_of((FOLDER / f"{name}.txt").read_text(encoding="utf-8")))
+    for name, title in RECORDINGS.items():
+        yield f"{name}.svg", cast_svg.svg_of((FOLDER / f"{name}.cast").read_text(encoding="utf-8"), title)
+
+
+def main() -> int:
+    try:
+        for name, contents in files():
+            (FOLDER / name).write_text(contents, encoding="utf-8")
+    except (Unclear, cast_svg.Unclear) as error:
+        print(f"make-drawings: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -28,7 +28,7 @@ _SIOCSIFFLAGS: Final = 0x8914
 
 
 def main(script: str, space: str) -> int:
-    _start_loopback()
+    start_loopback()
     _mount(Path(space))
     _wrap_daemons(Path(space))
     environment = {
@@ -53,7 +53,7 @@ def _run_as_init(page: subprocess.Popen[bytes]) -> int:
             return os.waitstatus_to_exitcode(status) & 0xFF
 
 
-def _start_loopback() -> None:
+def start_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sH14x", b"lo", 0)
         flags = struct.unpack("16sH14x", fcntl.ioctl(sock, _SIOCGIFFLAGS, request))[1]
