@@ -126,7 +126,8 @@ def _read(line: str, drawing: Drawing) -> None:
     elif grid := _GRID.fullmatch(line):
         drawing.columns, drawing.rows = int(grid[1]), int(grid[2])
     elif said := _BOX.fullmatch(line):
-        box = Box(said[1], said[2], *(int(it) for it in said.groups()[2:6]), tuple(said[7].split(" / ")))
+        left, top, width, height = (int(it) for it in said.groups()[2:6])
+        box = Box(said[1], said[2], left, top, width, height, tuple(said[7].split(" / ")))
         _check(box, drawing)
         drawing.boxes[box.name] = box
     elif said := _ARROW.fullmatch(line):

@@ -68,7 +68,7 @@ HEALTHY: Final = (
     Picture("messages", "/topics/orders?tab=messages&filter=bicycle&columns=number+item+city+price", 760),
     Picture(
         "replay",
-        "/topics/orders?tab=messages&filter=price+%3D+94+and+city+%3D+Turin&columns=number+item+city+price",
+        "/topics/orders?tab=messages&filter=price+%3D+94+and+number+%3E+1600&columns=number+item+city+price",
         900,
         dark=True,
         prepare=_choose_what_to_replay,

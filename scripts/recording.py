@@ -25,11 +25,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from scripts import drawing
-from tests.docs.world import start_loopback
+from tests.docs import world
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CAST: Final = drawing.FOLDER / "quick-start.cast"
@@ -37,7 +38,6 @@ COLUMNS: Final = 100
 ROWS: Final = 24
 LIMIT: Final = 60.0  # seconds for one step
 LONGEST_PAUSE: Final = 1.5  # seconds that a player shows where nothing happened for longer
-NAMESPACES: Final = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 PROMPT: Final = "\x1b[32m~/nsq\x1b[0m$ "
 # bash prints the number of the process when a job starts, which says nothing to those who watch.
 _NUMBER_OF_PROCESS: Final = re.compile(r"(?<=\n)\[1\] \d+\r\n")
@@ -96,6 +96,11 @@ class Recording:
             begin += len(text)
 
 
+def shown_by(cast: str) -> str:
+    """Return all that a recording shows, without the times."""
+    return "".join(json.loads(line)[2] for line in cast.splitlines()[1:])
+
+
 class Typist:
     """Types the commands of a story into a terminal, and waits for what they show."""
 
@@ -112,7 +117,7 @@ class Typist:
             self._enter(step.command)
             self._rest(8)
             self._type("\r")
-            self._read_until(lambda shown, step=step: _is_done(shown, step), begin, step.until or "a prompt")
+            self._read_until(partial(_is_done, step), begin, step.until or "a prompt")
             if step.ready:
                 _wait_for_broker()
             self._rest(20)
@@ -144,7 +149,7 @@ class Typist:
             self.recording.add(self._decoder.decode(os.read(self._terminal, 65536)))
 
 
-def _is_done(shown: str, step: Step) -> bool:
+def _is_done(step: Step, shown: str) -> bool:
     _, echoed, answer = shown.partition("\r\n")
     return bool(echoed) and answer.endswith(PROMPT) and step.until in answer
 
@@ -168,9 +173,7 @@ def _wait_for_broker() -> None:
 def record(*, pause: float) -> str:
     """Return the recording. Raise RuntimeError, with the reason, if a command did not do what the story says."""
     with tempfile.TemporaryDirectory(prefix="nsq-recording-") as home:
-        as_root = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
-        room = [*NAMESPACES[:1], *as_root, *NAMESPACES[1:]]
-        command = [*room, sys.executable, "-m", "scripts.recording", "--inside", home, "--pause", str(pause)]
+        command = [*world.unshare(), sys.executable, "-m", "scripts.recording", "--inside", home, "--pause", str(pause)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -179,7 +182,7 @@ def record(*, pause: float) -> str:
 
 def _record_inside(home: Path, pause: float) -> str:
     socket.sethostname("broker")
-    start_loopback()
+    world.start_loopback()
     with _terminal(home) as terminal:
         typist = Typist(terminal, pause=pause)
         typist.play(STORY)

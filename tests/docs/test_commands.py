@@ -37,7 +37,6 @@ TIMEOUT: Final = 170.0
 FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
 SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
 SPARK_TIMEOUT: Final = 900.0  # Spark starts four times: a minute on a quiet machine
-NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def name_of(page: Path) -> str:
@@ -61,18 +60,6 @@ def test_every_block_is_a_command_or_something_shown(page: Path) -> None:
 def test_shown_python_compiles(page: Path) -> None:
     for code in shown_in(page, "python"):
         compile(code, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-@pytest.fixture(scope="session")
-def unshare() -> list[str]:
-    as_root = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
-    command = [*NAMESPACES[:1], *as_root, *NAMESPACES[1:]]
-    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        if os.environ.get("CI") and os.getuid() == 0:
-            pytest.fail(f"CI has to allow namespaces: {tried.stderr}")
-        pytest.skip(f"a page needs a machine of its own, and this one has no namespaces for us: {tried.stderr.strip()}")
-    return command
 
 
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)

@@ -23,8 +23,14 @@ NAMES: Final = (
 )
 EMPTY_FOLDERS: Final = ("/var/lib",)
 DAEMONS: Final = ("nsqd", "nsqlookupd", "nsqadmin")
+NAMESPACES: Final = ("--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
+
+
+def unshare() -> list[str]:
+    """Return the command that runs another one on a machine of its own."""
+    return ["unshare", *([] if os.getuid() == 0 else ["--user", "--map-root-user"]), *NAMESPACES]
 
 
 def main(script: str, space: str) -> int:
