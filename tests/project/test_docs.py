@@ -14,8 +14,9 @@ from scripts.reference import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
-LINK_TO_HEADING = re.compile(r"\]\(((?:[\w./-]+\.md)?)#([^)\s]+)\)")
+# In Markdown, or in HTML, which pictures that are links need.
+LINK = re.compile(r"""(?:\]\(|href=")([^)"\s#]+)(?:#[^)"]*)?[)"]""")
+LINK_TO_HEADING = re.compile(r"""(?:\]\(|href=")((?:[\w./-]+\.md)?)#([^)"\s]+)[)"]""")
 
 
 def name_of(path: Path) -> str:
