@@ -27,8 +27,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "pictures"
 DRAWINGS: Final = ("architecture",)
 RECORDINGS: Final = {
-    "quick-start": "A terminal: two orders are published and answered with OK, one of them is consumed, the broker is "
-    "killed with kill -9 and started again, and the other order is consumed."
+    "quick-start": "A terminal: two orders are published and answered with OK, the broker is killed with kill -9 and "
+    "started again, and both orders are consumed."
 }
 
 CELL: Final = 32  # pixels
