@@ -1,8 +1,7 @@
 """The recorded quick start: a real bash in a real terminal runs the commands of STORY, and what it shows is kept.
 
-bash runs in namespaces of its own: it has the broker's usual ports, its processes end with it, and neither this
-machine's name nor its paths can be seen. Its folder is an empty one in which `scripts` and `.venv` are those of this
-tree. The recording is an asciicast (https://docs.asciinema.org/manual/asciicast/v2/), which other players show, too.
+bash runs in namespaces of its own: it has the broker's usual ports, sees no other processes, and its own end with it.
+Its folder is an empty one, shown as ~/nsq, in which `scripts` and `.venv` are those of this tree. The recording is an asciicast (https://docs.asciinema.org/manual/asciicast/v2/), which other players show, too.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ ROWS: Final = 24
 LIMIT: Final = 60.0  # seconds for one step
 LONGEST_PAUSE: Final = 1.5  # seconds that a player shows where nothing happened for longer
 PROMPT: Final = "\x1b[32m~/nsq\x1b[0m$ "
-# bash prints the number of the process when a job starts, which says nothing to those who watch.
-_NUMBER_OF_PROCESS: Final = re.compile(r"(?<=\n)\[1\] \d+\r\n")
-
-_START: Final = "scripts/run-broker &> broker.log &"
+# Parentheses, because bash tells of its own jobs: their process ids, and at some time or other their ends.
+_START: Final = "(scripts/run-broker &> broker.log &)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,7 @@ class Step:
     command: str
     until: str = ""  # what has to be seen before the next step, besides the prompt
     ready: bool = False  # whether the next step needs the broker's ports
+    kills: bool = False  # whether the broker has to be gone before the next step
 
 
 STORY: Final = (
@@ -58,7 +56,7 @@ STORY: Final = (
     Step("curl -d 'one kettle' 'http://127.0.0.1:4151/pub?topic=orders'", "OK"),
     Step("curl -d 'two lamps' 'http://127.0.0.1:4151/pub?topic=orders'", "OK"),
     Step("# Kill it without warning, and start it again."),
-    Step("kill -9 %1; wait", "Killed"),
+    Step("pkill -9 nsqd", kills=True),
     Step(_START, ready=True),
     Step("# Both orders were answered with OK, so both are still there."),
     Step("nsq_tail --nsqd-tcp-address=127.0.0.1:4150 --topic=orders --channel=billing -n 2 2> log", "two lamps"),
@@ -82,16 +80,8 @@ class Recording:
 
     def cast(self) -> str:
         header = {"version": 2, "width": COLUMNS, "height": ROWS, "idle_time_limit": LONGEST_PAUSE}
-        events = [json.dumps([at, "o", text]) for at, text in self._without(_NUMBER_OF_PROCESS) if text]
+        events = [json.dumps([at, "o", text]) for at, text in self.events]
         return "\n".join([json.dumps(header), *events]) + "\n"
-
-    def _without(self, pattern: re.Pattern[str]) -> Iterator[tuple[float, str]]:
-        """Leave out what matches, even if it came in several pieces."""
-        left_out = {at for found in pattern.finditer(self.text) for at in range(*found.span())}
-        begin = 0
-        for at, text in self.events:
-            yield at, "".join(it for place, it in enumerate(text, begin) if place not in left_out)
-            begin += len(text)
 
 
 def shown_by(cast: str) -> str:
@@ -118,6 +108,8 @@ class Typist:
             self._read_until(partial(_is_done, step), begin, step.until or "a prompt")
             if step.ready:
                 _wait_for_broker()
+            if step.kills:
+                _wait_for_end_of_broker()
             self._rest(20)
 
     def _enter(self, command: str) -> None:
@@ -165,6 +157,15 @@ def _wait_for_broker() -> None:
                 time.sleep(0.05)
 
 
+def _wait_for_end_of_broker() -> None:
+    """Wait for the only process that has lost its parent, and has got the first one of the namespace: this one."""
+    end = time.monotonic() + LIMIT
+    while os.waitpid(-1, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            raise TimeoutError("the broker has not ended")
+        time.sleep(0.01)
+
+
 # The room in which it happens
 
 
@@ -179,6 +180,8 @@ def record(*, pause: float) -> str:
 
 
 def _record_inside(home: Path, pause: float) -> str:
+    if os.getpid() != 1:
+        raise RuntimeError("the story kills every nsqd that it can see, so it is only told in a namespace of its own")
     socket.sethostname("broker")
     world.start_loopback()
     with _terminal(home) as terminal:
@@ -206,9 +209,9 @@ def _terminal(home: Path) -> Iterator[int]:
     }
     process, terminal = pty.fork()
     if process == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))  # before bash looks
         os.chdir(folder)
         os.execve("/bin/bash", ["bash", "--noprofile", "--norc", "-i"], environment)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     try:
         yield terminal
     finally:

@@ -102,10 +102,3 @@ def test_the_recording_tells_the_story_and_nothing_of_the_machine_that_made_it()
     commands = [line.partition("$ ")[2] for line in shown.split("\r\n") if line.startswith(recording.PROMPT)]
     assert commands == [*(it.command for it in recording.STORY), ""]
     assert not re.search(rf"/tmp|/home|/root|\[1\] \d|{re.escape(socket.gethostname())}|\d{{4}}[-/]\d\d[-/]", shown)
-
-
-def test_the_number_of_a_process_is_left_out_even_if_it_comes_in_pieces() -> None:
-    shown = recording.Recording()
-    for text in ("$ nsqd &", "\r\n", "[1]", " 47", "11\r\n$ "):
-        shown.add(text)
-    assert recording.shown_by(shown.cast()) == "$ nsqd &\r\n$ "
