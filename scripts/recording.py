@@ -1,7 +1,8 @@
 """The recorded quick start: a real bash in a real terminal runs the commands of STORY, and what it shows is kept.
 
 bash runs in namespaces of its own: it has the broker's usual ports, sees no other processes, and its own end with it.
-Its folder is an empty one, shown as ~/nsq, in which `scripts` and `.venv` are those of this tree. The recording is an asciicast (https://docs.asciinema.org/manual/asciicast/v2/), which other players show, too.
+Its folder is an empty one, shown as ~/nsq, in which `scripts` and `.venv` are those of this tree. The recording is an
+asciicast (https://docs.asciinema.org/manual/asciicast/v2/), which other players show, too.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _terminal(home: Path) -> Iterator[int]:
         "LANG": "C.UTF-8",
         "PS1": re.sub(r"\x1b\[\d+m", r"\\[\g<0>\\]", PROMPT),  # in which readline counts no colours
         "PYTHONPATH": str(ROOT),
-        "NSQ_COMPILE": "0",
+        "NSQ_COMPILE": "0",  # a compiled broker shows the same, and nobody has to wait for the compiler
     }
     process, terminal = pty.fork()
     if process == 0:

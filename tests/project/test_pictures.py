@@ -14,7 +14,7 @@ from scripts.pictures import HEALTHY, LARGEST, SILENT
 from tests.project.test_docs import DOCUMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<svg xmlns="}
+BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<svg "}
 OF_A_MEASUREMENT = "peers.svg"  # bench draws it from a result
 PICTURES = sorted(it for it in FOLDER.iterdir() if it.suffix in BEGINNINGS)
 MARKDOWN = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
