@@ -104,6 +104,18 @@ async def wait_for_signal() -> signal.Signals:
     raise AssertionError("the receiver of signals never ends by itself")
 
 
+async def first_of(*functions: Callable[[], Awaitable[object]]) -> None:
+    """Run all of them until one returns."""
+
+    async def run(function: Callable[[], Awaitable[object]]) -> None:
+        await function()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for function in functions:
+            nursery.start_soon(run, function)
+
+
 def tune_garbage_collection() -> None:
     """Make the collector run rarely, and never again examine the objects that exist now.
 

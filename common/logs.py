@@ -62,10 +62,20 @@ _WORDS: Final[Mapping[int, str]] = {
 }
 
 
-def configure(*, prefix: str, level: LogLevel, log_format: str = "nsq", stream: TextIO | None = None) -> None:
-    """Send all logging to `stream` (stderr by default). May be called again: the last call holds."""
+def configure(
+    *,
+    prefix: str,
+    level: LogLevel,
+    log_format: str = "nsq",
+    stream: TextIO | None = None,
+    fields: Mapping[str, object] | None = None,
+) -> None:
+    """Send all logging to `stream` (stderr by default). May be called again: the last call holds.
+
+    `fields` are in each line of the format json.
+    """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else NsqFormatter(prefix))
+    handler.setFormatter(JsonFormatter(fields or {}) if log_format == "json" else NsqFormatter(prefix))
     logging.getLogger().handlers[:] = [handler]
     set_level(level)
 
@@ -110,7 +120,14 @@ class NsqFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ts (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
+    """One object per line: ts (RFC 3339, UTC), level, logger, message, and the exception if there is one.
+
+    `fields` are in each of them as well.
+    """
+
+    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
+        super().__init__()
+        self._fields = dict(fields or {})
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -118,6 +135,7 @@ class JsonFormatter(logging.Formatter):
             "level": _word_of(record).lower(),
             "logger": record.name,
             "message": mask_passwords(record.getMessage()),
+            **self._fields,
         }
         if record.exc_info:
             fields["exception"] = mask_passwords(self.formatException(record.exc_info))

@@ -18,7 +18,7 @@ def main() -> None:
         sys.exit(policy.main(sys.argv[2:]))
     hold_signals()
     from common.daemon import run_daemon
-    from nsqd.daemon import run
     from nsqd.options import Options
+    from nsqd.workers.run import run
 
     sys.exit(run_daemon("nsqd", Options, run))

@@ -17,7 +17,7 @@ import trio
 from common import logs, web
 from common.budget import Budget
 from common.cors import Cors
-from common.daemon import tune_garbage_collection, version_line, wait_for_signal
+from common.daemon import first_of, tune_garbage_collection, version_line, wait_for_signal
 from common.net import listening_port
 from common.options import MILLISECOND, seconds
 from common.origin import OwnHosts
@@ -147,7 +147,7 @@ async def run(
                 tune_garbage_collection()
                 task_status.started(listening)
                 notify(READY)
-                await _first_of(wait_for_shutdown, node.drain.wait)
+                await first_of(wait_for_shutdown, node.drain.wait)
                 notify(STOPPING)
                 if node.drain.end():
                     await node.lookupds.leave(for_good=node.drain.is_for_good)
@@ -299,18 +299,6 @@ def _close(node: _Node, *, but_tunnels: bool = False) -> None:
         node.poller.close_all(but=is_tunnel if but_tunnels else None)
 
 
-async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
-    """Run all of them until one returns."""
-
-    async def run(function: Callable[[], Awaitable[object]]) -> None:
-        await function()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for function in functions:
-            nursery.start_soon(run, function)
-
-
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
     statsd = StatsdLines(options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral)
 
@@ -394,6 +382,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
             tcp_port=listening_port(listening.tcp),
             http_port=listening.http_port,
             node=node.store.data_path.node,
+            worker=options.worker,
         ),
         start_drain=node.drain.start,
         take_drain_back=node.drain.take_back,

@@ -41,6 +41,8 @@ from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
+MAX_WORKERS: Final = 64  # more would need ports that are thousands apart
+
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 
 
@@ -213,6 +215,18 @@ class Options(BaseOptions):
         below=MAX_NODE_ID,
     )
     data_path: str = option("", "folder for messages; empty: the current one")
+    workers: int = option(
+        0,
+        "how many nsqd processes to run here under one supervisor, each in a folder of its own in --data-path and a "
+        "hundred ports above the one before; 0: one nsqd without a supervisor",
+        at_least=0,
+        at_most=MAX_WORKERS,
+    )
+    worker: int = option(
+        -1,
+        "which of the --workers to be, from 0, without a supervisor; the supervisor starts its workers with it",
+        at_least=-1,
+    )
     take_over: bool = option(
         False,
         "start even though an nsqd on another machine is using the data path, which ends that one; only if it cannot be stopped",
@@ -421,6 +435,8 @@ class Options(BaseOptions):
             raise StartupError("certificates for nsqlookupd need --lookupd-tls")
         if self.auth_http_request_method not in ("get", "post"):
             raise StartupError("--auth-http-request-method must be post or get")
+        if self.worker >= self.workers and self.worker >= 0:
+            raise StartupError(f"--worker must be [0,{self.workers}), as --workers={self.workers}")
         for percentile in self.e2e_processing_latency_percentile:
             if not 0 < percentile <= 1:
                 raise StartupError(f"invalid E2E processing latency percentile: {percentile:f}")

@@ -39,6 +39,7 @@ class NodeInfo:
     tcp_port: int
     http_port: int
     node: str = ""  # the id of the data path
+    worker: int = -1  # its number, if it is one of several workers of this machine
 
 
 class StartDrain(Protocol):
@@ -127,6 +128,7 @@ class NodeEndpoints:
                 "topology_zone": options.topology_zone,
                 "topology_region": options.topology_region,
             }
+            | ({"worker": self._node.worker} if self._node.worker >= 0 else {})
         )
 
     @property

@@ -1,0 +1,156 @@
+"""One worker as the supervisor sees it: a process that is started, watched, and started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqd.workers.link import SupervisorEnd, environment_of_worker
+from nsqd.workers.plan import name_of
+from nsqd.workers.restarts import Ending, Next, Pauses, next_after
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+log = logging.getLogger(__name__)
+
+_CANNOT_START: Final = 127  # a shell's exit status for a command that cannot be run
+
+
+class Supervised:
+    """`on_change` is called when the worker comes to rest, or cannot start."""
+
+    def __init__(self, number: int, command: Sequence[str], on_change: Callable[[], None]) -> None:
+        self.name = name_of(number)
+        self.ready = trio.Event()  # replaced when the process ends
+        self.is_resting = False
+        self.failure = ""  # why it cannot start, or did not stop well
+        self._command = command
+        self._on_change = on_change
+        self._pauses = Pauses()
+        self._has_been_ready = False
+        self._is_stopping = False
+        self._is_renewed = False  # the process was asked to end, so that the next one may start
+        self._process: trio.Process | None = None
+        self._ended = trio.Event()  # replaced when the next process starts
+        self._poke = trio.Event()  # ends a pause or a rest
+
+    async def run(self) -> None:
+        """Keep the worker running until `stop`, or until it turns out that it cannot start."""
+        while not self._is_stopping and not self.failure:
+            ending = await self._live()
+            if not self._is_stopping:
+                await self._wait_for_next_start(ending)
+            elif ending.status and self._has_been_ready:
+                self._fail(ending)
+
+    # What it is asked
+
+    def stop(self) -> None:
+        """Stop the worker, and do not start it again."""
+        self._is_stopping = True
+        self.send(signal.SIGTERM)
+        self._poke.set()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if there is one."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    async def renew(self, limit: float) -> None:
+        """Drain the process, start the next one, and return when that is ready. A drain may take `limit` seconds."""
+        self._poke.set()
+        was_resting = self.is_resting
+        await self.ready.wait()
+        if was_resting:
+            return
+        self._is_renewed = True
+        ended = self._ended  # the next process has another
+        self.send(signal.SIGUSR1)
+        with trio.move_on_after(limit):
+            await ended.wait()
+        if not ended.is_set():
+            log.warning("%s has not drained in %g s: it is stopped", self.name, limit)
+            self.send(signal.SIGTERM)
+            await ended.wait()
+        await self.ready.wait()
+
+    # Its process
+
+    async def _live(self) -> Ending:
+        """Run one process to its end."""
+        began = trio.current_time()
+        link = SupervisorEnd()
+        self._ended = trio.Event()
+        self._is_renewed = False
+        try:
+            status = await self._run_process(link)
+        except OSError as error:
+            log.error("%s cannot be started: %s", self.name, error)
+            status = _CANNOT_START
+        finally:
+            link.close()
+            self._process = None
+            if self.ready.is_set():
+                self.ready = trio.Event()
+            self._ended.set()
+        return Ending(status=status, lived=trio.current_time() - began)
+
+    async def _run_process(self, link: SupervisorEnd) -> int:
+        process = await trio.lowlevel.open_process(
+            self._command,
+            stdin=link.workers.fileno(),
+            env=environment_of_worker(os.environ, starts_again=self._has_been_ready),
+        )
+        link.workers.close()
+        self._process = process
+        log.info("%s is process %d", self.name, process.pid)
+        if self._is_stopping:
+            self.send(signal.SIGTERM)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._note_ready, link)
+            status = await process.wait()
+            nursery.cancel_scope.cancel()
+        return status
+
+    async def _note_ready(self, link: SupervisorEnd) -> None:
+        if await link.wait_until_ready():
+            log.info("%s is ready", self.name)
+            self._has_been_ready = True
+            self.ready.set()
+
+    # Between two processes
+
+    async def _wait_for_next_start(self, ending: Ending) -> None:
+        match next_after(ending, is_renewed=self._is_renewed, has_been_ready=self._has_been_ready):
+            case Next.GIVE_UP:
+                self._fail(ending)
+            case Next.REST:
+                await self._rest()
+            case Next.START if self._is_renewed:
+                log.info("%s %s, and starts again", self.name, ending)
+            case Next.START:
+                await self._pause(ending)
+
+    def _fail(self, ending: Ending) -> None:
+        self.failure = f"{self.name} {ending}; its own lines in this log say why"
+        self._on_change()
+
+    async def _rest(self) -> None:
+        log.info("%s has drained or was stopped: it stays down until SIGUSR2 restarts the workers", self.name)
+        self._poke = trio.Event()
+        self.is_resting = True
+        self._on_change()
+        await self._poke.wait()
+        self.is_resting = False
+
+    async def _pause(self, ending: Ending) -> None:
+        pause = self._pauses.pause_after(ending)
+        log.error("%s %s: it is started again %s", self.name, ending, f"in {pause:g} s" if pause else "at once")
+        self._poke = trio.Event()
+        with trio.move_on_after(pause):
+            await self._poke.wait()

@@ -1,0 +1,129 @@
+"""The supervisor of workers: it starts them, restarts those that die, and passes on what it is told by signals.
+
+    SIGTERM, SIGINT, SIGHUP   all workers stop, at the same time
+    SIGUSR1                   all workers drain, at the same time; the supervisor ends when all of them have
+    SIGUSR2                   the workers drain and start again, one after the other
+
+If the supervisor itself is killed, its workers stop in good order: see link.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.daemon import first_of, wait_for_signal
+from common.options import seconds
+from common.startup import StartupError
+from common.systemd import READY, STOPPING, notify
+from nsqd.workers.folders import make_folders
+from nsqd.workers.settings import check_addresses
+from nsqd.workers.supervised import Supervised
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from nsqd.options import Options
+
+log = logging.getLogger(__name__)
+
+_SLACK: Final = 10.0  # seconds that a drain may take beyond its own limits
+
+
+async def supervise(options: Options, *, wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal) -> None:
+    """Run the workers until `wait_for_shutdown` returns, all have drained, or one cannot start: then StartupError."""
+    check_addresses(options)
+    make_folders(options.data_path, options.workers)
+    log.info("%d workers on %s", options.workers, options.data_path or ".")
+    workers = _Workers(options)
+    async with trio.open_nursery() as lives:
+        for worker in workers.all:
+            lives.start_soon(worker.run)
+        async with trio.open_nursery() as services:
+            await services.start(_heed_signals, workers)
+            services.start_soon(_tell_when_ready, workers)
+            await first_of(wait_for_shutdown, workers.over.wait)
+            notify(STOPPING)
+            services.cancel_scope.cancel()
+        # From here on SIGUSR1 and SIGUSR2 find the default handler of this program again, which ignores them.
+        workers.stop()
+    workers.raise_failure()
+    log.info("NSQ: bye")
+
+
+class _Workers:
+    """All workers of this machine."""
+
+    def __init__(self, options: Options) -> None:
+        self.over = trio.Event()  # all of them are at rest, or one cannot start
+        self.all = [Supervised(it, command_of(it), self._look) for it in range(options.workers)]
+        self._drain_limit = seconds(options.drain_deadline + options.drain_stay + options.drain_timeout) + _SLACK
+        self._is_renewing = False
+
+    def _look(self) -> None:
+        if any(it.failure for it in self.all) or (all(it.is_resting for it in self.all) and not self._is_renewing):
+            self.over.set()
+
+    def stop(self) -> None:
+        for worker in self.all:
+            worker.stop()
+
+    def drain(self) -> None:
+        log.info("all workers drain")
+        for worker in self.all:
+            worker.send(signal.SIGUSR1)
+
+    async def wait_until_ready(self) -> None:
+        for worker in self.all:
+            await worker.ready.wait()
+
+    async def renew(self) -> None:
+        """Restart the workers, one after the other. Does nothing while that is under way."""
+        if self._is_renewing:
+            log.info("workers are restarting already")
+            return
+        self._is_renewing = True
+        try:
+            for worker in self.all:
+                log.info("%s is restarted", worker.name)
+                await worker.renew(self._drain_limit)
+            log.info("all workers have been restarted")
+        finally:
+            self._is_renewing = False
+
+    def raise_failure(self) -> None:
+        """Raise StartupError if a worker could not start, or did not stop well."""
+        for worker in self.all:
+            if worker.failure:
+                raise StartupError(worker.failure)
+
+
+async def _tell_when_ready(workers: _Workers) -> None:
+    await workers.wait_until_ready()
+    log.info("all workers are ready")
+    notify(READY)
+
+
+async def _heed_signals(workers: _Workers, *, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGUSR1, signal.SIGUSR2) as arrivals:
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            async for number in arrivals:
+                if number == signal.SIGUSR1:
+                    workers.drain()
+                else:
+                    nursery.start_soon(workers.renew)
+
+
+def command_of(number: int, *, argv: Sequence[str] = sys.argv, original: Sequence[str] = sys.orig_argv) -> list[str]:
+    """Return the command that starts a worker: the command of this process, with the worker's number before all flags.
+
+    What comes before the flags, as `-m nsqd` or the path of the command, stays as it was.
+    """
+    given = list(argv[1:])
+    start = list(original[1 : len(original) - len(given)])
+    return [sys.executable, *start, f"--worker={number}", *given]
