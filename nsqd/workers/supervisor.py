@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLACK: Final = 10.0  # seconds that a drain may take beyond its own limits
+_SETTLE: Final = 2.0  # seconds for clients to come back to a restarted worker before the next one drains
 
 
 async def supervise(options: Options, *, wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal) -> None:
@@ -89,6 +90,8 @@ class _Workers:
         self._is_renewing = True
         try:
             for worker in self.all:
+                if worker is not self.all[0]:
+                    await trio.sleep(_SETTLE)
                 log.info("%s is restarted", worker.name)
                 await worker.renew(self._drain_limit)
             log.info("all workers have been restarted")
