@@ -42,6 +42,7 @@ from bench import (
     storms,
     streams,
     throughput,
+    workers,
 )
 from bench.machine import load_average
 from bench.report import Benchmark, Report, print_table, write_result
@@ -77,6 +78,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         client.BENCHMARK,
         admin.BENCHMARK,
         attack.BENCHMARK,
+        workers.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"
