@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from common.entry import HELD_SIGNALS
+
 STEADY: Final = 10.0  # seconds; a worker that lived for less has died quickly
 FIRST_PAUSE: Final = 0.5  # seconds, after the second quick death in a row
 LONGEST_PAUSE: Final = 30.0
@@ -18,6 +20,14 @@ class Ending:
 
     status: int
     lived: float  # seconds
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether a process that was asked to stop has done so.
+
+        One that was asked in the first moments of its life is killed, as it has no handler yet; it had nothing to lose.
+        """
+        return self.status == 0 or -self.status in HELD_SIGNALS
 
     def __str__(self) -> str:
         if self.status < 0:

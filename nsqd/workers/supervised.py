@@ -35,6 +35,7 @@ class Supervised:
         self._has_been_ready = False
         self._is_stopping = False
         self._is_renewed = False  # the process was asked to end, so that the next one may start
+        self._drains_when_ready = False
         self._process: trio.Process | None = None
         self._ended = trio.Event()  # replaced when the next process starts
         self._poke = trio.Event()  # ends a pause or a rest
@@ -45,7 +46,7 @@ class Supervised:
             ending = await self._live()
             if not self._is_stopping:
                 await self._wait_for_next_start(ending)
-            elif ending.status and self._has_been_ready:
+            elif not ending.is_orderly and self._has_been_ready:
                 self._fail(ending)
 
     # What it is asked
@@ -61,9 +62,17 @@ class Supervised:
         if self._process is not None:
             self._process.send_signal(number)
 
+    def drain(self) -> None:
+        """Drain the process, as soon as it is ready."""
+        if self.ready.is_set():
+            self.send(signal.SIGUSR1)
+        else:
+            self._drains_when_ready = not self.is_resting
+
     async def renew(self, limit: float) -> None:
         """Drain the process, start the next one, and return when that is ready. A drain may take `limit` seconds."""
         self._poke.set()
+        self._drains_when_ready = False
         was_resting = self.is_resting
         await self.ready.wait()
         if was_resting:
@@ -122,6 +131,9 @@ class Supervised:
             log.info("%s is ready", self.name)
             self._has_been_ready = True
             self.ready.set()
+            if self._drains_when_ready:
+                self._drains_when_ready = False
+                self.drain()
 
     # Between two processes
 

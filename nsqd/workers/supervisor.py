@@ -76,7 +76,7 @@ class _Workers:
     def drain(self) -> None:
         log.info("all workers drain")
         for worker in self.all:
-            worker.send(signal.SIGUSR1)
+            worker.drain()
 
     async def wait_until_ready(self) -> None:
         for worker in self.all:

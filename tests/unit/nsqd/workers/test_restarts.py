@@ -45,6 +45,11 @@ def test_a_long_life_makes_the_next_start_immediate() -> None:
     assert pauses.pause_after(ending()) == 0.0
 
 
+@pytest.mark.parametrize(("status", "is_orderly"), [(0, True), (-15, True), (-2, True), (-9, False), (1, False)])
+def test_a_process_that_had_no_handler_yet_has_stopped_as_it_was_asked(status: int, is_orderly: bool) -> None:
+    assert ending(status).is_orderly is is_orderly
+
+
 def test_an_end_is_described() -> None:
     assert str(ending(-9)) == "was killed by SIGKILL"
     assert str(ending(-99)) == "was killed by signal 99"

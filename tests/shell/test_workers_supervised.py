@@ -1,0 +1,184 @@
+"""One worker under the supervisor: small programs in place of nsqd, which are ready, drain and die as the test wants."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trio
+
+from nsqd.workers.supervised import Supervised
+
+LIMIT: Final = 30.0
+
+# Waits for `gate`, if that is named, before it is ready. Ends well on SIGTERM, and on SIGUSR1 unless it is stubborn.
+WORKER: Final = """
+import os, signal, socket, sys, time
+folder, *words = sys.argv[1:]
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+signal.signal(signal.SIGUSR1, signal.SIG_IGN if "stubborn" in words else lambda *_: os._exit(0))
+with open(f"{folder}/starts", "a") as starts:
+    starts.write(os.environ["NSQD_SUPERVISED"] + "\\n")
+while "gated" in words and not os.path.exists(f"{folder}/gate"):
+    time.sleep(0.01)
+socket.socket(fileno=0).send(b"R")
+while True:
+    signal.pause()
+"""
+
+
+def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**fixtures: object) -> None:
+        trio.run(partial(test, **fixtures))
+
+    return run
+
+
+class OneWorker:
+    def __init__(self, folder: Path, *words: str, script: str = WORKER) -> None:
+        self.changed = trio.Event()
+        self.folder = folder
+        self.it = Supervised(0, [sys.executable, "-c", script, str(folder), *words], self.changed.set)
+
+    @property
+    def starts(self) -> list[str]:
+        return (self.folder / "starts").read_text().split()
+
+
+@asynccontextmanager
+async def running(worker: OneWorker) -> AsyncIterator[Supervised]:
+    with trio.fail_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.it.run)
+            yield worker.it
+            worker.it.stop()
+
+
+@on_trio
+async def test_a_worker_that_dies_is_started_again_and_told_so(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path)
+    async with running(worker) as it:
+        await it.ready.wait()
+        it.send(signal.SIGKILL)
+        await _next_ready(it)
+    assert worker.starts == ["first", "again"]
+    assert it.failure == ""
+
+
+async def _next_ready(it: Supervised) -> None:
+    before = it.ready
+    while it.ready is before:  # noqa: ASYNC110  # a process ends without an event for us
+        await trio.sleep(0.01)
+    await it.ready.wait()
+
+
+@on_trio
+async def test_a_worker_that_cannot_start_is_not_tried_again(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, script="raise SystemExit(3)")
+    async with running(worker) as it:
+        await worker.changed.wait()
+    assert it.failure == "worker-0 ended with exit status 3; its own lines in this log say why"
+
+
+@on_trio
+async def test_a_command_that_does_not_exist_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    changed = trio.Event()
+    it = Supervised(0, ["/does/not/exist"], changed.set)
+    with trio.fail_after(LIMIT):
+        await it.run()
+    assert it.failure
+    assert "worker-0 cannot be started" in caplog.text
+
+
+@on_trio
+async def test_a_renewed_worker_is_another_process_that_is_ready(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path)
+    async with running(worker) as it:
+        await it.renew(LIMIT)
+        assert it.ready.is_set()
+        assert worker.starts == ["first", "again"]
+        assert not worker.changed.is_set()  # it has not come to rest in between
+
+
+@on_trio
+async def test_a_worker_that_does_not_drain_in_time_is_stopped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = OneWorker(tmp_path, "stubborn")
+    async with running(worker) as it:
+        await it.renew(0.01)
+        assert worker.starts == ["first", "again"]
+    assert "worker-0 has not drained in 0.01 s: it is stopped" in caplog.text
+
+
+@on_trio
+async def test_a_drained_worker_rests_until_it_is_renewed(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path)
+    async with running(worker) as it:
+        await it.ready.wait()
+        it.drain()
+        await worker.changed.wait()
+        assert it.is_resting
+        await it.renew(LIMIT)
+        assert not it.is_resting
+        assert it.ready.is_set()
+    assert worker.starts == ["first", "again"]
+
+
+@on_trio
+async def test_a_worker_that_is_told_to_drain_while_it_starts_drains_when_it_is_ready(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, "gated")
+    async with running(worker) as it:
+        it.drain()
+        (tmp_path / "gate").touch()
+        await worker.changed.wait()
+        assert it.is_resting
+
+
+@on_trio
+async def test_a_drain_means_nothing_to_a_worker_that_rests(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path)
+    async with running(worker) as it:
+        await it.ready.wait()
+        it.drain()
+        await worker.changed.wait()
+        it.drain()
+        await it.renew(LIMIT)
+        assert it.ready.is_set()
+        assert not it.is_resting
+
+
+@on_trio
+async def test_a_worker_is_stopped_that_has_a_pause_before_its_next_start(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path)
+    async with running(worker) as it:
+        for _ in range(2):
+            await it.ready.wait()
+            before = it.ready
+            it.send(signal.SIGKILL)
+            while it.ready is before:  # noqa: ASYNC110  # a process ends without an event for us
+                await trio.sleep(0.01)
+    assert len(worker.starts) >= 2
+
+
+@on_trio
+async def test_a_worker_that_does_not_stop_well_is_a_failure(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, script=WORKER.replace("lambda *_: os._exit(0)", "lambda *_: os._exit(4)"))
+    async with running(worker) as it:
+        await it.ready.wait()
+    assert it.failure.startswith("worker-0 ended with exit status 4")
+
+
+def test_nothing_of_the_service_manager_reaches_a_worker() -> None:
+    from nsqd.workers.link import environment_of_worker, worker_end
+
+    environment = environment_of_worker({"NOTIFY_SOCKET": "/run/x", "A": "b"}, starts_again=False)
+    assert environment == {"A": "b", "NSQD_SUPERVISED": "first"}
+    assert worker_end({"A": "b"}) is None
