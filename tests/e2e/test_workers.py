@@ -145,7 +145,7 @@ def test_a_worker_that_was_drained_alone_stays_down_until_the_workers_are_restar
         assert nsqd.ask(0, "GET", "/ping").status == 200
 
 
-def test_each_worker_has_its_own_name_ids_and_log(data: Path) -> None:
+def test_each_worker_has_its_own_name_ids_and_folder(data: Path) -> None:
     with Workers(data, 2, "node-id=1023") as nsqd:
         assert [nsqd.ask(it, "GET", "/info").json["worker"] for it in range(2)] == [0, 1]
         assert [nsqd.ask(it, "GET", "/config/id").body for it in range(2)] == [b"1023", b"0"]

@@ -126,6 +126,10 @@ SHOWN_BY = {
     "tests/e2e/test_data_path_owner.py": {
         "take-over": "a_data_path_in_use_on_another_machine_is_refused_unless_taken_over"
     },
+    "tests/e2e/test_workers.py": {
+        "workers": "each_worker_has_its_own_name_ids_and_folder",
+        "worker": "each_line_of_a_log_in_json_names_its_worker",
+    },
     "tests/e2e/test_traps_streams.py": {
         "https-address": "https_has_the_whole_api",
         "tls-cert": "tls_1_2_has_nsqs_names",
