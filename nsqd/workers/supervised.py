@@ -55,6 +55,10 @@ class Supervised:
         """Stop the worker, and do not start it again."""
         self._is_stopping = True
         self.send(signal.SIGTERM)
+        self.wake()
+
+    def wake(self) -> None:
+        """End a pause or a rest."""
         self._poke.set()
 
     def send(self, number: signal.Signals) -> None:
@@ -71,7 +75,7 @@ class Supervised:
 
     async def renew(self, limit: float) -> None:
         """Drain the process, start the next one, and return when that is ready. A drain may take `limit` seconds."""
-        self._poke.set()
+        self.wake()
         self._drains_when_ready = False
         was_resting = self.is_resting
         await self.ready.wait()

@@ -83,9 +83,11 @@ class _Workers:
             await worker.ready.wait()
 
     async def renew(self) -> None:
-        """Restart the workers, one after the other. Does nothing while that is under way."""
+        """Restart the workers, one after the other. While that is under way, only start those that are down."""
         if self._is_renewing:
             log.info("workers are restarting already")
+            for worker in self.all:
+                worker.wake()
             return
         self._is_renewing = True
         try:
