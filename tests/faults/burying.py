@@ -115,13 +115,21 @@ class BuriedModel:
             self._check_that_all_is_done(model, sure, place)
         self.held = {burial.sequence: burial for burial in found}
         for sequence in self.moves.keys() | self.held.keys():
-            known, *others = [*self.possible(sequence, synced), self.held.get(sequence)]
-            self.moves[sequence] = [Move(0, known), *(Move(number, burial) for burial in others)]
+            self.moves[sequence] = self._moves_after_start(sequence, synced, number)
         if job is not None:
             assert job.verb != "undo", "no journal knows of one"
             self.job = JobModel(job.verb, job.selection, number + 1)
         elif model is not None:
             model.ended = number
+
+    def _moves_after_start(self, sequence: int, synced: Marks, number: int) -> list[Move]:
+        known, *others = self.possible(sequence, synced)
+        burial = self.held.get(sequence)
+        is_new = burial is not None and all(move.burial != burial for move in self.moves.get(sequence, ()))
+        # What is new was buried in the turn that the crash ended, or by the start itself, which goes on with the job
+        # first. So the job need not take it.
+        last = Move(number + 1 if is_new else number, burial)
+        return [Move(0, known), *(Move(number, other) for other in others), last]
 
     def wrong(self, found: dict[int, Burial], marks: Marks) -> Iterator[int]:
         """Yield messages that are buried or not, and should not be so."""
