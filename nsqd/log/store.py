@@ -175,6 +175,7 @@ class Store:
         if last is not None:
             last.perform(self.files)
             self.journal.end_sync(last)
+            self.journal_keeper.check()
         self._note_journal_end()
         self.topology.write_all()
         for text in self.faults.texts():

@@ -615,3 +615,14 @@ def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
     assert found.log().synced_tail == 100
     assert len(list(found.recovered.changes)) == 100
     found.kill()
+
+
+def test_close_says_when_the_last_sync_of_the_journal_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = TroubledFiles()
+    files.fails_for = lambda name: name.startswith("journal.")
+    opened = OpenStore(tmp_path, files)
+    opened.store.record(("n", 1), urgent=False)
+    files.fail("sync", errno.EIO)
+    opened.store.close()
+    assert opened.store.health != "OK"
+    assert "not everything is on disk error=fsync" in caplog.text
