@@ -621,7 +621,10 @@ def test_close_says_when_the_last_sync_of_the_journal_fails(tmp_path: Path, capl
     files = TroubledFiles()
     files.fails_for = lambda name: name.startswith("journal.")
     opened = OpenStore(tmp_path, files)
-    opened.store.record(("n", 1), urgent=False)
+    files.fail("write")
+    opened.store.record(("n", 1), urgent=True)
+    assert not opened.store.write_journal()  # and rests, so that the next write is the one at the end
+    files.recover()
     files.fail("sync", errno.EIO)
     opened.store.close()
     assert opened.store.health != "OK"
