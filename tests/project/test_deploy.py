@@ -142,6 +142,26 @@ def test_all_packages_are_in_the_context_of_the_build() -> None:
     assert [name for name in packages if not any(fnmatch(name, pattern) for pattern in let_in)] == []
 
 
+def test_what_images_copy_from_the_repository_is_in_the_context_of_the_build() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        source
+        for arguments in re.findall(r"^COPY (?!--from=)(.+)$", dockerfile, re.MULTILINE)
+        for source in arguments.split()[:-1]
+    } - {"."}
+    assert {"pyproject.toml", "deploy/docker/nsq-health", "deploy/docker/nsq-spark"} <= copied
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
+    assert copied - let_in == set()
+    assert [name for name in copied if not (ROOT / name).is_file()] == []
+
+
+def test_images_say_what_they_are() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    shipped = dict(re.findall(r"^FROM service AS (\S+)$(.*?)(?=^FROM |\Z)", dockerfile, re.DOTALL | re.MULTILINE))
+    for name, stage in shipped.items():
+        assert f'LABEL org.opencontainers.image.title="nsq-suite/{name}" org.opencontainers.image.description="' in stage
+
+
 # Kubernetes
 
 
