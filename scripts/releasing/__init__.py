@@ -9,4 +9,5 @@ dependencies.py  the packages that an artefact needs, and their licences
 sbom.py          the same as CycloneDX
 notes.py         CHANGELOG.md, and what it says of one version
 images.py        the container images
+contents.py      the packages in one of them
 """

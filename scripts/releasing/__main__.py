@@ -12,13 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from scripts.releasing.archives import differences, sha256
+from scripts.releasing.contents import packages_in
 from scripts.releasing.dependencies import Package, licences_table, needed_by
-from scripts.releasing.images import build_images, missing_engine
+from scripts.releasing.images import Image, build_images, missing_engine
 from scripts.releasing.notes import notes_of, write_entry
 from scripts.releasing.project import Project, Refused, Release
 from scripts.releasing.pythons import compiler_version, pythons
-from scripts.releasing.sbom import sbom_of
-from scripts.releasing.source import build_sdist, unpack
+from scripts.releasing.sbom import image_sbom, sbom_of
+from scripts.releasing.source import build_sdist, export, unpack
 from scripts.releasing.wheels import build_compiled, build_pure
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -94,7 +95,7 @@ def _release(project: Project, flags: argparse.Namespace) -> None:
     if flags.check:
         _check(project, release, files, compiles=not flags.pure)
     if not flags.no_images:
-        _images(project, release)
+        files = _with_sums(out, [*files, *_images(project, release, out)])
     say(f"done: {len(files)} files in {out}")
 
 
@@ -105,10 +106,15 @@ def _build(project: Project, release: Release, out: Path, *, compiles: bool) -> 
     with TemporaryDirectory(prefix="nsq-release-") as folder:
         artefacts = [*_artefacts(project, release, Path(folder), out, compiles=compiles)]
     documents = [it for artefact in artefacts for it in _documents(project, release, artefact)]
-    files = [*artefacts, *documents, notes]
+    return _with_sums(out, [*artefacts, *documents, notes])
+
+
+def _with_sums(out: Path, files: list[Path]) -> list[Path]:
+    """Write the checksums of these files, and return the files with that of the checksums."""
     sums = out / "SHA256SUMS"
-    sums.write_text("".join(f"{sha256(it)}  {it.name}\n" for it in sorted(files)), encoding="utf-8")
-    return [*files, sums]
+    summed = sorted({*files} - {sums})
+    sums.write_text("".join(f"{sha256(it)}  {it.name}\n" for it in summed), encoding="utf-8")
+    return [*summed, sums]
 
 
 def _artefacts(project: Project, release: Release, scratch: Path, out: Path, *, compiles: bool) -> Iterator[Path]:
@@ -135,7 +141,7 @@ def _documents(project: Project, release: Release, artefact: Path) -> Iterator[P
     sbom = artefact.with_name(f"{artefact.name}.cdx.json")
     sbom.write_text(sbom_of(artefact, needed, release), encoding="utf-8")
     licences = artefact.with_name(f"{artefact.name}.licences.md")
-    licences.write_text(licences_table(artefact, needed.packages), encoding="utf-8")
+    licences.write_text(licences_table(artefact.name, needed.packages), encoding="utf-8")
     if needed.missing:
         say(f"{sbom.name}: without {', '.join(needed.missing)}, which extras need and which are not installed here")
     yield from (sbom, licences)
@@ -161,13 +167,25 @@ def _check(project: Project, release: Release, files: list[Path], *, compiles: b
     say(f"all {len(files)} files are the same, byte for byte")
 
 
-def _images(project: Project, release: Release) -> None:
+def _images(project: Project, release: Release, out: Path) -> Iterator[Path]:
+    """Build the images, and yield the documents of each."""
     reason = missing_engine()
     if reason:
         say(f"no images: {reason}")
         return
-    for name in build_images(project.root, release):
-        say(f"image {name}")
+    with TemporaryDirectory(prefix="nsq-release-images-") as folder:
+        for image in build_images(export(project, release.commit, Path(folder)), release):
+            say(f"image {image.name} is {image.number}")
+            yield from _image_documents(image, release, out)
+
+
+def _image_documents(image: Image, release: Release, out: Path) -> Iterator[Path]:
+    packages = packages_in(image.name)
+    sbom = out / f"nsq_suite-{release.version}.{image.target}.image.cdx.json"
+    sbom.write_text(image_sbom(image, packages, release), encoding="utf-8")
+    licences = out / f"nsq_suite-{release.version}.{image.target}.image.licences.md"
+    licences.write_text(licences_table(f"image {image.name}", packages), encoding="utf-8")
+    yield from (sbom, licences)
 
 
 # What it says

@@ -43,6 +43,7 @@ class Package:
     about: str
     is_required: bool  # also without any extra
     needs: tuple[str, ...] = ()
+    purl_type: str = "pypi"  # or "deb", or "generic" for what no package manager knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def needed_by(artefact: Path) -> Needed:
     required = {name for name, _ in _closure(requirements, [""])}
     everything = sorted({*_closure(requirements, ["", *extras])})
     found = [(name, dist) for name, _ in everything if (dist := _installed(name)) is not None]
-    packages = {name: _package(name, dist, is_required=name in required) for name, dist in found}
+    packages = {name: package_of(name, dist, is_required=name in required) for name, dist in found}
     return Needed(
         tuple(packages.values()),
         tuple(sorted({name for name, _ in everything} - packages.keys())),
@@ -115,7 +116,7 @@ def _installed(name: str) -> metadata.Distribution | None:
         return None
 
 
-def _package(name: str, dist: metadata.Distribution, *, is_required: bool) -> Package:
+def package_of(name: str, dist: metadata.Distribution, *, is_required: bool) -> Package:
     needs = {canonicalize_name(it.name) for it in _wanted([Requirement(it) for it in dist.requires or ()], [""])}
     about = (dist.metadata["Summary"] or "").strip() if "Summary" in dist.metadata else ""
     return Package(name, dist.version, licence_of(dist), about, is_required, tuple(sorted(needs)))
@@ -133,9 +134,9 @@ def licence_of(dist: metadata.Distribution) -> str:
     return " AND ".join(_SPDX.get(it, it) for it in named) or "not stated"
 
 
-def licences_table(artefact: Path, packages: Iterable[Package]) -> str:
+def licences_table(artefact: str, packages: Iterable[Package]) -> str:
     rows = "".join(
         f"| {it.name} | {it.version} | {it.licence} | {'always' if it.is_required else 'with an extra'} |\n"
         for it in packages
     )
-    return f"# Licences of what {artefact.name} needs\n\n| Package | Version | Licence | Needed |\n| --- | --- | --- | --- |\n{rows}"
+    return f"# Licences of what {artefact} needs\n\n| Package | Version | Licence | Needed |\n| --- | --- | --- | --- |\n{rows}"

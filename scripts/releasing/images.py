@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,13 @@ from scripts.releasing.building import run
 from scripts.releasing.project import Release
 
 IMAGES: Final = ("nsqd", "nsqlookupd", "nsqadmin", "tools", "pipeline")  # targets of deploy/docker/Dockerfile
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    target: str
+    name: str  # "nsq-suite/nsqd:0.2.0"
+    number: str  # "sha256:…"
 
 
 def missing_engine() -> str:
@@ -22,8 +30,8 @@ def missing_engine() -> str:
     return "docker info: " + asked.stderr.strip().rpartition("\n")[2] if asked.returncode else ""
 
 
-def build_images(source: Path, release: Release) -> Iterator[str]:
-    """Build each image from the commit's tree, and yield its name."""
+def build_images(tree: Path, release: Release) -> Iterator[Image]:
+    """Build each image from the commit's tree, and yield it."""
     for target in IMAGES:
         name = f"nsq-suite/{target}:{release.version}"
         labels = {
@@ -33,6 +41,6 @@ def build_images(source: Path, release: Release) -> Iterator[str]:
         flags = [f"--label={key}={value}" for key, value in labels.items()]
         run(
             ["docker", "build", f"--target={target}", f"--tag={name}", *flags, "--file=deploy/docker/Dockerfile", "."],
-            cwd=source,
+            cwd=tree,
         )
-        yield name
+        yield Image(target, name, run(["docker", "inspect", "--format={{.Id}}", name]).strip())

@@ -12,7 +12,7 @@ from scripts.releasing.project import Project, Release
 
 
 def build_sdist(project: Project, release: Release, scratch: Path, out: Path) -> Path:
-    tree = _export(project, release.commit, scratch)
+    tree = export(project, release.commit, scratch)
     raw = build("sdist", tree, scratch / "raw", python=Path(sys.executable), timestamp=release.timestamp)
     sdist = out / raw.name
     write_plain_tar_gz(raw, sdist, release.timestamp)
@@ -27,7 +27,7 @@ def unpack(sdist: Path, folder: Path) -> Path:
     return project
 
 
-def _export(project: Project, commit: str, scratch: Path) -> Path:
+def export(project: Project, commit: str, scratch: Path) -> Path:
     """Write the commit's files, so that nothing that only lies beside them gets into a release."""
     packed, tree = scratch / "tree.tar", scratch / "tree"
     project.git("archive", "--format=tar", f"--output={packed}", commit)

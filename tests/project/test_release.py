@@ -246,21 +246,83 @@ def test_without_an_engine_it_says_why_there_are_no_images(monkeypatch: pytest.M
     assert missing_engine() == "docker info: nobody answers"
 
 
+IMAGE_ID: Final = "sha256:" + "5" * 64
+IN_IMAGE: Final = {
+    "python": "3.11.7",
+    "tini": "tini version 0.19.0",
+    "metadata": [
+        "Metadata-Version: 2.1\nName: trio\nVersion: 0.30.0\nLicense-Expression: MIT OR Apache-2.0\n",
+        "Metadata-Version: 2.1\nName: nsq-suite\nVersion: 0.1.0.dev0\n",
+    ],
+    "debian": "Package: libc6\nStatus: install ok installed\nVersion: 2.36-9\nDescription: GNU C Library\n more\n\n"
+    "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n",
+}
+DOCKER: Final = """\
+#!/bin/sh
+echo "$PWD $@" >>{folder}/said
+case "$1" in
+build) [ -e nsqd/__init__.py ] && [ ! -e ignored ] ;;
+inspect) echo {number} ;;
+run) cat {folder}/in-image ;;
+esac
+"""
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put an engine on the path that builds nothing, and return the file with what it was asked."""
+    command = tmp_path / "bin" / "docker"
+    command.parent.mkdir()
+    command.write_text(DOCKER.format(folder=tmp_path, number=IMAGE_ID))
+    command.chmod(0o755)
+    (tmp_path / "in-image").write_text(json.dumps(IN_IMAGE))
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    return tmp_path / "said"
+
+
 def test_with_an_engine_images_have_the_version_as_tag(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    repository: Path, tmp_path: Path, docker: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    docker = tmp_path / "bin" / "docker"
-    docker.parent.mkdir()
-    docker.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n')
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
     assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 0
-    asked, *builds = (tmp_path / "said").read_text(encoding="utf-8").splitlines()
-    assert asked == "info"
+    asked = docker.read_text(encoding="utf-8").splitlines()
+    builds = [line for line in asked if " build " in line]
     said = capsys.readouterr().out
     for image, line in zip(IMAGES, builds, strict=True):
         assert f"build --target={image} --tag=nsq-suite/{image}:0.1.0.dev0 " in line
-        assert f"release: image nsq-suite/{image}:0.1.0.dev0\n" in said
+        assert f"release: image nsq-suite/{image}:0.1.0.dev0 is {IMAGE_ID}\n" in said
+
+
+def test_images_are_built_from_the_commit(repository: Path, tmp_path: Path, docker: Path) -> None:
+    (repository / ".gitignore").write_text("ignored\n")
+    commit(repository)
+    (repository / "ignored").touch()  # the engine fails if it sees it
+    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 0
+    folders = {line.partition(" ")[0] for line in docker.read_text(encoding="utf-8").splitlines() if " build " in line}
+    assert len(folders) == 1
+    assert str(repository) not in folders
+
+
+def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(repository: Path, tmp_path: Path, docker: Path) -> None:
+    out = tmp_path / "dist"
+    assert main([f"--out={out}", "--pure"], repository) == 0
+    for image in IMAGES:
+        text = (out / f"nsq_suite-0.1.0.dev0.{image}.image.cdx.json").read_text(encoding="utf-8")
+        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+        sbom = json.loads(text)
+        ours = sbom["metadata"]["component"]
+        assert (ours["type"], ours["name"], ours["version"]) == ("container", f"nsq-suite/{image}", "0.1.0.dev0")
+        assert ours["hashes"] == [{"alg": "SHA-256", "content": "5" * 64}]
+        assert {it["purl"] for it in sbom["components"]} == {
+            "pkg:generic/python@3.11.7",
+            "pkg:generic/tini@0.19.0",
+            "pkg:pypi/trio@0.30.0",
+            "pkg:deb/debian/libc6@2.36-9",
+        }
+        licences = (out / f"nsq_suite-0.1.0.dev0.{image}.image.licences.md").read_text(encoding="utf-8")
+        assert "| trio | 0.30.0 | MIT OR Apache-2.0 | always |" in licences
+        assert "| libc6 | 2.36-9 | /usr/share/doc/libc6/copyright in the image | always |" in licences
+    sums = (out / "SHA256SUMS").read_text(encoding="utf-8")
+    assert {line.split()[1] for line in sums.splitlines()} == {it.name for it in out.iterdir()} - {"SHA256SUMS"}
 
 
 def test_every_image_is_a_target() -> None:
