@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -176,11 +176,11 @@ def _images(project: Project, release: Release, out: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix="nsq-release-images-") as folder:
         for image in build_images(export(project, release.commit, Path(folder)), release):
             say(f"image {image.name} is {image.number}")
-            yield from _image_documents(image, release, out)
+            packages = [*packages_in(image.name), _runtime(project)]
+            yield from _image_documents(image, packages, release, out)
 
 
-def _image_documents(image: Image, release: Release, out: Path) -> Iterator[Path]:
-    packages = packages_in(image.name)
+def _image_documents(image: Image, packages: Sequence[Package], release: Release, out: Path) -> Iterator[Path]:
     sbom = out / f"nsq_suite-{release.version}.{image.target}.image.cdx.json"
     sbom.write_text(image_sbom(image, packages, release), encoding="utf-8")
     licences = out / f"nsq_suite-{release.version}.{image.target}.image.licences.md"

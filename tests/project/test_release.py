@@ -58,7 +58,7 @@ def repository(tmp_path: Path) -> Path:
     template = (ROOT / "changes.d" / "template.md").read_text(encoding="utf-8")
     for name, text in {
         "pyproject.toml": PYPROJECT + TOWNCRIER,
-        "setup.py": 'from setuptools import setup\n\nMYPY: Final = "mypy==1"\nsetup()\n'.replace(": Final", ""),
+        "setup.py": 'from typing import Final\n\nfrom setuptools import setup\n\nMYPY: Final = "mypy==1"\nsetup()\n',
         "nsqd/__init__.py": "",
         "deploy/helm/nsq/Chart.yaml": "apiVersion: v2\nversion: 0.0.1\nappVersion: 0.0.1 # a tag\n",
         "CHANGELOG.md": "# Changes\n\n<!-- changes start here -->\n",
@@ -317,6 +317,7 @@ def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(repository: Path, 
             "pkg:generic/tini@0.19.0",
             "pkg:pypi/trio@0.30.0",
             "pkg:deb/debian/libc6@2.36-9",
+            "pkg:pypi/mypy@1",  # mypyc's runtime, in the compiled core
         }
         licences = (out / f"nsq_suite-0.1.0.dev0.{image}.image.licences.md").read_text(encoding="utf-8")
         assert "| trio | 0.30.0 | MIT OR Apache-2.0 | always |" in licences
