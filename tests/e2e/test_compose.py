@@ -7,6 +7,7 @@ deploy/docker/Dockerfile names, so that has to be present or available.
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import json
 import os
 import shutil
@@ -16,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -268,6 +270,50 @@ def is_up(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def test_a_node_killed_under_its_publisher_comes_back_with_all_that_it_accepted(compose: Compose) -> None:
+    compose("up", "--detach")
+    for port in NODES.values():
+        eventually(lambda it=port: is_up(it), TIMEOUT)
+        post(port, f"/topic/create?topic={TOPIC}")
+        post(port, f"/channel/create?topic={TOPIC}&channel=outside")
+    container = compose.container("nsqd2")["Id"]
+    with ExitStack() as publishers:
+        accepted = {node: publishers.enter_context(publishing(node)) for node in NODES}
+        eventually(lambda: min(map(len, accepted.values())) > 100, TIMEOUT)
+        # Not `docker kill`: the engine takes that for a stop that is wanted, and leaves the container down.
+        run("docker", "exec", container, "sh", "-c", "kill -KILL $(cat /proc/1/task/1/children)")
+        eventually(lambda: compose.container("nsqd2")["RestartCount"] == 1, TIMEOUT)
+        before = len(accepted["nsqd2"])
+        eventually(lambda: len(accepted["nsqd2"]) > before + 100, TIMEOUT)
+    with collecting(on_host("outside")) as outside:
+        outside.has([body for bodies in accepted.values() for body in bodies])
+
+
+@contextmanager
+def publishing(node: str) -> Iterator[list[str]]:
+    """Publish to a node in a thread, whether it is up or not; yield the bodies that it has accepted so far."""
+    accepted: list[str] = []
+    stopping = threading.Event()
+
+    def publish_until_stopped() -> None:
+        for number in itertools.count():
+            body = f"{number} to {node}"
+            # Otherwise it is not known whether the node has it. HTTPException: killed in the middle of an answer.
+            with suppress(OSError, HTTPException):
+                post(NODES[node], f"/pub?topic={TOPIC}", body)
+                accepted.append(body)
+            if stopping.wait(0.005):
+                return
+
+    publisher = threading.Thread(target=publish_until_stopped)
+    publisher.start()
+    try:
+        yield accepted
+    finally:
+        stopping.set()
+        publisher.join(TIMEOUT)
 
 
 def test_what_the_images_have_and_have_not(compose: Compose) -> None:
