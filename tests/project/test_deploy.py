@@ -159,7 +159,9 @@ def test_images_say_what_they_are() -> None:
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
     shipped = dict(re.findall(r"^FROM service AS (\S+)$(.*?)(?=^FROM |\Z)", dockerfile, re.DOTALL | re.MULTILINE))
     for name, stage in shipped.items():
-        assert f'LABEL org.opencontainers.image.title="nsq-suite/{name}" org.opencontainers.image.description="' in stage
+        assert (
+            f'LABEL org.opencontainers.image.title="nsq-suite/{name}" org.opencontainers.image.description="' in stage
+        )
 
 
 # Kubernetes
