@@ -1,0 +1,66 @@
+"""The load generator for several protocols: `load/*.c`, compiled into the folder of the run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from bench.work import SLACK, Failed, Load, parsed, started
+
+SOURCES: Final = Path(__file__).parent / "load"
+DONE, CLOSED, SHORT = 0, 3, 4  # exit statuses, see the head of load.c
+
+
+class Target(Protocol):
+    """What the load generator has to know of a server."""
+
+    protocol: str
+    kind: str  # of an AMQP queue
+
+    @property
+    def port(self) -> int: ...
+
+
+class Loader:
+    def __init__(self, program: Path) -> None:
+        self._program = program
+
+    @classmethod
+    def compiled(cls, folder: Path) -> Loader:
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            raise Failed("the load generator needs a C compiler: cc, gcc or clang")
+        program = folder / "load"
+        sources = sorted(SOURCES.glob("*.c"))
+        subprocess.run([compiler, "-O2", "-D_GNU_SOURCE", "-o", program, *sources], check=True, timeout=120)
+        return cls(program)
+
+    def run(
+        self, mode: str, target: Target, queue: str, *, at_most: float, allow: tuple[int, ...] = (DONE,), **keys: object
+    ) -> Load:
+        """Run the load generator to its end, which should come after `at_most` seconds."""
+        command = self._command(mode, target, queue, keys)
+        with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                out, said = process.communicate(timeout=at_most + SLACK)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"load {mode} did not end in {at_most + SLACK:.0f} seconds") from None
+        if process.returncode not in allow:
+            words = " ".join(command[1:])
+            raise Failed(f"load {words}: status {process.returncode}, {(said or out).decode().strip()}")
+        return parsed(out, process.returncode)
+
+    @contextmanager
+    def running(self, mode: str, target: Target, queue: str, **keys: object) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the load generator beside the block, and kill it at the end if it still runs."""
+        with started(self._command(mode, target, queue, keys), stdout=subprocess.PIPE) as process:
+            yield process
+
+    def _command(self, mode: str, target: Target, queue: str, keys: dict[str, object]) -> list[str]:
+        settings = {"kind": target.kind, **keys} if target.kind else keys
+        words = [f"{key}={value}" for key, value in settings.items()]
+        return [str(self._program), mode, target.protocol, str(target.port), queue, *words]

@@ -1,0 +1,162 @@
+"""The loads: what each of them does to a server, and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from bench.peers.loader import DONE, SHORT, Loader
+from bench.peers.servers import Server
+from bench.work import Failed, Load
+
+SIZE: Final = 200
+BATCH: Final = 200
+WINDOW: Final = 500  # messages that a consumer has at a time
+TIMES: Final = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p999_us"}
+PACES: Final = {"latency1000": 1_000, "latency20000": 20_000}
+RATE, TIME, MEMORY, START, LOST = "msg/s", "µs", "MB", "s", "messages"  # units
+_QUIET: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of the tables."""
+
+    name: str
+    text: str
+    unit: str
+
+    @property
+    def is_more_better(self) -> bool:
+        return self.unit == RATE
+
+
+RATES: Final = (
+    Figure("pub2", "publish one at a time, 2 connections", RATE),
+    Figure("pub50", "publish one at a time, 50 connections", RATE),
+    Figure("deep", "publish, 64 in flight on each of 4 connections", RATE),
+    Figure("batch", f"publish {BATCH} at a time, 2 connections", RATE),
+    Figure("consume", "consume and acknowledge, 2 connections", RATE),
+)
+LATENCIES: Final = tuple(
+    Figure(f"{name} {quantile}", f"end to end at {pace:,} msg/s, {quantile}", TIME)
+    for name, pace in PACES.items()
+    for quantile in TIMES
+)
+BACKLOG: Final = (
+    Figure("backlog memory", "memory with the backlog", MEMORY),
+    Figure("backlog fill", "fill it, in batches", RATE),
+    Figure("backlog start", "start with it, until a message comes", START),
+)
+KILL: Final = (Figure("kill", "acknowledged and missing after kill -9", LOST),)
+FIGURES: Final = (*RATES, *LATENCIES, *BACKLOG, *KILL)
+# What --loads can name.
+LOADS: Final = (*(figure.name for figure in RATES), *PACES, "backlog", "kill")
+
+Measured = dict[str, float]  # by the figure's name
+
+
+@dataclass(slots=True)
+class Bench:
+    """One server that runs, and what a load needs besides."""
+
+    loader: Loader
+    server: Server
+    queue: str  # the start of its queues' names
+    seconds: float
+
+    def declare(self, name: str) -> str:
+        queue = f"{self.queue}_{name}"
+        self.loader.run("declare", self.server, queue, at_most=60)
+        return queue
+
+    def publish(self, queue: str, *, conns: int, batch: int = 1, window: int = 1) -> float:
+        load = self.loader.run(
+            *("pub", self.server, queue),
+            at_most=self.seconds,
+            seconds=self.seconds,
+            size=SIZE,
+            conns=conns,
+            batch=batch,
+            window=window,
+        )
+        return load["msgs_per_s"]
+
+
+def _publish(name: str, conns: int, window: int = 1) -> Callable[[Bench], Measured]:
+    return lambda bench: {name: bench.publish(bench.declare(name), conns=conns, window=window)}
+
+
+def _batches(bench: Bench) -> Measured:
+    return {"batch": bench.publish(bench.declare("batch"), conns=2, batch=BATCH)}
+
+
+def _consume(bench: Bench) -> Measured:
+    """Consume what a load of batches has left, so that there is about a second's worth."""
+    queue = bench.declare("consume")
+    bench.publish(queue, conns=2, batch=BATCH)
+    load = bench.loader.run(
+        *("sub", bench.server, queue),
+        at_most=bench.seconds,
+        allow=(DONE, SHORT),
+        seconds=bench.seconds,
+        quiet=_QUIET,
+        size=SIZE,
+        conns=2,
+        window=WINDOW,
+    )
+    if not load["msgs"]:
+        raise Failed(f"{bench.server.program}: nothing came to the consumers")
+    return {"consume": load["msgs_per_s"]}
+
+
+PUBLISHING: Final[Mapping[str, Callable[[Bench], Measured]]] = {
+    "pub2": _publish("pub2", 2),
+    "pub50": _publish("pub50", 50),
+    "deep": _publish("deep", 4, 64),
+    "batch": _batches,
+    "consume": _consume,
+}
+
+
+def latency(bench: Bench, name: str) -> Load:
+    """Measure at a steady pace. `behind` is 1 if the server fell behind, so that there is no latency to speak of."""
+    queue = bench.declare(name)
+    consumer = 1 if bench.server.protocol == "beanstalk" else WINDOW  # a second reserve would hold up the deletes
+    return bench.loader.run(
+        *("lat", bench.server, queue),
+        at_most=bench.seconds,
+        allow=(DONE, SHORT),
+        seconds=bench.seconds,
+        size=SIZE,
+        rate=PACES[name],
+        window=consumer,
+    )
+
+
+def measure_one(
+    loader: Loader, start: Callable[[ExitStack], Server], queue: str, loads: tuple[str, ...], seconds: float
+) -> tuple[Measured, dict[str, str]]:
+    """Measure a server that `start` gives. Return the figures, and why some are missing.
+
+    Latency comes first, as it would feel what the other loads leave to be flushed. A server that fell behind is
+    started anew, as it would go on with what it has been sent.
+    """
+    figures: Measured = {}
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        bench = Bench(loader, start(stack), queue, seconds)
+        for name in (it for it in PACES if it in loads):
+            load = latency(bench, name)
+            if load["behind"]:
+                missing |= {f"{name} {quantile}": "falls behind" for quantile in TIMES}
+                stack.close()
+                bench.server = start(stack)
+                continue
+            figures |= {f"{name} {quantile}": load[key] for quantile, key in TIMES.items()}
+        for name, measure in PUBLISHING.items():
+            if name in loads:
+                figures |= measure(bench)
+    return figures, missing

@@ -1,0 +1,185 @@
+"""What is compared: each broker with the durability that its documents recommend, and with its default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.builds import Build
+from bench.peers import servers
+
+OURS: Final = "nsqd"  # the start of the names of ours
+REFERENCE: Final = "nsqd-pure"  # what the ratios compare with
+
+
+class Promise(StrEnum):
+    """What an acknowledged message has survived. Only equal promises are compared."""
+
+    WRITTEN = "written"
+    SYNCED = "synced"
+    MEMORY = "memory"
+
+
+PROMISES: Final = {
+    Promise.WRITTEN: "acknowledged when written to the page cache: the end of the process loses nothing, a power cut may",
+    Promise.SYNCED: "acknowledged when flushed to the disk: a power cut loses nothing",
+    Promise.MEMORY: "acknowledged in memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    name: str
+    label: str
+    promise: Promise
+    durability: str
+    kind: type[servers.Server]
+    make: Callable[[Path], servers.Server]
+    has_backlog: bool = False  # it is the one of its broker that is filled with the large backlog
+    is_ours_to_end: bool = True  # it may be killed, stopped and started
+
+
+def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
+    found = [*_ours(flags), *_redis(), *_nats(), *_rabbitmq(), *_beanstalkd()]
+    return [*found, _go_nsqd(go_nsqd)] if go_nsqd else found
+
+
+def _ours(flags: Sequence[str]) -> list[Variant]:
+    return [
+        Variant(
+            f"{OURS}-{build}{ending}",
+            f"nsqd, {build}{', synced' if ending else ''}",
+            promise,
+            durability,
+            servers.Nsqd,
+            partial(servers.Nsqd, build=build, flags=(f"--ack={promise}", *flags)),
+            has_backlog=not ending,
+        )
+        for ending, promise, durability in (
+            ("", Promise.WRITTEN, "the default, `--ack written`: OK when it is in the log's file; flushed within 2 s"),
+            ("-synced", Promise.SYNCED, "`--ack synced`: OK after fsync, which publishes of one turn share"),
+        )
+        for build in (Build.PURE, Build.COMPILED)
+    ]
+
+
+def _redis() -> list[Variant]:
+    log = ("--appendonly", "yes", "--save", "", "--appendfsync")
+    return [
+        Variant(
+            "redis-everysec",
+            "Redis, everysec",
+            Promise.WRITTEN,
+            "`appendonly yes`, `appendfsync everysec`, which its documents recommend: answered when it is in the"
+            " append-only file; flushed each second",
+            servers.Redis,
+            lambda folder: servers.Redis(folder, *log, "everysec"),
+            has_backlog=True,
+        ),
+        Variant(
+            "redis-always",
+            "Redis, always",
+            Promise.SYNCED,
+            "`appendonly yes`, `appendfsync always`: answered after fsync, which commands of one turn share",
+            servers.Redis,
+            lambda folder: servers.Redis(folder, *log, "always"),
+        ),
+        Variant(
+            "redis-default",
+            "Redis, as installed",
+            Promise.MEMORY,
+            "its default: no append-only file; a snapshot after 60 s at the earliest",
+            servers.Redis,
+            servers.Redis,
+        ),
+    ]
+
+
+def _nats() -> list[Variant]:
+    return [
+        Variant(
+            "nats",
+            "NATS JetStream",
+            Promise.WRITTEN,
+            "a stream with file storage, its default: PubAck when it is written; flushed every 2 minutes",
+            servers.Nats,
+            servers.Nats,
+            has_backlog=True,
+        ),
+        Variant(
+            "nats-always",
+            "NATS, always",
+            Promise.SYNCED,
+            "a stream with file storage, `sync_interval: always`: PubAck after fsync",
+            servers.NatsAlways,
+            servers.NatsAlways,
+        ),
+    ]
+
+
+def _rabbitmq() -> list[Variant]:
+    return [
+        Variant(
+            "rabbitmq-quorum",
+            "RabbitMQ, quorum",
+            Promise.SYNCED,
+            "a quorum queue (on one node), which its documents recommend: confirmed after fsync of the Raft log",
+            servers.RabbitMq,
+            lambda folder: servers.RabbitMq(folder, "quorum"),
+        ),
+        Variant(
+            "rabbitmq-classic",
+            "RabbitMQ, classic",
+            Promise.SYNCED,
+            "a durable classic queue, its default kind, persistent messages: confirmed when persisted to disk",
+            servers.RabbitMq,
+            lambda folder: servers.RabbitMq(folder, "classic"),
+            has_backlog=True,
+        ),
+    ]
+
+
+def _beanstalkd() -> list[Variant]:
+    return [
+        Variant(
+            "beanstalkd",
+            "beanstalkd, binlog",
+            Promise.WRITTEN,
+            "`-b`, its only durability: INSERTED when it is in the binlog; flushed at most every 50 ms, the default of `-f`",
+            servers.Beanstalkd,
+            servers.Beanstalkd,
+            has_backlog=True,
+        ),
+        Variant(
+            "beanstalkd-always",
+            "beanstalkd, always",
+            Promise.SYNCED,
+            "`-b` and `-f 0`: INSERTED after fsync, one for each message",
+            servers.Beanstalkd,
+            lambda folder: servers.Beanstalkd(folder, "-f", "0"),
+        ),
+        Variant(
+            "beanstalkd-default",
+            "beanstalkd, as installed",
+            Promise.MEMORY,
+            "its default: no binlog",
+            servers.Beanstalkd,
+            lambda folder: servers.Beanstalkd(folder, has_log=False),
+        ),
+    ]
+
+
+def _go_nsqd(address: str) -> Variant:
+    return Variant(
+        "go-nsqd",
+        "Go nsqd",
+        Promise.MEMORY,
+        "as it was started: by default up to 10,000 messages of each topic and channel are in memory only",
+        servers.GoNsqd,
+        partial(servers.GoNsqd, address=address),
+        is_ours_to_end=False,
+    )
