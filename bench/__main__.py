@@ -36,6 +36,7 @@ from bench import (
     lookup,
     memory,
     parsers,
+    peers,
     recovery,
     redelivery,
     spark,
@@ -45,7 +46,7 @@ from bench import (
     workers,
 )
 from bench.machine import load_average
-from bench.report import Benchmark, Report, print_table, write_result
+from bench.report import Benchmark, Report
 from bench.work import Failed, Work
 
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
@@ -76,6 +77,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         backlog.BENCHMARK,
         storms.BENCHMARK,
         client.BENCHMARK,
+        peers.BENCHMARK,
         admin.BENCHMARK,
         attack.BENCHMARK,
         workers.BENCHMARK,
@@ -98,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
     status = 0
     try:
         for benchmark, own in _chosen(settings):
+            if benchmark.instead(own):
+                continue
             started = time.monotonic()
             try:
                 own.build = builds.chosen(own.build)
@@ -118,8 +122,7 @@ def main(argv: Sequence[str]) -> int:
                     own.build.core,
                 )
             )
-            print_table(reports[-1])
-            write_result(reports[-1], settings.results)
+            benchmark.publish(reports[-1], own)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         status = 130

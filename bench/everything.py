@@ -41,6 +41,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "landing": ("--runs=1", "--count=50000"),
     "backlog": ("--count=200000",),
     "client": ("--runs=1", "--seconds=0.3"),
+    "peers": ("--quick",),
     "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
     "storms": ("--topics=500",),
     "parsers": ("--runs=1",),

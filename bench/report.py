@@ -98,15 +98,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Benchmark:
-    name: str
-    question: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Work], list[Row]]
-    at_most: float  # minutes
-
-
-@dataclass(frozen=True)
 class Report:
     name: str
     question: str
@@ -115,6 +106,22 @@ class Report:
     seconds: float
     settings: Mapping[str, object]
     core: str  # the core of the nsqd that was measured
+
+
+def print_and_write(report: Report, settings: argparse.Namespace) -> None:
+    print_table(report)
+    write_result(report, settings.results)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    name: str
+    question: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Work], list[Row]]
+    at_most: float  # minutes
+    publish: Callable[[Report, argparse.Namespace], None] = print_and_write
+    instead: Callable[[argparse.Namespace], bool] = lambda _: False  # does something else than measure, if asked to
 
 
 def figure(value: float) -> str:
@@ -146,8 +153,11 @@ def markdown_table(report: Report) -> list[str]:
     return [*lines, ""]
 
 
-def write_result(report: Report, folder: Path) -> Path:
-    path = folder / f"{report.name}-{time.strftime('%Y-%m-%d')}.json"
+def write_result(
+    report: Report, folder: Path, path: Path | None = None, more: Mapping[str, object] | None = None
+) -> Path:
+    """Write the result file: into the folder under the benchmark's name, or to a path. `more` comes before the rows."""
+    path = path or folder / f"{report.name}-{time.strftime('%Y-%m-%d')}.json"
     shown = {key: value for key, value in report.settings.items() if not isinstance(value, Path)}
     content = {
         "name": report.name,
@@ -159,6 +169,7 @@ def write_result(report: Report, folder: Path) -> Path:
         "core": report.core,
         "machine": describe_machine(),
         "versions": describe_versions(),
+        **(more or {}),
         "rows": [row.described() for row in report.rows],
     }
     replace_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -18,11 +18,11 @@ DONE, CLOSED, SHORT = 0, 3, 4  # exit statuses, see the head of load.c
 class Target(Protocol):
     """What the load generator has to know of a server."""
 
-    protocol: str
+    port: int
     kind: str  # of an AMQP queue
 
     @property
-    def port(self) -> int: ...
+    def protocol(self) -> str: ...
 
 
 class Loader:

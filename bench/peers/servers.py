@@ -253,5 +253,3 @@ class Beanstalkd(Server):
 
     def _is_greeted(self, said: bytes) -> bool:
         return said.startswith(b"OK ")
-
-

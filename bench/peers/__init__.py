@@ -1,0 +1,199 @@
+"""Other brokers beside ours: the same work in C load generators, on NSQ's protocol and on theirs, in one run.
+
+Each round measures every broker in turn, as a fresh process on an empty folder, and begins with another one. Ratios are
+taken round by round, so that a machine that slows down or speeds up favours nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from bench.builds import Build
+from bench.peers import backlog, draw, kills
+from bench.peers.loader import Loader
+from bench.peers.loads import FIGURES, KILL, LOADS, PACES, PUBLISHING, Figure, measure_one
+from bench.peers.result import Result
+from bench.peers.rows import Measurements, Missing, Values, rows_of
+from bench.peers.servers import Server
+from bench.peers.tables import page
+from bench.peers.variants import REFERENCE, Variant, variants
+from bench.report import Benchmark, Report, Row, write_result
+from bench.work import ROOT, Failed, Work, say
+
+QUICK_PEERS: Final = (REFERENCE, "redis-everysec", "beanstalkd")
+_QUICK: Final = {"rounds": 1, "seconds": 0.3, "messages": 20_000}
+_FULL: Final = {"rounds": 3, "seconds": 1.0, "messages": 3_000_000}
+_FILL_LIMIT: Final = 90.0  # seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = ", ".join(variant.name for variant in variants())
+    parser.add_argument("--peers", default="", metavar="NAME,...", help=f"some of: {names}")
+    parser.add_argument("--loads", default="", metavar="LOAD,...", help=f"some of: {', '.join(LOADS)}")
+    parser.add_argument("--rounds", type=int, help=f"rounds of rates and latency (default: {_FULL['rounds']})")
+    parser.add_argument("--seconds", type=float, help=f"length of one load (default: {_FULL['seconds']:g})")
+    parser.add_argument("--messages", type=int, help=f"messages of the backlog (default: {_FULL['messages']})")
+    parser.add_argument("--go-nsqd", default="", metavar="HOST:PORT", help="a Go nsqd that listens here")
+    parser.add_argument("--quick", action="store_true", help=f"small and short, and only {', '.join(QUICK_PEERS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the result file (default: in --results)")
+    parser.add_argument("--draw", type=Path, metavar="RESULT", help="measure nothing; draw this into the documents")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    for name, value in (_QUICK if settings.quick else _FULL).items():
+        if getattr(settings, name) is None:
+            setattr(settings, name, value)
+    loads = tuple(_chosen(settings.loads, LOADS, LOADS))
+    wanted = _wanted(settings)
+    missing = [Missing(variant.name, "", why) for variant in wanted if (why := _lacks(variant, settings.build))]
+    for it in missing:
+        say(f"{it.peer}: left out: {it.why}")
+    measured = [variant for variant in wanted if variant.name not in {it.peer for it in missing}]
+    if not measured:
+        raise Failed("none of these brokers is here")
+    return _Run(settings, work, loads, measured, missing).measurements()
+
+
+def _wanted(settings: argparse.Namespace) -> list[Variant]:
+    known = {variant.name: variant for variant in variants(settings.flag, settings.go_nsqd)}
+    names = _chosen(settings.peers, tuple(known), QUICK_PEERS if settings.quick else tuple(known))
+    return [known[name] for name in names]
+
+
+def _chosen(given: str, known: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Return the names that were given, in the order of the known ones."""
+    if not given:
+        return list(usual)
+    names = given.split(",")
+    if unknown := set(names) - set(known):
+        raise Failed(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def _lacks(variant: Variant, build: Build) -> str:
+    if variant.name.startswith("nsqd-compiled") and build is not Build.COMPILED:
+        return "scripts/compile has not been run on this code"
+    return variant.kind.lacks()
+
+
+class _Run:
+    def __init__(
+        self,
+        settings: argparse.Namespace,
+        work: Work,
+        loads: tuple[str, ...],
+        measured: Sequence[Variant],
+        missing: list[Missing],
+    ) -> None:
+        self._settings = settings
+        self._work = work
+        self._loads = loads
+        self._measured = measured
+        self._missing = missing
+        self._loader = Loader.compiled(work.folder)
+        self._values: Values = {}
+        self._notes: dict[tuple[str, str], str] = {}
+
+    def measurements(self) -> Measurements:
+        if any(load in self._loads for load in (*PACES, *PUBLISHING)):
+            for number in range(self._settings.rounds):
+                for variant in _in_turn(self._measured, number):
+                    self._measure_rates(variant, number)
+        for variant in self._measured:
+            if "backlog" in self._loads and variant.has_backlog:
+                self._measure_backlog(variant)
+            if "kill" in self._loads and variant.is_ours_to_end:
+                self._measure_kill(variant)
+        rows = rows_of(self._values, self._notes, self._measured)
+        return Measurements(rows, self._measured, self._missing, self._settings.messages)
+
+    def _start(self, variant: Variant, stack: ExitStack) -> Server:
+        folder = stack.enter_context(self._work.new_folder(variant.name))
+        return stack.enter_context(variant.make(folder))
+
+    def _measure_rates(self, variant: Variant, number: int) -> None:
+        say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
+        figures, missing = measure_one(
+            self._loader,
+            lambda stack: self._start(variant, stack),
+            f"peers_{number}_{self._work.folder.name[-8:]}",
+            self._loads,
+            self._settings.seconds,
+        )
+        for name, value in figures.items():
+            self._note_value(name, variant, value)
+        for name, why in missing.items():
+            self._give_up(name, variant, why)
+
+    def _measure_backlog(self, variant: Variant) -> None:
+        say(f"backlog: {variant.label}")
+        with ExitStack() as stack:
+            server = self._start(variant, stack)
+            held = backlog.measure(self._loader, server, "peers_backlog", self._settings.messages, _FILL_LIMIT)
+        note = "" if held.count >= self._settings.messages else f"only {held.count:,} messages in {_FILL_LIMIT:.0f} s"
+        if held.kept < held.count - 1:  # one may have been taken already
+            note = f"{held.count - held.kept:,} of {held.count:,} were gone after the start"
+        self._note_value("backlog fill", variant, held.per_second)
+        self._note_value("backlog memory", variant, held.megabytes, note)
+        self._note_value("backlog start", variant, held.start, note)
+
+    def _measure_kill(self, variant: Variant) -> None:
+        say(f"kill -9: {variant.label}")
+        with ExitStack() as stack:
+            server = self._start(variant, stack)
+            acked = self._work.folder / f"acked-{variant.name}"
+            killed = kills.measure(self._loader, server, "peers_kill", self._settings.seconds, acked)
+        self._note_value(KILL[0].name, variant, killed.missing, f"of {killed.acknowledged:,}")
+
+    def _note_value(self, name: str, variant: Variant, value: float, note: str = "") -> None:
+        figure = _figure_named(name)
+        say(f"  {variant.label:24} {figure.text}: {value:,.1f} {figure.unit} {note}".rstrip())
+        self._values.setdefault((name, variant.name), []).append(value)
+        if note:
+            self._notes[name, variant.name] = note
+
+    def _give_up(self, name: str, variant: Variant, why: str) -> None:
+        """Leave a figure out, in all rounds."""
+        say(f"  {variant.label:24} {_figure_named(name).text}: {why}")
+        if not any(it.peer == variant.name and it.load == name for it in self._missing):
+            self._missing.append(Missing(variant.name, name, why))
+
+
+def _in_turn(measured: Sequence[Variant], number: int) -> Iterator[Variant]:
+    """Go forwards and backwards in turn, and begin each time with another one."""
+    first = number * len(measured) // 3 % len(measured)
+    order = [*measured[first:], *measured[:first]]
+    yield from order if number % 2 == 0 else reversed(order)
+
+
+def _figure_named(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)
+
+
+def publish(report: Report, settings: argparse.Namespace) -> None:
+    """Write the result file, and print the tables that it makes."""
+    assert isinstance(report.rows, Measurements)
+    path = write_result(report, settings.results, settings.json, report.rows.described())
+    print(f"\n{page(Result.read(path))}")
+
+
+def draw_if_asked(settings: argparse.Namespace) -> bool:
+    if settings.draw is None:
+        return False
+    draw.draw(Result.read(settings.draw), ROOT)
+    return True
+
+
+BENCHMARK: Final = Benchmark(
+    "peers",
+    "What do other brokers do with the same work?",
+    add_arguments,
+    run,
+    at_most=30,
+    publish=publish,
+    instead=draw_if_asked,
+)

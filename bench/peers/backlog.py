@@ -1,0 +1,62 @@
+"""A large backlog: how fast it is filled in batches, the memory that it takes, and how long a start with it lasts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from bench.peers.loader import DONE, SHORT, Loader
+from bench.peers.loads import SIZE
+from bench.peers.servers import Server
+from bench.work import Failed
+
+_REST: Final = 2.0  # seconds after the last message, before memory is looked at
+_START_LIMIT: Final = 120.0
+_POLL: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    count: int  # messages that it holds: fewer than wanted, if they did not come within the time
+    per_second: float
+    megabytes: float
+    start: float  # seconds from the start of the process until the first message has come
+    kept: int  # messages that it holds after the start
+
+
+def measure(loader: Loader, server: Server, queue: str, count: int, fill_limit: float) -> Held:
+    loader.run("declare", server, queue, at_most=60)
+    filled = loader.run(
+        *("pub", server, queue),
+        at_most=fill_limit,
+        allow=(DONE, SHORT),
+        seconds=fill_limit,
+        count=count,
+        size=SIZE,
+        conns=4,
+        batch=500,
+        window=2,
+    )
+    time.sleep(_REST)
+    held = server.depth(loader, queue)
+    if held < int(filled["msgs"]):
+        raise Failed(f"{server.program} holds {held:,} messages; it acknowledged {filled['msgs']:,.0f}")
+    taken = server.megabytes
+    server.stop_cleanly()
+    start = _seconds_to_first(loader, server, queue)
+    return Held(held, filled["msgs_per_s"], taken, start, server.depth(loader, queue))
+
+
+def _seconds_to_first(loader: Loader, server: Server, queue: str) -> float:
+    began = time.monotonic()
+    server.launch()
+    server.wait_until_ready()
+    while True:
+        try:
+            loader.run("sub", server, queue, at_most=_START_LIMIT, seconds=_START_LIMIT, count=1, size=SIZE)
+            return time.monotonic() - began
+        except Failed:  # it is still loading
+            if time.monotonic() > began + _START_LIMIT:
+                raise
+            time.sleep(_POLL)

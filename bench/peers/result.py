@@ -1,0 +1,125 @@
+"""A result file, read back: the tables and the chart know nothing else, so they cannot say anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.peers.loads import FIGURES, LOST, Figure
+from bench.peers.variants import OURS, Promise
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    name: str
+    label: str
+    promise: Promise
+    durability: str
+    version: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.name.startswith(f"{OURS}-")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    median: float
+    low: float
+    high: float
+    ratio: float | None  # to ours in pure Python, the median of the ratios round by round
+    note: str
+
+    def overlaps(self, other: Measured) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Who is ahead, and of the other side (ours, or the best of the others) by what factor."""
+
+    peer: Peer
+    other: Peer | None
+    factor: float | None
+    is_clear: bool  # the spreads of the two do not overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    path: Path
+    date: str
+    command: str
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    backlog: int
+    peers: Sequence[Peer]
+    figures: Mapping[tuple[str, str], Measured]
+    missing: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def read(cls, path: Path) -> Result:
+        return cls.of(json.loads(path.read_text(encoding="utf-8")), path)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path) -> Result:
+        peers = [
+            Peer(it["name"], it["label"], Promise(it["promise"]), it["durability"], it["version"])
+            for it in content["peers"]
+        ]
+        return cls(
+            path,
+            content["date"][:10],
+            content["command"],
+            content["settings"],
+            content["machine"],
+            content["versions"],
+            content["backlog"],
+            peers,
+            {(row["load"], row["peer"]): _measured(row) for row in content["rows"]},
+            content["missing"],
+        )
+
+    def promising(self, promise: Promise) -> list[Peer]:
+        return [peer for peer in self.peers if peer.promise is promise]
+
+    def why_missing(self, figure: Figure, peer: Peer) -> str:
+        found = [it["why"] for it in self.missing if it["peer"] == peer.name and it["load"] in (figure.name, "")]
+        return found[0] if found else ""
+
+    def figures_of(self, promise: Promise) -> list[Figure]:
+        """Return the figures that somebody with this promise has."""
+        return [it for it in FIGURES if any((it.name, peer.name) in self.figures for peer in self.promising(promise))]
+
+    def ranking(self, figure: Figure, promise: Promise) -> list[Peer]:
+        """Return those who were measured, the best one first."""
+        there = [peer for peer in self.promising(promise) if (figure.name, peer.name) in self.figures]
+        return sorted(
+            there, key=lambda peer: self.figures[figure.name, peer.name].median, reverse=figure.is_more_better
+        )
+
+    def ahead(self, figure: Figure, promise: Promise) -> Ahead | None:
+        """Return who is ahead. None: nobody, as all are equal, or nobody was measured."""
+        ranking = self.ranking(figure, promise)
+        if not ranking or (figure.unit == LOST and self._is_equal(figure, ranking)):
+            return None
+        first = ranking[0]
+        other = next((peer for peer in ranking if peer.is_ours != first.is_ours), None)
+        if other is None:
+            return Ahead(first, None, None, True)
+        mine, theirs = self.figures[figure.name, first.name], self.figures[figure.name, other.name]
+        return Ahead(first, other, _factor(mine.median, theirs.median), not mine.overlaps(theirs))
+
+    def _is_equal(self, figure: Figure, ranking: Sequence[Peer]) -> bool:
+        return len({self.figures[figure.name, peer.name].median for peer in ranking}) == 1
+
+
+def _factor(one: float, other: float) -> float | None:
+    return max(one, other) / min(one, other) if min(one, other) > 0 else None
+
+
+def _measured(row: Mapping[str, Any]) -> Measured:
+    return Measured(row["median"], min(row["values"]), max(row["values"]), row["ratio"], row["note"] or "")

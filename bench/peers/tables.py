@@ -1,0 +1,120 @@
+"""The tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bench.peers.loads import START, Figure
+from bench.peers.result import Ahead, Measured, Peer, Result
+from bench.peers.variants import PROMISES, Promise
+
+NOBODY: Final = "all alike"
+
+
+def page(result: Result) -> str:
+    """Return all that the page of the documents says of a run."""
+    parts = [provenance(result), brokers(result)]
+    parts += [f"**{_capital(words)}**\n\n{table(result, promise)}" for promise, words in _promises(result)]
+    return "\n\n".join([*parts, left_out(result)]).strip()
+
+
+def summary(result: Result) -> str:
+    """Return the short form: for each load who is ahead, for both promises that survive kill -9."""
+    promises = [it for it, _ in _promises(result) if it is not Promise.MEMORY]
+    figures = [it for it in result.figures_of(promises[0]) if "p99.9" not in it.name]
+    heads = [f"acknowledged when {promise}" for promise in promises]
+    lines = [_line(["ahead is", *heads]), _line(["---"] * (1 + len(heads)))]
+    lines += [
+        _line([figure.text, *(_ahead(result, figure, promise, with_figure=True) for promise in promises)])
+        for figure in figures
+    ]
+    return "\n".join(lines) + f"\n\n{provenance(result)}"
+
+
+def table(result: Result, promise: Promise) -> str:
+    peers = result.promising(promise)
+    heads = ["", *(peer.label for peer in peers), "ahead"]
+    lines = [_line(heads), _line(["---", *(["---:"] * len(peers)), "---"])]
+    for figure in result.figures_of(promise):
+        cells = [_cell(result, figure, peer) for peer in peers]
+        lines.append(_line([f"{figure.text}, {figure.unit}", *cells, _ahead(result, figure, promise)]))
+    return "\n".join(lines)
+
+
+def brokers(result: Result) -> str:
+    lines = [_line(["", "version", "durability"]), _line(["---"] * 3)]
+    lines += [_line([peer.label, peer.version, peer.durability]) for peer in result.peers]
+    return "\n".join(lines)
+
+
+def provenance(result: Result) -> str:
+    """Say how the figures came about: a reduced run has to look like one."""
+    rounds, seconds = result.settings["rounds"], result.settings["seconds"]
+    load = float(result.machine["load_average"])
+    return (
+        f"Measured on {result.date} by `{result.command}`: {_count(rounds, 'round')} in turns,"
+        f" {seconds:g} s for each load, medians of the rounds, a backlog of {result.backlog:,} messages;"
+        f" {result.machine['cores']} cores of {result.machine['model']}, load average {load:.1f} at the end,"
+        f" commit {result.versions['commit']}."
+    )
+
+
+def left_out(result: Result) -> str:
+    whole = [it for it in result.missing if not it["load"]]
+    return "\n".join(["Not measured:", "", *(f"- {it['peer']}: {it['why']}" for it in whole)]) if whole else ""
+
+
+def _promises(result: Result) -> list[tuple[Promise, str]]:
+    return [(promise, words) for promise, words in PROMISES.items() if result.promising(promise)]
+
+
+def _cell(result: Result, figure: Figure, peer: Peer) -> str:
+    measured = result.figures.get((figure.name, peer.name))
+    if measured is None:
+        return result.why_missing(figure, peer) or "–"
+    spread = f" ({number(measured.low, figure)} to {number(measured.high, figure)})" if _has_spread(measured) else ""
+    ratio = f", {measured.ratio:.2f}×" if measured.ratio is not None else ""
+    note = f" ({measured.note})" if measured.note else ""
+    return f"{number(measured.median, figure)}{ratio}{spread}{note}"
+
+
+def _has_spread(measured: Measured) -> bool:
+    return measured.low < measured.high
+
+
+def _ahead(result: Result, figure: Figure, promise: Promise, *, with_figure: bool = False) -> str:
+    found = result.ahead(figure, promise)
+    if found is None:
+        return NOBODY if result.ranking(figure, promise) else "–"
+    median = result.figures[figure.name, found.peer.name].median
+    words = f"**{found.peer.label}**"
+    if with_figure:
+        words += f" {number(median, figure)} {figure.unit}"
+    return words + _comparison(found)
+
+
+def _comparison(found: Ahead) -> str:
+    if found.other is None:
+        return ", alone"
+    factor = "" if found.factor is None else f", {found.factor:.2f}× {found.other.label}"
+    return factor + ("" if found.is_clear else ", within the spread")
+
+
+def number(value: float, figure: Figure) -> str:
+    """Return a figure with three digits that count."""
+    if figure.unit == START:
+        return f"{value:.2f}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
