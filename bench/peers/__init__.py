@@ -7,15 +7,16 @@ taken round by round, so that a machine that slows down or speeds up favours nob
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.builds import Build
 from bench.peers import backlog, draw, kills
-from bench.peers.loader import Loader
-from bench.peers.loads import FIGURES, KILL, LOADS, PACES, PUBLISHING, Figure, measure_one
+from bench.peers.loader import Loader, NotReady
+from bench.peers.loads import FIGURES, KILL, LATENCIES, LOADS, PACES, PUBLISHING, RATES, Figure, measure_one
 from bench.peers.result import Result
 from bench.peers.rows import Measurements, Missing, Values, rows_of
 from bench.peers.servers import Server
@@ -102,24 +103,37 @@ class _Run:
         if any(load in self._loads for load in (*PACES, *PUBLISHING)):
             for number in range(self._settings.rounds):
                 for variant in _in_turn(self._measured, number):
-                    self._measure_rates(variant, number)
+                    say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
+                    self._try(variant, "rates", partial(self._measure_rates, variant, number))
         for variant in self._measured:
             if "backlog" in self._loads and variant.has_backlog:
-                self._measure_backlog(variant)
+                say(f"backlog: {variant.label}")
+                self._try(variant, "backlog", partial(self._measure_backlog, variant))
             if "kill" in self._loads and variant.is_ours_to_end:
-                self._measure_kill(variant)
+                say(f"kill -9: {variant.label}")
+                self._try(variant, "kill", partial(self._measure_kill, variant))
+        self._note_lacking_rounds()
         rows = rows_of(self._values, self._notes, self._measured)
         return Measurements(rows, self._measured, self._missing, self._settings.messages)
+
+    def _try(self, variant: Variant, part: str, measure: Callable[[], None]) -> None:
+        """Measure. What fails with another broker is said in the result, and does not end a run of many minutes."""
+        try:
+            measure()
+        except Failed as failure:
+            if variant.name == REFERENCE:
+                raise
+            say(f"{variant.label}: {part} failed: {failure}")
+            self._missing.append(Missing(variant.name, part, str(failure).partition("\n")[0]))
 
     def _start(self, variant: Variant, stack: ExitStack) -> Server:
         folder = stack.enter_context(self._work.new_folder(variant.name))
         return stack.enter_context(variant.make(folder))
 
     def _measure_rates(self, variant: Variant, number: int) -> None:
-        say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
         figures, missing = measure_one(
             self._loader,
-            lambda stack: self._start(variant, stack),
+            partial(self._start, variant),
             f"peers_{number}_{self._work.folder.name[-8:]}",
             self._loads,
             self._settings.seconds,
@@ -130,24 +144,32 @@ class _Run:
             self._give_up(name, variant, why)
 
     def _measure_backlog(self, variant: Variant) -> None:
-        say(f"backlog: {variant.label}")
+        wanted = self._settings.messages
         with ExitStack() as stack:
             server = self._start(variant, stack)
-            held = backlog.measure(self._loader, server, "peers_backlog", self._settings.messages, _FILL_LIMIT)
-        note = "" if held.count >= self._settings.messages else f"only {held.count:,} messages in {_FILL_LIMIT:.0f} s"
-        if held.kept < held.count - 1:  # one may have been taken already
+            held = backlog.measure(self._loader, server, "peers_backlog", wanted, _FILL_LIMIT)
+        note = "" if held.count >= wanted else f"only {held.count:,} messages in {_FILL_LIMIT:.0f} s"
+        if held.kept < held.count - 1:  # one may have been finished already
             note = f"{held.count - held.kept:,} of {held.count:,} were gone after the start"
         self._note_value("backlog fill", variant, held.per_second)
         self._note_value("backlog memory", variant, held.megabytes, note)
         self._note_value("backlog start", variant, held.start, note)
 
     def _measure_kill(self, variant: Variant) -> None:
-        say(f"kill -9: {variant.label}")
         with ExitStack() as stack:
             server = self._start(variant, stack)
             acked = self._work.folder / f"acked-{variant.name}"
-            killed = kills.measure(self._loader, server, "peers_kill", self._settings.seconds, acked)
+            try:
+                killed = kills.measure(self._loader, server, "peers_kill", self._settings.seconds, acked)
+            except NotReady:
+                self._give_up(KILL[0].name, variant, "the queue did not come back within a minute")
+                return
         self._note_value(KILL[0].name, variant, killed.missing, f"of {killed.acknowledged:,}")
+
+    def _note_lacking_rounds(self) -> None:
+        for (name, peer), values in self._values.items():
+            if name in {figure.name for figure in (*RATES, *LATENCIES)} and len(values) < self._settings.rounds:
+                self._notes[name, peer] = f"{len(values)} of {self._settings.rounds} rounds"
 
     def _note_value(self, name: str, variant: Variant, value: float, note: str = "") -> None:
         figure = _figure_named(name)

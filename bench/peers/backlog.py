@@ -13,7 +13,7 @@ from bench.work import Failed
 
 _REST: Final = 2.0  # seconds after the last message, before memory is looked at
 _START_LIMIT: Final = 120.0
-_POLL: Final = 0.005
+_PAUSE: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def measure(loader: Loader, server: Server, queue: str, count: int, fill_limit: 
         size=SIZE,
         conns=4,
         batch=500,
-        window=2,
+        window=8,
     )
     time.sleep(_REST)
     held = server.depth(loader, queue)
@@ -52,11 +52,7 @@ def _seconds_to_first(loader: Loader, server: Server, queue: str) -> float:
     began = time.monotonic()
     server.launch()
     server.wait_until_ready()
-    while True:
-        try:
-            loader.run("sub", server, queue, at_most=_START_LIMIT, seconds=_START_LIMIT, count=1, size=SIZE)
-            return time.monotonic() - began
-        except Failed:  # it is still loading
-            if time.monotonic() > began + _START_LIMIT:
-                raise
-            time.sleep(_POLL)
+    loader.retried(
+        *("sub", server, queue), at_most=_START_LIMIT, pause=_PAUSE, seconds=_START_LIMIT, count=1, size=SIZE
+    )
+    return time.monotonic() - began

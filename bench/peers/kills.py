@@ -11,27 +11,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.peers.loader import CLOSED, DONE, Loader
+from bench.peers.loader import CLOSED, Loader
 from bench.peers.loads import SIZE
 from bench.peers.servers import Server
 from bench.work import Failed, parsed
 
 _LIMIT: Final = 60.0
-_QUIET: Final = 2.0  # nothing has come for so long: that was all
-_POLL: Final = 0.05
+_QUIET: Final = 3.0  # nothing has come for so long: that was all
+_PAUSE: Final = 0.05
+# A kill within the first second of a quorum queue leaves it without a leader after the start (RabbitMQ 3.10). That is
+# not what is asked here, so every queue gets this long before.
+_AGE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
     acknowledged: int
     missing: int
-    duplicate: int
 
 
 def measure(loader: Loader, server: Server, queue: str, seconds: float, acked: Path) -> Killed:
-    retried(loader, server, queue)
-    publishing = loader.running(*("pub", server, queue), seconds=_LIMIT, size=SIZE, conns=4, window=16, acked=acked)
-    with publishing as process:
+    loader.run("declare", server, queue, at_most=_LIMIT)
+    time.sleep(_AGE)
+    acknowledged = _publish_until_killed(loader, server, queue, seconds, acked)
+    server.launch()
+    server.wait_until_ready()
+    # A server that lost the queue itself gets an empty one.
+    loader.retried("declare", server, queue, at_most=_LIMIT, pause=_PAUSE)
+    keys = {"seconds": _LIMIT, "quiet": _QUIET, "size": SIZE, "conns": 2, "window": 100, "expect": acked}
+    load = loader.retried("sub", server, queue, at_most=_LIMIT, pause=_PAUSE, **keys)
+    return Killed(acknowledged, int(load["missing"]))
+
+
+def _publish_until_killed(loader: Loader, server: Server, queue: str, seconds: float, acked: Path) -> int:
+    """Kill the server while publishers are at work. Return how many messages were acknowledged, noted in `acked`."""
+    keys = {"seconds": _LIMIT, "size": SIZE, "conns": 4, "window": 16, "acked": acked}
+    with loader.running("pub", server, queue, **keys) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # all connections are ready
         time.sleep(seconds)
         server.kill()
         out, _ = process.communicate(timeout=_LIMIT)
@@ -40,31 +57,4 @@ def measure(loader: Loader, server: Server, queue: str, seconds: float, acked: P
     acknowledged = int(parsed(out, process.returncode)["msgs"])
     if not acknowledged:
         raise Failed(f"{server.program}: nothing was acknowledged before the kill")
-    server.launch()
-    server.wait_until_ready()
-    retried(loader, server, queue)
-    load = loader.run(
-        *("sub", server, queue),
-        at_most=_LIMIT,
-        allow=(DONE,),
-        seconds=_LIMIT,
-        quiet=_QUIET,
-        size=SIZE,
-        conns=2,
-        window=100,
-        expect=acked,
-    )
-    return Killed(acknowledged, int(load["missing"]), int(load["duplicate"]))
-
-
-def retried(loader: Loader, server: Server, queue: str) -> None:
-    """Declare the queue. A server that has just started may need a while for this."""
-    end = time.monotonic() + _LIMIT
-    while True:
-        try:
-            loader.run("declare", server, queue, at_most=_LIMIT)
-            return
-        except Failed:
-            if time.monotonic() > end:
-                raise
-            time.sleep(_POLL)
+    return acknowledged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,11 @@ from typing import Final, Protocol
 from bench.work import SLACK, Failed, Load, parsed, started
 
 SOURCES: Final = Path(__file__).parent / "load"
-DONE, CLOSED, SHORT = 0, 3, 4  # exit statuses, see the head of load.c
+DONE, CLOSED, SHORT, NOT_READY = 0, 3, 4, 5  # exit statuses, see the head of load.c
+
+
+class NotReady(Failed):
+    """The server did not greet the load generator, which has done nothing: one can try again."""
 
 
 class Target(Protocol):
@@ -51,8 +56,20 @@ class Loader:
                 raise Failed(f"load {mode} did not end in {at_most + SLACK:.0f} seconds") from None
         if process.returncode not in allow:
             words = " ".join(command[1:])
-            raise Failed(f"load {words}: status {process.returncode}, {(said or out).decode().strip()}")
+            kind = NotReady if process.returncode == NOT_READY else Failed
+            raise kind(f"load {words}: status {process.returncode}, {(said or out).decode().strip()}")
         return parsed(out, process.returncode)
+
+    def retried(self, mode: str, target: Target, queue: str, *, at_most: float, pause: float, **keys: object) -> Load:
+        """Run it, again and again while the server is not ready: it has just been started."""
+        end = time.monotonic() + at_most
+        while True:
+            try:
+                return self.run(mode, target, queue, at_most=at_most, allow=(DONE,), **keys)
+            except NotReady:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(pause)
 
     @contextmanager
     def running(self, mode: str, target: Target, queue: str, **keys: object) -> Iterator[subprocess.Popen[bytes]]:

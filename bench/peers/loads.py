@@ -55,6 +55,12 @@ FIGURES: Final = (*RATES, *LATENCIES, *BACKLOG, *KILL)
 # What --loads can name.
 LOADS: Final = (*(figure.name for figure in RATES), *PACES, "backlog", "kill")
 
+
+def part_of(figure: Figure) -> str:
+    """Return the part of a run that yields this figure, and that fails as a whole."""
+    return "backlog" if figure in BACKLOG else "kill" if figure in KILL else "rates"
+
+
 Measured = dict[str, float]  # by the figure's name
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.peers.loads import FIGURES, LOST, Figure
+from bench.peers.loads import FIGURES, LOST, Figure, part_of
 from bench.peers.variants import OURS, Promise
 
 
@@ -87,7 +87,11 @@ class Result:
         return [peer for peer in self.peers if peer.promise is promise]
 
     def why_missing(self, figure: Figure, peer: Peer) -> str:
-        found = [it["why"] for it in self.missing if it["peer"] == peer.name and it["load"] in (figure.name, "")]
+        found = [
+            it["why"]
+            for it in self.missing
+            if it["peer"] == peer.name and it["load"] in (figure.name, part_of(figure), "")
+        ]
         return found[0] if found else ""
 
     def figures_of(self, promise: Promise) -> list[Figure]:

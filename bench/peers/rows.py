@@ -23,10 +23,10 @@ class PeerRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A figure, or with an empty load all of them, that a variant does not have."""
+    """What a variant does not have."""
 
     peer: str
-    load: str
+    load: str  # a figure, a part of a run that failed ("rates", "backlog", "kill"), or empty: all
     why: str
 
     def described(self) -> dict[str, str]:
