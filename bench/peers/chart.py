@@ -14,6 +14,7 @@ from bench.peers.result import Peer, Result
 from bench.peers.tables import number
 from bench.peers.variants import Promise
 
+WORDS: Final = "Brokers beside each other: messages a second and latency, by load and durability"
 SHOWN: Final = ("pub2", "pub50", "deep", "batch", "consume", "latency1000 p99")
 HEADS: Final = {
     Promise.WRITTEN: "acknowledged when written (survives kill -9)",
@@ -40,7 +41,7 @@ def svg(result: Result) -> str:
     height = max(_TOP + sum(_height(peers) for _, peers in panels) for _, panels in columns) + _MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title">',
-        '<title id="title">Brokers beside each other: messages a second, and latency, by load and durability</title>',
+        f'<title id="title">{WORDS}</title>',
         f"<style>{_STYLE}</style>",
         f'<rect class="back" x="0.5" y="0.5" width="{_WIDTH - 1}" height="{height - 1}" rx="6"/>',
         _text(_MARGIN, 30, "text title", "The same work on the same machine"),

@@ -72,6 +72,7 @@ class Bench:
     server: Server
     queue: str  # the start of its queues' names
     seconds: float
+    batches: str = ""  # the queue that the load of batches has left full
 
     def declare(self, name: str) -> str:
         queue = f"{self.queue}_{name}"
@@ -96,15 +97,16 @@ def _publish(name: str, conns: int, window: int = 1) -> Callable[[Bench], Measur
 
 
 def _batches(bench: Bench) -> Measured:
-    return {"batch": bench.publish(bench.declare("batch"), conns=2, batch=BATCH)}
+    bench.batches = bench.declare("batch")
+    return {"batch": bench.publish(bench.batches, conns=2, batch=BATCH)}
 
 
 def _consume(bench: Bench) -> Measured:
     """Consume what a load of batches has left, so that there is about a second's worth."""
-    queue = bench.declare("consume")
-    bench.publish(queue, conns=2, batch=BATCH)
+    if not bench.batches:
+        _batches(bench)
     load = bench.loader.run(
-        *("sub", bench.server, queue),
+        *("sub", bench.server, bench.batches),
         at_most=bench.seconds,
         allow=(DONE, SHORT),
         seconds=bench.seconds,

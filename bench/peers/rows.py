@@ -58,7 +58,7 @@ def _described(variant: Variant) -> dict[str, object]:
         "label": variant.label,
         "promise": variant.promise.value,
         "durability": variant.durability,
-        "version": variant.kind.version(),
+        "version": variant.version,
     }
 
 

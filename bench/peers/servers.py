@@ -136,6 +136,10 @@ class GoNsqd(Server):
     def lacks(cls) -> str:
         return ""
 
+    @classmethod
+    def version(cls) -> str:
+        return "not asked"  # it is another process's; see `version_at`
+
     def launch(self) -> None:
         if not self.answers():
             raise Failed(f"nothing like an nsqd listens on {HOST}:{self.port}")
@@ -144,7 +148,20 @@ class GoNsqd(Server):
     def is_ready(self) -> bool:
         return self.answers()
 
-    _greeting = b"  V2NOP\nIDENTIFY\n\x00\x00\x00\x02{}"
+    _greeting = b"  V2IDENTIFY\n\x00\x00\x00\x02{}"
+
+
+def version_at(address: str) -> str:
+    """Return the version that a Go nsqd says of itself when a client identifies itself."""
+    host, _, port = address.rpartition(":")
+    said = b'{"feature_negotiation":true}'
+    try:
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(b"  V2IDENTIFY\n" + len(said).to_bytes(4, "big") + said)
+            found = re.search(rb'"version":"([^"]*)"', connection.recv(65536))
+    except OSError as error:
+        raise Failed(f"no nsqd at {address}: {error}") from error
+    return f"nsqd {found[1].decode()}" if found else "nsqd"
 
 
 class Redis(Server):

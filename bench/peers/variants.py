@@ -41,6 +41,11 @@ class Variant:
     make: Callable[[Path], servers.Server]
     has_backlog: bool = False  # it is the one of its broker that is filled with the large backlog
     is_ours_to_end: bool = True  # it may be killed, stopped and started
+    address: str = ""  # of one that somebody else runs
+
+    @property
+    def version(self) -> str:
+        return servers.version_at(self.address) if self.address else self.kind.version()
 
 
 def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
@@ -51,17 +56,18 @@ def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
 def _ours(flags: Sequence[str]) -> list[Variant]:
     return [
         Variant(
-            f"{OURS}-{build}{ending}",
-            f"nsqd, {build}{', synced' if ending else ''}",
+            f"{OURS}-{build}" + ("" if promise is Promise.WRITTEN else f"-{promise}"),
+            f"nsqd, {build}" + ("" if promise is Promise.WRITTEN else f", {promise}"),
             promise,
             durability,
             servers.Nsqd,
             partial(servers.Nsqd, build=build, flags=(f"--ack={promise}", *flags)),
-            has_backlog=not ending,
+            has_backlog=promise is Promise.WRITTEN,
         )
-        for ending, promise, durability in (
-            ("", Promise.WRITTEN, "the default, `--ack written`: OK when it is in the log's file; flushed within 2 s"),
-            ("-synced", Promise.SYNCED, "`--ack synced`: OK after fsync, which publishes of one turn share"),
+        for promise, durability in (
+            (Promise.WRITTEN, "the default, `--ack written`: OK when it is in the log's file; flushed within 2 s"),
+            (Promise.SYNCED, "`--ack synced`: OK after fsync, which publishes of one turn share"),
+            (Promise.MEMORY, "`--ack memory`, NSQ's own promise: OK at once; written soon after"),
         )
         for build in (Build.PURE, Build.COMPILED)
     ]
@@ -182,4 +188,5 @@ def _go_nsqd(address: str) -> Variant:
         servers.GoNsqd,
         partial(servers.GoNsqd, address=address),
         is_ours_to_end=False,
+        address=address,
     )

@@ -1,0 +1,60 @@
+"""`python -m bench peers` in its quick form, and that its load generator counts what really happened."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers.loader import Loader
+from bench.peers.loads import FIGURES
+from bench.peers.variants import REFERENCE, variants
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 150.0
+COUNT = 2_000
+ONE_OF_EACH = ("nsqd-pure", "redis-everysec", "nats", "rabbitmq-classic", "beanstalkd")
+
+
+def test_a_quick_run_measures_all_loads(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    command = [sys.executable, "-m", "bench", "peers", "--quick", "--build=pure", f"--json={path}"]
+    done = subprocess.run(
+        [*command, "--seconds=0.1", "--messages=2000"], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    rows = {(row["load"], row["peer"]): row for row in result["rows"]}
+    behind = {it["load"] for it in result["missing"] if it["peer"] == REFERENCE}  # a busy machine may be too slow
+    assert {load for load, peer in rows if peer == REFERENCE} | behind == {figure.name for figure in FIGURES}
+    assert rows["kill", REFERENCE]["median"] == 0, "acknowledged, and gone after kill -9"
+    assert not [it for it in result["missing"] if it["load"] in ("rates", "backlog", "kill")], result["missing"]
+    assert "| ahead |" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
+    return Loader.compiled(tmp_path_factory.mktemp("loader"))
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_all_that_was_acknowledged_comes_and_does_not_come_again(name: str, loader: Loader, tmp_path: Path) -> None:
+    variant = next(it for it in variants() if it.name == name)
+    if why := variant.kind.lacks():
+        pytest.skip(why)
+    acked = tmp_path / "acked"
+    with variant.make(tmp_path / "broker") as server:
+        loader.run("declare", server, "q", at_most=60)
+        sent = loader.run("pub", server, "q", at_most=60, count=COUNT, conns=3, batch=10, acked=acked, seconds=60)
+        assert sent["msgs"] == sent["sent"] == COUNT
+        assert server.depth(loader, "q") == COUNT
+        got = loader.run("sub", server, "q", at_most=60, window=50, expect=acked, seconds=60, conns=2)
+        assert got["missing"] == 0
+        again = loader.run("sub", server, "q", at_most=60, quiet=0.3, seconds=60)
+        assert again["msgs"] == 0

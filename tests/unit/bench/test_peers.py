@@ -1,0 +1,148 @@
+"""`python -m bench peers`: who is ahead, what the tables and the chart say, and what a block of a document becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.peers import chart, tables
+from bench.peers.draw import BEGIN, END, filled
+from bench.peers.loads import FIGURES, Figure
+from bench.peers.result import Result
+from bench.peers.variants import Promise, variants
+from bench.work import Failed
+
+
+def figure_named(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)
+
+
+RATE, TIME, LOST = figure_named("pub2"), figure_named("latency1000 p99"), figure_named("kill")
+
+
+def row(load: str, peer: str, *values: float, ratio: float | None = None) -> dict[str, Any]:
+    median = sorted(values)[len(values) // 2]
+    return {"load": load, "peer": peer, "median": median, "values": values, "ratio": ratio, "note": None}
+
+
+def result_with(*rows: dict[str, Any], missing: tuple[dict[str, str], ...] = ()) -> Result:
+    described = [
+        {"name": it.name, "label": it.label, "promise": it.promise, "durability": it.durability, "version": "1"}
+        for it in variants()
+    ]
+    content = {
+        "date": "2026-11-26T00:00:00+0000",
+        "command": "python -m bench peers",
+        "settings": {"rounds": 3, "seconds": 1.0},
+        "machine": {"cores": 2, "model": "a machine", "load_average": 0.25},
+        "versions": {"commit": "abc"},
+        "backlog": 1000,
+        "peers": described,
+        "missing": missing,
+        "rows": rows,
+    }
+    return Result.of(content, Path("result.json"))
+
+
+def test_the_highest_rate_is_ahead_of_the_best_of_the_other_side() -> None:
+    result = result_with(
+        row("pub2", "nsqd-pure", 10), row("pub2", "nsqd-compiled", 20), row("pub2", "redis-everysec", 80)
+    )
+    ahead = result.ahead(RATE, Promise.WRITTEN)
+    assert ahead is not None
+    assert ahead.other is not None
+    assert (ahead.peer.name, ahead.other.name, ahead.factor) == ("redis-everysec", "nsqd-compiled", 4)
+
+
+def test_the_shortest_time_is_ahead() -> None:
+    result = result_with(row(TIME.name, "nsqd-pure", 10), row(TIME.name, "nats", 30))
+    ahead = result.ahead(TIME, Promise.WRITTEN)
+    assert ahead is not None
+    assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", 3)
+
+
+def test_unequal_promises_are_not_compared() -> None:
+    result = result_with(
+        row("pub2", "nsqd-pure", 10), row("pub2", "redis-default", 80), row("pub2", "redis-always", 90)
+    )
+    ahead = result.ahead(RATE, Promise.WRITTEN)
+    assert ahead is not None
+    assert (ahead.peer.name, ahead.other) == ("nsqd-pure", None)
+
+
+@pytest.mark.parametrize(("theirs", "is_clear"), [((12, 13, 14), True), ((9, 12, 14), False)])
+def test_spreads_that_overlap_are_said(theirs: tuple[float, ...], is_clear: bool) -> None:
+    result = result_with(row("pub2", "nsqd-pure", 8, 9, 10), row("pub2", "nats", *theirs))
+    ahead = result.ahead(RATE, Promise.WRITTEN)
+    assert ahead is not None
+    assert ahead.is_clear is is_clear
+    assert ("within the spread" in tables.table(result, Promise.WRITTEN)) is not is_clear
+
+
+def test_nobody_is_ahead_when_nobody_loses_anything() -> None:
+    result = result_with(row("kill", "nsqd-pure", 0), row("kill", "nats", 0))
+    assert result.ahead(LOST, Promise.WRITTEN) is None
+    assert tables.NOBODY in tables.table(result, Promise.WRITTEN)
+
+
+def test_who_loses_least_is_ahead() -> None:
+    result = result_with(row("kill", "nsqd-pure", 0), row("kill", "nats", 7))
+    ahead = result.ahead(LOST, Promise.WRITTEN)
+    assert ahead is not None
+    assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", None)
+
+
+def test_a_cell_has_median_ratio_and_spread_or_why_it_is_missing() -> None:
+    result = result_with(
+        row("pub2", "nsqd-pure", 1000, 1100, 1200),
+        row("pub2", "redis-everysec", 2000, 2200, 2500, ratio=2.0),
+        missing=({"peer": "nats", "load": "pub2", "why": "falls behind"},),
+    )
+    line = next(it for it in tables.table(result, Promise.WRITTEN).splitlines() if RATE.text in it)
+    assert "| 1,100 (1,000 to 1,200) |" in line
+    assert "| 2,200, 2.00× (2,000 to 2,500) |" in line
+    assert "| falls behind |" in line
+
+
+def test_a_broker_that_was_not_measured_is_named_with_the_reason() -> None:
+    result = result_with(row("pub2", "nsqd-pure", 1), missing=({"peer": "go-nsqd", "load": "", "why": "not there"},))
+    assert "- go-nsqd: not there" in tables.page(result)
+
+
+def test_the_page_says_how_long_each_load_was() -> None:
+    words = tables.provenance(result_with(row("pub2", "nsqd-pure", 1)))
+    assert "3 rounds in turns, 1 s for each load" in words
+    assert "load average 0.2 at the end" in words
+
+
+def test_the_chart_is_the_same_each_time_and_well_formed() -> None:
+    rows = [row(name, "nsqd-pure", 1, 2, 3) for name in chart.SHOWN] + [row("pub2", "nats", 6)]
+    picture = chart.svg(result_with(*rows))
+    assert picture == chart.svg(result_with(*rows))
+    root = ElementTree.fromstring(picture)
+    widths = [float(it.attrib["width"]) for it in root.iter() if it.attrib.get("class") in ("ours", "other")]
+    assert len(widths) == len(rows)
+    assert widths[0] == pytest.approx(
+        3 * widths[1], abs=0.3
+    )  # nats has three times as much, and is the first of its panel
+    assert "prefers-color-scheme: dark" in picture
+
+
+def test_a_block_is_filled_and_the_text_around_it_stays() -> None:
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert filled(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert filled(filled(text, "new"), "new") == filled(text, "new")
+
+
+def test_a_page_has_one_block() -> None:
+    with pytest.raises(Failed, match="one block"):
+        filled(f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "new")
+
+
+def test_names_of_variants_are_unique_and_the_reference_is_among_them() -> None:
+    names = [variant.name for variant in variants(go_nsqd="127.0.0.1:4150")]
+    assert len(set(names)) == len(names)
+    assert {"nsqd-pure", "go-nsqd"} <= set(names)
