@@ -11,7 +11,6 @@ from bench.peers.loads import SIZE
 from bench.peers.servers import Server
 from bench.work import Failed
 
-_REST: Final = 2.0  # seconds after the last message, before memory is looked at
 _START_LIMIT: Final = 120.0
 _PAUSE: Final = 0.005
 
@@ -25,7 +24,7 @@ class Held:
     kept: int  # messages that it holds after the start
 
 
-def measure(loader: Loader, server: Server, queue: str, count: int, fill_limit: float) -> Held:
+def measure(loader: Loader, server: Server, queue: str, count: int, rest: float, fill_limit: float) -> Held:
     loader.run("declare", server, queue, at_most=60)
     filled = loader.run(
         *("pub", server, queue),
@@ -38,7 +37,7 @@ def measure(loader: Loader, server: Server, queue: str, count: int, fill_limit: 
         batch=500,
         window=8,
     )
-    time.sleep(_REST)
+    time.sleep(rest)
     held = server.depth(loader, queue)
     if held < int(filled["msgs"]):
         raise Failed(f"{server.program} holds {held:,} messages; it acknowledged {filled['msgs']:,.0f}")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from bench.peers.loads import FIGURES, Figure
-from bench.peers.result import Peer, Result
+from bench.peers.loads import Figure
+from bench.peers.result import Group, Peer, Result
 from bench.peers.tables import number
 from bench.peers.variants import Promise
 
@@ -37,7 +37,7 @@ _STYLE: Final = """
 
 
 def svg(result: Result) -> str:
-    columns = [(promise, _panels(result, promise)) for promise in HEADS if result.promising(promise)]
+    columns = [(promise, _panels(result, result.group(promise))) for promise in HEADS if result.group(promise).peers]
     height = max(_TOP + sum(_height(peers) for _, peers in panels) for _, panels in columns) + _MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title">',
@@ -52,10 +52,8 @@ def svg(result: Result) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _panels(result: Result, promise: Promise) -> list[tuple[Figure, list[Peer]]]:
-    figures = [figure for figure in FIGURES if figure.name in SHOWN]
-    panels = [(figure, result.ranking(figure, promise)) for figure in figures]
-    return [(figure, peers) for figure, peers in panels if peers]
+def _panels(result: Result, group: Group) -> list[tuple[Figure, list[Peer]]]:
+    return [(figure, result.ranking(figure, group)) for figure in group.figures if figure.name in SHOWN]
 
 
 def _height(peers: Sequence[Peer]) -> int:

@@ -16,7 +16,7 @@ BATCH: Final = 200
 WINDOW: Final = 500  # messages that a consumer has at a time
 TIMES: Final = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p999_us"}
 PACES: Final = {"latency1000": 1_000, "latency20000": 20_000}
-RATE, TIME, MEMORY, START, LOST = "msg/s", "µs", "MB", "s", "messages"  # units
+RATE, TIME, MEMORY, START, LOST = "msg/s", "µs", "MB", "s", "%"  # units
 _QUIET: Final = 0.5
 
 
@@ -50,7 +50,7 @@ BACKLOG: Final = (
     Figure("backlog fill", "fill it, in batches", RATE),
     Figure("backlog start", "start with it, until a message comes", START),
 )
-KILL: Final = (Figure("kill", "acknowledged and missing after kill -9", LOST),)
+KILL: Final = (Figure("kill", "lost by kill -9 of what was acknowledged", LOST),)
 FIGURES: Final = (*RATES, *LATENCIES, *BACKLOG, *KILL)
 # What --loads can name.
 LOADS: Final = (*(figure.name for figure in RATES), *PACES, "backlog", "kill")

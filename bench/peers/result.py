@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from bench.peers.loads import FIGURES, LOST, Figure, part_of
-from bench.peers.variants import OURS, Promise
+from bench.peers.loads import BACKLOG, KILL, LATENCIES, LOST, RATES, Figure, part_of
+from bench.peers.variants import OURS, PROMISES, Promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Measured:
     median: float
     low: float
     high: float
-    ratio: float | None  # to ours in pure Python, the median of the ratios round by round
+    ratio: float | None  # to ours in pure Python with the same promise, the median of the ratios round by round
     note: str
 
     def overlaps(self, other: Measured) -> bool:
@@ -45,6 +45,19 @@ class Ahead:
     other: Peer | None
     factor: float | None
     is_clear: bool  # the spreads of the two do not overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Who and what stands in one table."""
+
+    name: str
+    words: str
+    figures: Sequence[Figure]
+    peers: Sequence[Peer]
+
+
+_BY_PROMISE: Final = (*RATES, *LATENCIES, *KILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +96,34 @@ class Result:
             content["missing"],
         )
 
-    def promising(self, promise: Promise) -> list[Peer]:
-        return [peer for peer in self.peers if peer.promise is promise]
+    def groups(self) -> list[Group]:
+        """Return the tables of this result: one for each promise, and one for the backlog."""
+        by_promise = [
+            Group(promise.value, words, _BY_PROMISE, [peer for peer in self.peers if peer.promise is promise])
+            for promise, words in PROMISES.items()
+        ]
+        held = [peer for peer in self.peers if any((it.name, peer.name) in self.figures for it in BACKLOG)]
+        words = f"A backlog of {self.backlog:,} messages, in each one's default durability"
+        return [self._only_measured(group) for group in (*by_promise, Group("backlog", words, BACKLOG, held))]
+
+    def group(self, name: str) -> Group:
+        return next(group for group in self.groups() if group.name == name)
 
     def why_missing(self, figure: Figure, peer: Peer) -> str:
-        found = [
-            it["why"]
-            for it in self.missing
-            if it["peer"] == peer.name and it["load"] in (figure.name, part_of(figure), "")
-        ]
+        names = (figure.name, part_of(figure), "")
+        found = [it["why"] for it in self.missing if it["peer"] == peer.name and it["load"] in names]
         return found[0] if found else ""
 
-    def figures_of(self, promise: Promise) -> list[Figure]:
-        """Return the figures that somebody with this promise has."""
-        return [it for it in FIGURES if any((it.name, peer.name) in self.figures for peer in self.promising(promise))]
-
-    def ranking(self, figure: Figure, promise: Promise) -> list[Peer]:
+    def ranking(self, figure: Figure, group: Group) -> list[Peer]:
         """Return those who were measured, the best one first."""
-        there = [peer for peer in self.promising(promise) if (figure.name, peer.name) in self.figures]
+        there = [peer for peer in group.peers if (figure.name, peer.name) in self.figures]
         return sorted(
             there, key=lambda peer: self.figures[figure.name, peer.name].median, reverse=figure.is_more_better
         )
 
-    def ahead(self, figure: Figure, promise: Promise) -> Ahead | None:
+    def ahead(self, figure: Figure, group: Group) -> Ahead | None:
         """Return who is ahead. None: nobody, as all are equal, or nobody was measured."""
-        ranking = self.ranking(figure, promise)
+        ranking = self.ranking(figure, group)
         if not ranking or (figure.unit == LOST and self._is_equal(figure, ranking)):
             return None
         first = ranking[0]
@@ -119,6 +135,10 @@ class Result:
 
     def _is_equal(self, figure: Figure, ranking: Sequence[Peer]) -> bool:
         return len({self.figures[figure.name, peer.name].median for peer in ranking}) == 1
+
+    def _only_measured(self, group: Group) -> Group:
+        figures = [it for it in group.figures if self.ranking(it, group)]
+        return replace(group, figures=figures)
 
 
 def _factor(one: float, other: float) -> float | None:

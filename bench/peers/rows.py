@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.peers.loads import FIGURES, Figure
-from bench.peers.variants import REFERENCE, Variant
+from bench.peers.loads import BACKLOG, FIGURES, Figure
+from bench.peers.variants import REFERENCES, Promise, Variant
 from bench.report import Row
 
 Values = dict[tuple[str, str], list[float]]  # by figure and variant, one for each round
@@ -73,13 +73,14 @@ def rows_of(values: Values, notes: dict[tuple[str, str], str], measured: Sequenc
 
 def _row(figure: Figure, variant: Variant, values: Values, note: str) -> Row:
     own = values[figure.name, variant.name]
-    reference = values.get((figure.name, REFERENCE), [])
-    is_compared = variant.name != REFERENCE and len(reference) == len(own)
+    other = REFERENCES[Promise.WRITTEN if figure in BACKLOG else variant.promise]
+    reference = values.get((figure.name, other), [])
+    is_compared = variant.name != other and len(reference) == len(own)
     return PeerRow(
         f"{variant.label}: {figure.text}",
         figure.unit,
         tuple(own),
-        other=REFERENCE if is_compared else "",
+        other=other if is_compared else "",
         other_values=tuple(reference) if is_compared else (),
         note=note,
         load=figure.name,

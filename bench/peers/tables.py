@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from bench.peers.loads import START, Figure
-from bench.peers.result import Ahead, Measured, Peer, Result
-from bench.peers.variants import PROMISES, Promise
+from bench.peers.result import Ahead, Group, Measured, Peer, Result
+from bench.peers.variants import Promise
 
 NOBODY: Final = "all alike"
 
@@ -15,35 +15,39 @@ NOBODY: Final = "all alike"
 def page(result: Result) -> str:
     """Return all that the page of the documents says of a run."""
     parts = [provenance(result), brokers(result)]
-    parts += [f"**{_capital(words)}**\n\n{table(result, promise)}" for promise, words in _promises(result)]
+    parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
     return "\n\n".join([*parts, left_out(result)]).strip()
 
 
 def summary(result: Result) -> str:
-    """Return the short form: for each load who is ahead, for both promises that survive kill -9."""
-    promises = [it for it, _ in _promises(result) if it is not Promise.MEMORY]
-    figures = [it for it in result.figures_of(promises[0]) if "p99.9" not in it.name]
-    heads = [f"acknowledged when {promise}" for promise in promises]
-    lines = [_line(["ahead is", *heads]), _line(["---"] * (1 + len(heads)))]
+    """Return the short form: for each load who is ahead, with the promises that survive kill -9, and for a backlog."""
+    groups = [group for group in map(result.group, (Promise.WRITTEN, Promise.SYNCED)) if group.peers]
+    figures = [it for it in groups[0].figures if "p99.9" not in it.name]
+    lines = _head(["ahead is", *(f"acknowledged when {group.name}" for group in groups)])
     lines += [
-        _line([figure.text, *(_ahead(result, figure, promise, with_figure=True) for promise in promises)])
+        _line([figure.text, *(_ahead(result, figure, group, with_figure=True) for group in groups)])
         for figure in figures
     ]
+    held = result.group("backlog")
+    if held.figures:
+        lines += ["", *_head([held.words, "ahead is"])]
+        lines += [_line([it.text, _ahead(result, it, held, with_figure=True)]) for it in held.figures]
     return "\n".join(lines) + f"\n\n{provenance(result)}"
 
 
-def table(result: Result, promise: Promise) -> str:
-    peers = result.promising(promise)
-    heads = ["", *(peer.label for peer in peers), "ahead"]
-    lines = [_line(heads), _line(["---", *(["---:"] * len(peers)), "---"])]
-    for figure in result.figures_of(promise):
-        cells = [_cell(result, figure, peer) for peer in peers]
-        lines.append(_line([f"{figure.text}, {figure.unit}", *cells, _ahead(result, figure, promise)]))
+def table(result: Result, group: Group) -> str:
+    lines = [
+        _line(["", *(peer.label for peer in group.peers), "ahead"]),
+        _line(["---", *(["---:"] * len(group.peers)), "---"]),
+    ]
+    for figure in group.figures:
+        cells = [_cell(result, figure, peer) for peer in group.peers]
+        lines.append(_line([f"{figure.text}, {figure.unit}", *cells, _ahead(result, figure, group)]))
     return "\n".join(lines)
 
 
 def brokers(result: Result) -> str:
-    lines = [_line(["", "version", "durability"]), _line(["---"] * 3)]
+    lines = _head(["", "version", "durability"])
     lines += [_line([peer.label, peer.version, peer.durability]) for peer in result.peers]
     return "\n".join(lines)
 
@@ -65,10 +69,6 @@ def left_out(result: Result) -> str:
     return "\n".join(["Not measured:", "", *(f"- {it['peer']}: {it['why']}" for it in whole)]) if whole else ""
 
 
-def _promises(result: Result) -> list[tuple[Promise, str]]:
-    return [(promise, words) for promise, words in PROMISES.items() if result.promising(promise)]
-
-
 def _cell(result: Result, figure: Figure, peer: Peer) -> str:
     measured = result.figures.get((figure.name, peer.name))
     if measured is None:
@@ -83,10 +83,10 @@ def _has_spread(measured: Measured) -> bool:
     return measured.low < measured.high
 
 
-def _ahead(result: Result, figure: Figure, promise: Promise, *, with_figure: bool = False) -> str:
-    found = result.ahead(figure, promise)
+def _ahead(result: Result, figure: Figure, group: Group, *, with_figure: bool = False) -> str:
+    found = result.ahead(figure, group)
     if found is None:
-        return NOBODY if result.ranking(figure, promise) else "–"
+        return NOBODY if result.ranking(figure, group) else "–"
     median = result.figures[figure.name, found.peer.name].median
     words = f"**{found.peer.label}**"
     if with_figure:
@@ -112,8 +112,8 @@ def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _head(cells: Sequence[str]) -> list[str]:
+    return [_line(cells), _line(["---"] * len(cells))]
 
 
 def _count(number: int, word: str) -> str:

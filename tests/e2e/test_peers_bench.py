@@ -12,10 +12,11 @@ import pytest
 
 from bench.peers.loader import Loader
 from bench.peers.loads import FIGURES
-from bench.peers.variants import REFERENCE, variants
+from bench.peers.variants import REFERENCES, Promise, variants
 
 pytestmark = pytest.mark.e2e
 
+REFERENCE = REFERENCES[Promise.WRITTEN]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0
 COUNT = 2_000

@@ -51,7 +51,7 @@ def test_the_highest_rate_is_ahead_of_the_best_of_the_other_side() -> None:
     result = result_with(
         row("pub2", "nsqd-pure", 10), row("pub2", "nsqd-compiled", 20), row("pub2", "redis-everysec", 80)
     )
-    ahead = result.ahead(RATE, Promise.WRITTEN)
+    ahead = result.ahead(RATE, result.group(Promise.WRITTEN))
     assert ahead is not None
     assert ahead.other is not None
     assert (ahead.peer.name, ahead.other.name, ahead.factor) == ("redis-everysec", "nsqd-compiled", 4)
@@ -59,7 +59,7 @@ def test_the_highest_rate_is_ahead_of_the_best_of_the_other_side() -> None:
 
 def test_the_shortest_time_is_ahead() -> None:
     result = result_with(row(TIME.name, "nsqd-pure", 10), row(TIME.name, "nats", 30))
-    ahead = result.ahead(TIME, Promise.WRITTEN)
+    ahead = result.ahead(TIME, result.group(Promise.WRITTEN))
     assert ahead is not None
     assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", 3)
 
@@ -68,7 +68,7 @@ def test_unequal_promises_are_not_compared() -> None:
     result = result_with(
         row("pub2", "nsqd-pure", 10), row("pub2", "redis-default", 80), row("pub2", "redis-always", 90)
     )
-    ahead = result.ahead(RATE, Promise.WRITTEN)
+    ahead = result.ahead(RATE, result.group(Promise.WRITTEN))
     assert ahead is not None
     assert (ahead.peer.name, ahead.other) == ("nsqd-pure", None)
 
@@ -76,21 +76,21 @@ def test_unequal_promises_are_not_compared() -> None:
 @pytest.mark.parametrize(("theirs", "is_clear"), [((12, 13, 14), True), ((9, 12, 14), False)])
 def test_spreads_that_overlap_are_said(theirs: tuple[float, ...], is_clear: bool) -> None:
     result = result_with(row("pub2", "nsqd-pure", 8, 9, 10), row("pub2", "nats", *theirs))
-    ahead = result.ahead(RATE, Promise.WRITTEN)
+    ahead = result.ahead(RATE, result.group(Promise.WRITTEN))
     assert ahead is not None
     assert ahead.is_clear is is_clear
-    assert ("within the spread" in tables.table(result, Promise.WRITTEN)) is not is_clear
+    assert ("within the spread" in tables.table(result, result.group(Promise.WRITTEN))) is not is_clear
 
 
 def test_nobody_is_ahead_when_nobody_loses_anything() -> None:
     result = result_with(row("kill", "nsqd-pure", 0), row("kill", "nats", 0))
-    assert result.ahead(LOST, Promise.WRITTEN) is None
-    assert tables.NOBODY in tables.table(result, Promise.WRITTEN)
+    assert result.ahead(LOST, result.group(Promise.WRITTEN)) is None
+    assert tables.NOBODY in tables.table(result, result.group(Promise.WRITTEN))
 
 
 def test_who_loses_least_is_ahead() -> None:
     result = result_with(row("kill", "nsqd-pure", 0), row("kill", "nats", 7))
-    ahead = result.ahead(LOST, Promise.WRITTEN)
+    ahead = result.ahead(LOST, result.group(Promise.WRITTEN))
     assert ahead is not None
     assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", None)
 
@@ -101,7 +101,7 @@ def test_a_cell_has_median_ratio_and_spread_or_why_it_is_missing() -> None:
         row("pub2", "redis-everysec", 2000, 2200, 2500, ratio=2.0),
         missing=({"peer": "nats", "load": "pub2", "why": "falls behind"},),
     )
-    line = next(it for it in tables.table(result, Promise.WRITTEN).splitlines() if RATE.text in it)
+    line = next(it for it in tables.table(result, result.group(Promise.WRITTEN)).splitlines() if RATE.text in it)
     assert "| 1,100 (1,000 to 1,200) |" in line
     assert "| 2,200, 2.00× (2,000 to 2,500) |" in line
     assert "| falls behind |" in line
