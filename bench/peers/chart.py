@@ -11,18 +11,14 @@ from typing import Final
 
 from bench.peers.loads import Figure
 from bench.peers.result import Group, Peer, Result
-from bench.peers.tables import number
-from bench.peers.variants import Promise
+from bench.peers.tables import count, number
+from bench.peers.variants import SURVIVES
 
 WORDS: Final = "Brokers beside each other: messages a second and latency, by load and durability"
 SHOWN: Final = ("pub2", "pub50", "deep", "batch", "consume", "latency1000 p99")
-HEADS: Final = {
-    Promise.WRITTEN: "acknowledged when written (survives kill -9)",
-    Promise.SYNCED: "acknowledged when flushed (survives a power cut)",
-}
 _WIDTH, _COLUMN, _MARGIN = 960, 460, 20
 _TOP, _PANEL_HEAD, _BAR, _PANEL_GAP = 74, 22, 19, 14
-_LABEL, _LONGEST = 138, 218  # the width of a name, and of the longest bar
+_LABEL, _LONGEST = 152, 206  # the width of a name, and of the longest bar
 
 _STYLE: Final = """
   .back { fill: #ffffff; stroke: #d1d9e0 } .text { fill: #1f2328 } .faint { fill: #59636e }
@@ -37,7 +33,7 @@ _STYLE: Final = """
 
 
 def svg(result: Result) -> str:
-    columns = [(promise, _panels(result, result.group(promise))) for promise in HEADS if result.group(promise).peers]
+    columns = [(promise, _panels(result, result.group(promise))) for promise in SURVIVES if result.group(promise).peers]
     height = max(_TOP + sum(_height(peers) for _, peers in panels) for _, panels in columns) + _MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title">',
@@ -48,7 +44,7 @@ def svg(result: Result) -> str:
         _text(_WIDTH - _MARGIN, 30, "faint", _source(result), anchor="end"),
     ]
     for at, (promise, panels) in enumerate(columns):
-        lines += _column(result, _MARGIN + at * _COLUMN, HEADS[promise], panels)
+        lines += _column(result, _MARGIN + at * _COLUMN, SURVIVES[promise], panels)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -86,7 +82,8 @@ def _bar(result: Result, x: int, y: int, figure: Figure, peer: Peer, most: float
 
 
 def _source(result: Result) -> str:
-    return f"{result.date}, {result.machine['cores']} cores, {result.settings['rounds']} rounds of {result.settings['seconds']:g} s"
+    rounds, seconds = result.settings["rounds"], result.settings["seconds"]
+    return f"{result.date}, {result.machine['cores']} cores, {count(rounds, 'round')} of {seconds:g} s"
 
 
 def _text(x: float, y: float, kind: str, words: str, *, anchor: str = "start") -> str:

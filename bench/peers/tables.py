@@ -7,7 +7,7 @@ from typing import Final
 
 from bench.peers.loads import START, Figure
 from bench.peers.result import Ahead, Group, Measured, Peer, Result
-from bench.peers.variants import Promise
+from bench.peers.variants import SURVIVES
 
 NOBODY: Final = "all alike"
 
@@ -21,9 +21,10 @@ def page(result: Result) -> str:
 
 def summary(result: Result) -> str:
     """Return the short form: for each load who is ahead, with the promises that survive kill -9, and for a backlog."""
-    groups = [group for group in map(result.group, (Promise.WRITTEN, Promise.SYNCED)) if group.peers]
+    promises = [promise for promise in SURVIVES if result.group(promise).peers]
+    groups = [result.group(promise) for promise in promises]
     figures = [it for it in groups[0].figures if "p99.9" not in it.name]
-    lines = _head(["ahead is", *(f"acknowledged when {group.name}" for group in groups)])
+    lines = _head(["ahead is", *(SURVIVES[promise] for promise in promises)])
     lines += [
         _line([figure.text, *(_ahead(result, figure, group, with_figure=True) for group in groups)])
         for figure in figures
@@ -57,7 +58,7 @@ def provenance(result: Result) -> str:
     rounds, seconds = result.settings["rounds"], result.settings["seconds"]
     load = float(result.machine["load_average"])
     return (
-        f"Measured on {result.date} by `{result.command}`: {_count(rounds, 'round')} in turns,"
+        f"Measured on {result.date} by `{result.command}`: {count(rounds, 'round')} in turns,"
         f" {seconds:g} s for each load, medians of the rounds, a backlog of {result.backlog:,} messages;"
         f" {result.machine['cores']} cores of {result.machine['model']}, load average {load:.1f} at the end,"
         f" commit {result.versions['commit']}."
@@ -91,14 +92,17 @@ def _ahead(result: Result, figure: Figure, group: Group, *, with_figure: bool = 
     words = f"**{found.peer.label}**"
     if with_figure:
         words += f" {number(median, figure)} {figure.unit}"
-    return words + _comparison(found)
+    return words + _comparison(found, figure)
 
 
-def _comparison(found: Ahead) -> str:
+def _comparison(found: Ahead, figure: Figure) -> str:
     if found.other is None:
-        return ", alone"
-    factor = "" if found.factor is None else f", {found.factor:.2f}× {found.other.label}"
-    return factor + ("" if found.is_clear else ", within the spread")
+        return " (alone)"
+    spread = "" if found.is_clear else ", within the spread"
+    if found.factor is None:
+        return f" (before {found.other.label}{spread})"
+    factor, other = f"{found.factor:.2f}×", found.other.label
+    return f" ({factor} {other}{spread})" if figure.is_more_better else f" ({other}: {factor}{spread})"
 
 
 def number(value: float, figure: Figure) -> str:
@@ -116,5 +120,5 @@ def _head(cells: Sequence[str]) -> list[str]:
     return [_line(cells), _line(["---"] * len(cells))]
 
 
-def _count(number: int, word: str) -> str:
+def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"

@@ -30,6 +30,10 @@ PROMISES: Final = {
 }
 
 
+SURVIVES: Final = {  # the promises that a kill -9 cannot break, in a few words
+    Promise.WRITTEN: "acknowledged when written (survives kill -9)",
+    Promise.SYNCED: "acknowledged when flushed (survives a power cut)",
+}
 REFERENCES: Final = {  # what the ratios compare with: ours in pure Python with the same promise
     Promise.WRITTEN: f"{OURS}-pure",
     Promise.SYNCED: f"{OURS}-pure-synced",
