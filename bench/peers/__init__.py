@@ -107,7 +107,7 @@ class _Run:
     def measurements(self) -> Measurements:
         if any(load in self._loads for load in (*PACES, *PUBLISHING)):
             for number in range(self._settings.rounds):
-                for variant in _in_turn(self._measured, number):
+                for variant in in_turn(self._measured, number):
                     say(f"round {number + 1} of {self._settings.rounds}: {variant.label}")
                     self._try(variant, "rates", partial(self._measure_rates, variant, number))
         for variant in self._measured:
@@ -193,7 +193,7 @@ class _Run:
             self._missing.append(Missing(variant.name, name, why))
 
 
-def _in_turn(measured: Sequence[Variant], number: int) -> Iterator[Variant]:
+def in_turn(measured: Sequence[Variant], number: int) -> Iterator[Variant]:
     """Go forwards and backwards in turn, and begin each time with another one."""
     first = number * len(measured) // 3 % len(measured)
     order = [*measured[first:], *measured[:first]]

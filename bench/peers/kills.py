@@ -17,7 +17,7 @@ from bench.peers.servers import Server
 from bench.work import Failed, parsed
 
 _LIMIT: Final = 60.0
-_QUIET: Final = 3.0  # nothing has come for so long: that was all
+_QUIET: Final = 10.0  # nothing has come for so long: that was all. A queue may need seconds to find its leader
 _PAUSE: Final = 0.05
 
 
@@ -50,7 +50,9 @@ def _publish_until_killed(loader: Loader, server: Server, queue: str, seconds: f
     keys = {"seconds": _LIMIT, "size": SIZE, "conns": 4, "window": 16, "acked": acked}
     with loader.running("pub", server, queue, **keys) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # all connections are ready
+        for line in process.stdout:
+            if line.strip() == b"accepted":  # the first message is
+                break
         time.sleep(seconds)
         server.kill()
         out, _ = process.communicate(timeout=_LIMIT)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.peers.loader import Loader
+from bench.peers.loader import Loader, NotReady
 from bench.peers.loads import FIGURES
 from bench.peers.variants import REFERENCES, Promise, variants
+from bench.work import Failed
 
 pytestmark = pytest.mark.e2e
 
@@ -59,3 +65,47 @@ def test_all_that_was_acknowledged_comes_and_does_not_come_again(name: str, load
         assert got["missing"] == 0
         again = loader.run("sub", server, "q", at_most=60, quiet=0.3, seconds=60)
         assert again["msgs"] == 0
+
+
+@dataclass
+class Told:
+    """Something that listens, and says the same to whatever comes."""
+
+    port: int
+    protocol: str = "redis"
+    kind: str = ""
+
+
+@contextmanager
+def saying(*answers: bytes) -> Iterator[Told]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                for said in answers:
+                    connection.recv(65536)
+                    connection.sendall(said)
+                connection.recv(65536)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield Told(listener.getsockname()[1])
+        thread.join(LIMIT)
+
+
+def test_an_answer_that_is_an_error_ends_the_load_and_is_shown(loader: Loader) -> None:
+    with saying(b"+PONG\r\n", b"-OOM command not allowed\r\n") as told, pytest.raises(Failed, match="-OOM command"):
+        loader.run("pub", told, "q", at_most=60, seconds=60)
+
+
+def test_a_server_that_is_still_loading_can_be_asked_again(loader: Loader) -> None:
+    with saying(b"-LOADING Redis is loading\r\n") as told, pytest.raises(NotReady, match="LOADING"):
+        loader.run("pub", told, "q", at_most=60, seconds=60)
+
+
+def test_a_port_where_nobody_listens_can_be_asked_again(loader: Loader) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(NotReady, match="cannot connect"):
+        loader.run("declare", Told(port), "q", at_most=60)

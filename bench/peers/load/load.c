@@ -19,13 +19,15 @@
  *   acked=FILE   pub: writes a bit for each body's number: whether it was accepted
  *   expect=FILE  sub: such a file; stops when all these have come, and prints how many are missing
  *
- * The clock starts when all connections are ready; that of sub ends with the last message that came.
+ * Rates count from when all connections are ready, that of sub to the last message that came. sub waits for its first
+ * message at least 20 seconds, and then goes on for `seconds`.
  * lat never sleeps: its own wake-up is not the server's. A message's time counts from when it is queued for sending.
  * It ends when half a second's worth of messages is on its way: behind=1 says that the server did not keep pace.
  *
- * Prints `ready` when all connections are, and at the end one line of key=value pairs. Exit status: 0 done; 2 wrong usage,
- * system error, or an answer that is an error; 3 the server closed a connection (the line is printed all the same);
- * 4 the limit came before the count; 5 as 2 or 3, before all connections were ready: nothing has been done. */
+ * Prints `ready` when all connections are, `accepted` when the first message is, and at the end one line of key=value
+ * pairs. Exit status: 0 done; 2 wrong usage, system error, or an answer that is an error; 3 the server closed a
+ * connection (the line is printed all the same); 4 the limit came before the count; 5 as 2 or 3, before all connections
+ * were ready: nothing has been done. */
 #include "load.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,6 +43,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { PATIENCE = 20 }; /* seconds for a server to greet us, and to send its first message */
 enum { EVENTS = 256, READ_ROOM = 1 << 18, LEAST_SIZE = 16, LARGEST_SIZE = 65536, BITS = 1 << 28 };
 
 static const double BEHIND = 0.5; /* lat: seconds' worth of messages on their way, from which on it ends */
@@ -54,7 +57,7 @@ static int nconns, ready;
 
 static struct {
     uint64_t numbered, confirmed, received, depth;
-    double began, last;
+    double began, first, last;
     double *took; /* lat: microseconds of each message */
     uint64_t room_for;
     uint8_t *template, *acked, *expected, *seen;
@@ -82,6 +85,10 @@ void refused(const char *what, const void *said, size_t n) {
     for (size_t i = 0; i < n && i < 300; i++) fputc(text[i] < 32 || text[i] > 126 ? '.' : text[i], stderr);
     fputc('\n', stderr);
     exit(ready < nconns ? 5 : 2);
+}
+static void say(const char *word) { /* at once: somebody waits for it */
+    puts(word);
+    fflush(stdout);
 }
 static void *need(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
@@ -243,7 +250,7 @@ static void wait_and_read(int timeout_ms, void (*after)(conn *c)) {
     }
 }
 static void open_all(int count, role (*role_of)(int index)) { /* returns when all have been greeted */
-    double end = now() + 20;
+    double end = now() + PATIENCE;
     nconns = count;
     conns = need((size_t)count, sizeof *conns);
     for (int i = 0; i < count; i++) dial(&conns[i], i, role_of(i)), flush(&conns[i]);
@@ -252,9 +259,8 @@ static void open_all(int count, role (*role_of)(int index)) { /* returns when al
         if (server_closed) refused("the server closed a connection before it was ready", "", 0);
         if (now() > end) refused("the server did not greet all connections in 20 seconds", "", 0);
     }
-    puts("ready");
-    fflush(stdout);
-    told.began = told.last = now();
+    say("ready");
+    told.began = told.first = told.last = now();
 }
 static role only_publishers(int index) { return (void)index, PUBLISHES; }
 static role only_consumers(int index) { return (void)index, CONSUMES; }
@@ -284,7 +290,11 @@ static int publish(void) {
     open_all(set.conns, only_publishers);
     for (int i = 0; i < nconns; i++) pay(&conns[i]), flush(&conns[i]);
     double t, end = told.began + set.seconds;
-    while ((t = now()) < end && !server_closed && (!set.count || told.confirmed < set.count)) wait_and_read(100, pay);
+    while ((t = now()) < end && !server_closed && (!set.count || told.confirmed < set.count)) {
+        bool is_first = !told.confirmed;
+        wait_and_read(100, pay);
+        if (is_first && told.confirmed) say("accepted");
+    }
     if (set.acked) write_acked();
     printf("mode=pub conns=%d batch=%d size=%d window=%d seconds=%.4f sent=%llu msgs=%llu msgs_per_s=%.1f closed=%d\n", nconns,
            set.batch, set.size, set.window, t - told.began, (unsigned long long)told.numbered,
@@ -295,6 +305,7 @@ static void note_time(conn *c) {
     static uint64_t before;
     (void)c;
     if (told.received > before) told.last = now();
+    if (!before) told.first = told.last;
     before = told.received;
 }
 static bool is_silent(double t) { return set.quiet > 0 && t - told.last > set.quiet; }
@@ -302,8 +313,9 @@ static int consume(void) {
     if (set.expect) read_expected();
     open_all(set.conns, only_consumers);
     uint64_t early = told.received; /* came with the handshake, before there was a clock */
-    double t, end = told.began + set.seconds;
-    while ((t = now()) < end && !server_closed && (!set.count || told.received < set.count) && !is_silent(t) && !(set.expect && !told.missing))
+    double t, patience = set.seconds > PATIENCE ? set.seconds : PATIENCE;
+    while ((t = now()) < (told.received ? told.first + set.seconds : told.began + patience) && !server_closed &&
+           (!set.count || told.received < set.count) && !is_silent(t) && !(set.expect && !told.missing))
         wait_and_read(10, note_time);
     for (int i = 0; i < nconns && !server_closed; i++) hang_up(&conns[i]);
     double took = told.last - told.began;
@@ -327,8 +339,8 @@ static int latency(void) {
     if (told.received > told.numbered) refused("more messages came than were sent: the queue was not empty", "", 0);
     qsort(told.took, told.received, sizeof *told.took, compare);
     is_behind |= told.received < told.numbered;
-    printf("mode=lat rate=%.0f size=%d behind=%d sent=%llu confirmed=%llu received=%llu p50_us=%.1f p99_us=%.1f p999_us=%.1f max_us=%.1f closed=%d\n",
-           set.rate, set.size, is_behind, (unsigned long long)told.numbered, (unsigned long long)told.confirmed,
+    printf("mode=lat rate=%.0f size=%d behind=%d sent=%llu confirmed=%llu received=%llu p50_us=%.1f p99_us=%.1f p999_us=%.1f "
+           "max_us=%.1f closed=%d\n", set.rate, set.size, is_behind, (unsigned long long)told.numbered, (unsigned long long)told.confirmed,
            (unsigned long long)told.received, quantile(.5), quantile(.99), quantile(.999), quantile(1), server_closed);
     return status(told.received < told.numbered);
 }

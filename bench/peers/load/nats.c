@@ -86,7 +86,8 @@ static void delivered(conn *c, const delivery *d) {
     while (what[-1] != '.') what--;
     if (d->head_n || begins(what, (size_t)(end - what), "pull")) refused("JetStream", d->payload, d->size);
     if (begins(what, (size_t)(end - what), "api")) { after_api(c, d); return; }
-    if (!memmem(d->payload, d->size, "\"seq\"", 5) || memmem(d->payload, d->size, "\"error\"", 7)) refused("no PubAck", d->payload, d->size);
+    bool is_stored = memmem(d->payload, d->size, "\"seq\"", 5) && !memmem(d->payload, d->size, "\"error\"", 7);
+    if (!is_stored) refused("no PubAck", d->payload, d->size);
     confirm(c, number_in(&what, end));
 }
 static int words(const char *line, size_t n, const char **starts, size_t *lengths, int most) {

@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import chart, tables
+from bench.peers import chart, in_turn, tables
 from bench.peers.draw import BEGIN, END, filled
 from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
+from bench.peers.rows import PeerRow, rows_of
 from bench.peers.variants import Promise, variants
 from bench.work import Failed
 
@@ -140,6 +141,34 @@ def test_a_block_is_filled_and_the_text_around_it_stays() -> None:
 def test_a_page_has_one_block() -> None:
     with pytest.raises(Failed, match="one block"):
         filled(f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "new")
+
+
+def test_ratios_compare_with_ours_in_pure_python_and_the_same_promise() -> None:
+    measured = [
+        it for it in variants() if it.name in ("nsqd-pure", "nsqd-pure-synced", "redis-always", "rabbitmq-classic")
+    ]
+    values = {("pub2", it.name): [float(at + 1), 4.0] for at, it in enumerate(measured)}
+    values |= {("backlog start", "nsqd-pure"): [2.0], ("backlog start", "rabbitmq-classic"): [6.0]}
+    rows = {(it.load, it.peer): it for it in rows_of(values, {}, measured) if isinstance(it, PeerRow)}
+    assert rows["pub2", "redis-always"].other == "nsqd-pure-synced"
+    assert rows["pub2", "redis-always"].ratio == (3 / 2 + 4 / 4) / 2
+    assert (rows["backlog start", "rabbitmq-classic"].other, rows["backlog start", "rabbitmq-classic"].ratio) == (
+        "nsqd-pure",
+        3,
+    )
+    assert rows["pub2", "nsqd-pure"].ratio is None
+
+
+def test_rounds_of_unequal_number_have_no_ratio() -> None:
+    measured = [it for it in variants() if it.name in ("nsqd-pure", "nats")]
+    rows = rows_of({("pub2", "nsqd-pure"): [1, 2, 3], ("pub2", "nats"): [1, 2]}, {}, measured)
+    assert [row.ratio for row in rows] == [None, None]
+
+
+def test_each_round_has_everybody_once_and_begins_with_another_one() -> None:
+    rounds = [[it.name for it in in_turn(variants(), number)] for number in range(3)]
+    assert len({tuple(sorted(names)) for names in rounds}) == 1
+    assert len({names[0] for names in rounds}) == len(rounds)
 
 
 def test_names_of_variants_are_unique_and_the_reference_is_among_them() -> None:
