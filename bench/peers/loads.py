@@ -17,7 +17,6 @@ WINDOW: Final = 500  # messages that a consumer has at a time
 TIMES: Final = {"p50": "p50_us", "p99": "p99_us", "p99.9": "p999_us"}
 PACES: Final = {"latency1000": 1_000, "latency20000": 20_000}
 RATE, TIME, MEMORY, START, LOST = "msg/s", "µs", "MB", "s", "%"  # units
-_QUIET: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +71,16 @@ class Bench:
     server: Server
     queue: str  # the start of its queues' names
     seconds: float
-    batches: str = ""  # the queue that the load of batches has left full
+    batches: str = ""  # the queue that the load of batches has filled ...
+    left: int = 0  # ... with at least so many messages
 
     def declare(self, name: str) -> str:
         queue = f"{self.queue}_{name}"
         self.loader.run("declare", self.server, queue, at_most=60)
         return queue
 
-    def publish(self, queue: str, *, conns: int, batch: int = 1, window: int = 1) -> float:
-        load = self.loader.run(
+    def publish(self, queue: str, *, conns: int, batch: int = 1, window: int = 1) -> Load:
+        return self.loader.run(
             *("pub", self.server, queue),
             at_most=self.seconds,
             seconds=self.seconds,
@@ -89,16 +89,17 @@ class Bench:
             batch=batch,
             window=window,
         )
-        return load["msgs_per_s"]
 
 
 def _publish(name: str, conns: int, window: int = 1) -> Callable[[Bench], Measured]:
-    return lambda bench: {name: bench.publish(bench.declare(name), conns=conns, window=window)}
+    return lambda bench: {name: bench.publish(bench.declare(name), conns=conns, window=window)["msgs_per_s"]}
 
 
 def _batches(bench: Bench) -> Measured:
     bench.batches = bench.declare("batch")
-    return {"batch": bench.publish(bench.batches, conns=2, batch=BATCH)}
+    load = bench.publish(bench.batches, conns=2, batch=BATCH)
+    bench.left = int(load["msgs"])
+    return {"batch": load["msgs_per_s"]}
 
 
 def _consume(bench: Bench) -> Measured:
@@ -110,7 +111,7 @@ def _consume(bench: Bench) -> Measured:
         at_most=bench.seconds,
         allow=(DONE, SHORT),
         seconds=bench.seconds,
-        quiet=_QUIET,
+        count=bench.left,
         size=SIZE,
         conns=2,
         window=WINDOW,
