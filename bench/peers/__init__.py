@@ -194,7 +194,7 @@ class _Run:
 
 
 def in_turn(measured: Sequence[Variant], number: int) -> Iterator[Variant]:
-    """Go forwards and backwards in turn, and begin each time with another one."""
+    """Yield all, forwards and backwards in turn, and each time beginning with another one."""
     first = number * len(measured) // 3 % len(measured)
     order = [*measured[first:], *measured[:first]]
     yield from order if number % 2 == 0 else reversed(order)
