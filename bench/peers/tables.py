@@ -75,7 +75,7 @@ def _cell(result: Result, figure: Figure, peer: Peer) -> str:
     if measured is None:
         return result.why_missing(figure, peer) or "–"
     spread = f" ({number(measured.low, figure)} to {number(measured.high, figure)})" if _has_spread(measured) else ""
-    ratio = f", {measured.ratio:.2f}×" if measured.ratio is not None else ""
+    ratio = f", {_times(measured.ratio)}" if measured.ratio is not None else ""
     note = f" ({measured.note})" if measured.note else ""
     return f"{number(measured.median, figure)}{ratio}{spread}{note}"
 
@@ -101,8 +101,12 @@ def _comparison(found: Ahead, figure: Figure) -> str:
     spread = "" if found.is_clear else ", within the spread"
     if found.factor is None:
         return f" (before {found.other.label}{spread})"
-    factor, other = f"{found.factor:.2f}×", found.other.label
+    factor, other = _times(found.factor), found.other.label
     return f" ({factor} {other}{spread})" if figure.is_more_better else f" ({other}: {factor}{spread})"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.2f}×" if factor < 10 else f"{factor:,.0f}×"
 
 
 def number(value: float, figure: Figure) -> str:
