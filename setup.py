@@ -18,6 +18,7 @@ MYPY: Final = "mypy==2.4.1"  # brings mypyc; the one that checks the types, as i
 COMPILED: Final = (
     # Each command, each frame.
     "common/wire/commands.py",
+    "common/wire/equal_pieces.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
     "common/wire/hot_record.py",

@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from common.wire.equal_pieces import equal_pieces
 from common.wire.faults import Fault, ProtocolError
 from common.wire.headers import MOST_ENCODED, BadHeaders, are_like_first, check_headers
 from common.wire.headers import NONE as NO_HEADERS
@@ -46,7 +48,7 @@ from common.wire.mpub import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "MAGIC",
@@ -184,6 +186,7 @@ class CommandReader:
         "_at",
         "_data",
         "_half",
+        "_headed_limits",
         "_hold",
         "_limits",
         "_line",
@@ -201,6 +204,7 @@ class CommandReader:
     ) -> None:
         self._hold = hold or _hold_nothing
         self._limits = limits
+        self._headed_limits = limits  # those of an HMPUB, once it is taken
         self._max_line = limits.max_line
         self._max_message = limits.max_message
         self._admit = admit
@@ -214,6 +218,7 @@ class CommandReader:
     def take_headers(self, takes: bool) -> None:
         """Take HPUB, HDPUB and HMPUB from now on, or leave them as the unknown words that they are in NSQ."""
         self._payloads = _PAYLOADS_WITH_HEADERS if takes else _PAYLOADS
+        self._headed_limits = _with_headers(self._limits)
 
     def receive(self, data: bytes) -> None:
         if self._line:
@@ -274,6 +279,15 @@ class CommandReader:
                 start += 2 * _SIZE
                 self._at = stop = start + offsets[-1]
                 return Publications(params, data[start:stop], offsets)
+        elif form is _HEADED_MESSAGES:
+            # The usual case of an HMPUB: besides, the headers differ in their values only.
+            wire_offsets = equal_messages(data, start, self._headed_limits)
+            if wire_offsets is not None:
+                first = start + 2 * _SIZE
+                parted = _part_equal(data, first, len(wire_offsets) - 1, wire_offsets.step, self._max_message)
+                if parted is not None:
+                    self._at = first + wire_offsets[-1]
+                    return _publications(params, *parted)
         self._at = start
         return self._begin(params, form)
 
@@ -555,7 +569,7 @@ class HalfHeadedMpub(_HalfMpub):
     __slots__ = ("_area", "_ends", "_max_message", "_payload")
 
     def __init__(self, params: list[bytes], limits: Limits) -> None:
-        super().__init__(params, replace(limits, max_message=MOST_ENCODED + limits.max_message))
+        super().__init__(params, _with_headers(limits))
         self._max_message = limits.max_message
         self._area = bytearray()  # the headers of all messages so far
         self._payload = bytearray()  # and the bodies, each with its size
@@ -571,10 +585,7 @@ class HalfHeadedMpub(_HalfMpub):
         if whole is None:
             self._ends = packed(self._ends)
             return None
-        payload = bytes(self._payload)
-        if len(self._area) == len(NO_HEADERS) * (len(self._ends) - 1):  # none of them has any
-            return Publications(self._params, payload, self._ends)
-        return HeadedPublications(self._params, payload, self._ends, bytes(self._area))
+        return _publications(self._params, bytes(self._area), bytes(self._payload), self._ends)
 
     def _part(self, data: bytes | bytearray, first: int) -> None:
         offsets, ends, area, payload, most = self._offsets, self._ends, self._area, self._payload, self._max_message
@@ -602,21 +613,39 @@ class HalfHeadedMpub(_HalfMpub):
         time of checking those of each message. If anything is wrong with a message, nothing happens, and `_part` finds
         out what it is.
         """
+        offsets = self._offsets
+        start = len(self._ends) - 1
+        complete = min(complete, start + _MOST_TOGETHER)
+        at, stride = offsets[start], offsets[start + 1] - offsets[start]
+        if list(offsets[start : complete + 1]) == list(range(at, at + stride * (complete - start) + 1, stride)):
+            parted = _part_equal(data, first + at, complete - start, stride, self._max_message)
+        else:
+            parted = self._part_unequal(data, first, complete)
+        if parted is None:
+            return False
+        area, payload, ends = parted
+        shift = self._ends[-1]
+        self._area += area
+        self._payload += payload
+        self._ends.extend([shift + end for end in ends[1:]])
+        return True
+
+    def _part_unequal(self, data: bytes | bytearray, first: int, complete: int) -> _Parted | None:
         offsets, most = self._offsets, self._max_message
         start = len(self._ends) - 1
         begin = first + offsets[start] + _SIZE
         length = _start_of_body(b"MPUB", data, begin, first + offsets[start + 1], most) - begin
         heads: list[bytes | bytearray] = []
         sized_bodies: list[bytes | bytearray] = []
-        ends: list[int] = []
-        at, known, prefix = self._ends[-1], -1, b""
-        for place in range(start, min(complete, start + _MOST_TOGETHER)):
+        ends = [0]
+        at, known, prefix = 0, -1, b""
+        for place in range(start, complete):
             body = begin + length
             end = first + offsets[place + 1]
             size = end - body
             if size != known:
                 if not 0 < size <= most:
-                    return False
+                    return None
                 known, prefix = size, _pack_size(size)
             heads.append(data[begin:body])
             sized_bodies.append(prefix)
@@ -625,16 +654,40 @@ class HalfHeadedMpub(_HalfMpub):
             ends.append(at)
             begin = end + _SIZE
         area = b"".join(heads)
-        if not are_like_first(area, len(heads)):
-            return False
-        self._area += area
-        self._payload += b"".join(sized_bodies)
-        self._ends.extend(ends)
-        return True
+        return (area, b"".join(sized_bodies), ends) if are_like_first(area, len(heads)) else None
 
     @property
     def size(self) -> int:
         return super().size + len(self._area) + len(self._payload) + memory_of(self._ends)
+
+
+_Parted = tuple[bytes, bytes, Sequence[int]]  # headers of all messages, their bodies as MPUB has them, and the offsets
+
+
+def _part_equal(data: bytes | bytearray, start: int, count: int, stride: int, most: int) -> _Parted | None:
+    """Part the messages of an HMPUB that begin at data[start] and are `stride` bytes long, each with its size.
+
+    None unless their headers are valid and differ in values only. Raises ProtocolError if the first is not valid.
+    """
+    body = _start_of_body(b"MPUB", data, start + _SIZE, start + stride, most) - start
+    area = b"".join(equal_pieces(data, start, count, stride=stride, start=_SIZE, end=body))
+    if not are_like_first(area, count):
+        return None
+    size = _pack_size(stride - body)
+    bodies = equal_pieces(data, start, count, stride=stride, start=body, end=stride)
+    stride += _SIZE - body
+    return area, size + size.join(bodies), range(0, stride * count + 1, stride)
+
+
+def _publications(params: list[bytes], area: bytes, payload: bytes, offsets: Sequence[int]) -> Publications:
+    if len(area) == len(NO_HEADERS) * (len(offsets) - 1):  # none of them has any
+        return Publications(params, payload, offsets)
+    return HeadedPublications(params, payload, offsets, area)
+
+
+def _with_headers(limits: Limits) -> Limits:
+    """Return the limits for messages that come with their headers."""
+    return replace(limits, max_message=MOST_ENCODED + limits.max_message)
 
 
 def _start_of_body(word: bytes, data: bytes | bytearray, start: int, end: int, most: int) -> int:

@@ -326,7 +326,7 @@ class Channel(Ruled):
         size = batch.frames_size(first, stop)
         consumer.unsent_bytes += size
         if batch.headers and consumer.takes_headers:
-            consumer.unsent_bytes += len(batch.headers_between(first, stop))
+            consumer.unsent_bytes += batch.headers_size(first, stop)
             consumer.send(batch.frames_with_headers(first, stop, attempts, ids))
         elif size >= count * LARGE and (send_views := consumer.send_views) is not None:
             send_views(batch.frames_of_views(first, stop, attempts, ids))
