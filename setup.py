@@ -21,6 +21,7 @@ COMPILED: Final = (
     "common/wire/equal_pieces.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
+    "common/wire/headers.py",
     "common/wire/hot_record.py",
     "common/wire/log_record.py",
     "common/wire/message.py",

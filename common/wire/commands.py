@@ -676,7 +676,7 @@ def _part_equal(data: bytes | bytearray, start: int, count: int, stride: int, mo
     size = _pack_size(stride - body)
     bodies = equal_pieces(data, start, count, stride=stride, start=body, end=stride)
     stride += _SIZE - body
-    return area, size + size.join(bodies), range(0, stride * count + 1, stride)
+    return area, size.join([b"", *bodies]), range(0, stride * count + 1, stride)
 
 
 def _publications(params: list[bytes], area: bytes, payload: bytes, offsets: Sequence[int]) -> Publications:

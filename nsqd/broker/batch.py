@@ -266,7 +266,6 @@ class Batch:
             start, begin = end, stop
         return pieces
 
-
     def _equal_frames(
         self, first: int, offsets: range, places: range, attempts: int, ids: Sequence[bytes]
     ) -> list[bytes]:

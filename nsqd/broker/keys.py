@@ -75,6 +75,10 @@ class KeyMemory:
             self._drop_oldest()
         return found
 
+    def room_of(self, piece: Slice) -> int:
+        """Return how many keys the slice still takes."""
+        return self._room - piece.count
+
     def forget_old(self, timestamp: int) -> None:
         while self._slices and self._slices[0].begin + self._length <= timestamp - self.window:
             self._drop_oldest()
@@ -126,21 +130,21 @@ class TopicKeys:
 
     def add(self, key: bytes, timestamp: int, receipt: Receipt) -> None:
         """Remember from now on that this receipt is of the publish with this key."""
-        if len(key) > _LONGEST_AS_IT_IS:
-            key = _hash(key)
-        self._put(key, timestamp)
+        self.add_all([key], timestamp, receipt)
+
+    def add_all(self, keys: Iterable[bytes], timestamp: int, receipt: Receipt) -> None:
+        """Remember from now on that this receipt is of the publishes with these keys."""
+        kept = [key if len(key) <= _LONGEST_AS_IT_IS else _hash(key) for key in keys]
+        self._put(kept, timestamp)
         waiting = self._waiting
-        if waiting and waiting[-1][0] is receipt:
-            waiting[-1][1].append(key)
-            return
         if waiting and waiting[0][0].settled:
             self._settle()
-        self._waiting.append((receipt, [key]))
+        self._waiting.append((receipt, kept))
 
     def know(self, found: Iterable[tuple[bytes, int]]) -> None:
         """Remember keys that the log has, with their times, the oldest first."""
         for key, timestamp in found:
-            self._put(key if len(key) <= _LONGEST_AS_IT_IS else _hash(key), timestamp)
+            self._put([key if len(key) <= _LONGEST_AS_IT_IS else _hash(key)], timestamp)
 
     def forget(self) -> None:
         """Forget all keys, because the topic was emptied or deleted."""
@@ -154,18 +158,21 @@ class TopicKeys:
     def forget_slice(self, piece: Slice) -> None:
         self._sets = [it for it in self._sets if it[0] is not piece]
 
-    def _put(self, key: bytes, timestamp: int) -> None:
+    def _put(self, new: list[bytes], timestamp: int) -> None:
         memory = self._memory
-        piece = memory.slice_at(timestamp)
-        if self._sets and self._sets[-1][0] is piece:
-            keys = self._sets[-1][1]
-        else:
-            keys = self._set_of(piece)
-        before = len(keys)
-        keys.add(key)
-        if len(keys) > before:
-            piece.count += 1
-            memory.count += 1
+        while new:
+            piece = memory.slice_at(timestamp)
+            if self._sets and self._sets[-1][0] is piece:
+                keys = self._sets[-1][1]
+            else:
+                keys = self._set_of(piece)
+            room = memory.room_of(piece)
+            before = len(keys)
+            keys.update(new[:room])
+            grown = len(keys) - before
+            piece.count += grown
+            memory.count += grown
+            new = new[room:]
 
     def _set_of(self, piece: Slice) -> set[bytes]:
         for known, keys in self._sets:

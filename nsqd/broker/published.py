@@ -31,6 +31,7 @@ _MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batc
 _LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
 # Bytes. The length in a record's header has 16 bits, and the last publish may add up to 3,277 messages of five bytes.
 _LONGEST_KEY_PLACE: Final = 60_000
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]  # before each key in its place
 
 # Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
 # tuple, because every single publish makes one, and an object with named fields would cost half a microsecond more.
@@ -46,7 +47,7 @@ class Published(Bounded):
         self._shared: list[bytes] = []  # PUBs and small MPUBs of this turn; they become one batch
         self._shared_offsets = [0]  # where in that batch each of their messages begins, and the end
         self._shared_receipt = Receipt()
-        self._shared_keys: list[tuple[int, bytes]] = []  # of those messages that have one
+        self._shared_keys: dict[bytes, int] = {}  # which of those messages has which key
         self._shared_key_bytes = 0
         self._shared_headers: list[tuple[int, bytes]] = []  # of those messages that have some
         self._shared_header_bytes = 0
@@ -77,7 +78,7 @@ class Published(Bounded):
         if key:
             if self.closing:
                 raise Refused("exiting")
-            if (known := self._keys.find(key, self._work.timestamp)) is not None:
+            if (known := self._find_key(key)) is not None:
                 return known
         if self._is_guarded:
             self._admit(1, len(sized_body) + len(headers))
@@ -90,9 +91,10 @@ class Published(Bounded):
             self._shared_headers.append((len(offsets) - 1, headers))
             self._shared_header_bytes += len(headers)
         if key:
-            self._shared_keys.append((len(offsets) - 1, key))
+            self._shared_keys[key] = len(offsets) - 1
             self._shared_key_bytes += len(key)
-            self._remember(key, receipt)
+            if self._keys_from < 0:
+                self._expect_keys()
         end = offsets[-1] + len(sized_body)
         shared.append(sized_body)
         offsets.append(end)
@@ -115,7 +117,7 @@ class Published(Bounded):
         """
         if self.closing:
             raise Refused("exiting")
-        if key and (known := self._keys.find(key, self._work.timestamp)) is not None:
+        if key and (known := self._find_key(key)) is not None:
             return known
         if self._is_guarded:
             self._admit(len(offsets) - 1, len(payload) + len(headers))
@@ -124,7 +126,9 @@ class Published(Bounded):
         self._close_shared()
         receipt = Receipt()
         if key:
-            self._remember(key, receipt)
+            if self._keys_from < 0:
+                self._expect_keys()
+            self._keys.add(key, self._work.timestamp, receipt)
         self._drafts.append((payload, offsets, delay_ms, receipt, key, 0, headers))
         self._work.unsealed[self] = None
         if delay_ms:
@@ -160,10 +164,16 @@ class Published(Bounded):
             sizes.append(len(payload) + len(headers))
         return Held(sum(counts), sum(sizes))
 
-    def _remember(self, key: bytes, receipt: Receipt) -> None:
-        if self._keys_from < 0:
-            self._note_keys_from(self.log.tail)  # before the log has it, so that a start looks for it
-        self._keys.add(key, self._work.timestamp, receipt)
+    def _find_key(self, key: bytes) -> Receipt | None:
+        """Return the receipt of the publish that was made with this key, in this turn or before; None: there is none."""
+        if key in self._shared_keys:
+            self._keys.repeats += 1
+            return self._shared_receipt
+        return self._keys.find(key, self._work.timestamp)
+
+    def _expect_keys(self) -> None:
+        """Tell the journal that there are keys from here on, before the log has them, so that a start looks for them."""
+        self._note_keys_from(self.log.tail)
 
     def _note_keys_from(self, sequence: int) -> None:
         self._keys_from = sequence
@@ -179,7 +189,11 @@ class Published(Bounded):
             return
         offsets, self._shared, self._shared_offsets = self._shared_offsets, [], [0]
         count = len(offsets) - 1
-        key, flags = self._take_key_place(count) if self._shared_keys else (b"", 0)
+        if self._shared_keys:
+            self._keys.add_all(self._shared_keys, self._work.timestamp, self._shared_receipt)
+            key, flags = self._take_key_place(count)
+        else:
+            key, flags = b"", 0
         headers = self._take_headers(count) if self._shared_headers else b""
         payload = shared[0] if len(shared) == 1 else b"".join(shared)
         self._drafts.append((payload, offsets, 0, self._shared_receipt, key, flags, headers))
@@ -199,12 +213,12 @@ class Published(Bounded):
 
     def _take_key_place(self, count: int) -> tuple[bytes, int]:
         """Return the keys of so many messages as they lie in the record, and the record's flags."""
-        keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, [], 0
+        keys, self._shared_keys, self._shared_key_bytes = self._shared_keys, {}, 0
         if count == 1:
-            return keys[0][1], 0
+            return next(iter(keys)), 0
         place = [b"\0"] * count
-        for number, key in keys:
-            place[number] = bytes((len(key),)) + key
+        for key, number in keys.items():
+            place[number] = _LENGTHS[len(key)] + key
         return b"".join(place), KEYS
 
     def seal(self, timestamp: int) -> None:

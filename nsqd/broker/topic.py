@@ -116,7 +116,7 @@ class Topic(Published):
         """Tell the log what it need not keep any more, after telling the journal why."""
         if self._keys_from >= 0:
             self._work.keys.forget_old(self._work.timestamp)
-            if not self._keys:
+            if not self._keys and not self._shared_keys:
                 self._note_no_keys()
         for channel in self.channels.values():
             channel.record_progress()
@@ -247,6 +247,7 @@ class Topic(Published):
 
     def empty(self) -> None:
         """Drop what no channel has got yet. Channels keep what they have, and history stays readable."""
+        self._close_shared()  # the keys of this turn are forgotten as well
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
@@ -267,9 +268,10 @@ class Topic(Published):
     def close(self) -> None:
         """Refuse this turn's publishes and disconnect all consumers, because the topic is being deleted."""
         self.closing = self._is_guarded = True
+        drafts = self._take_drafts()
         self._keys.forget()
         self._deferred_keys.forget()
-        for _, _, _, receipt, _, _, _ in self._take_drafts():
+        for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
         self._work.unsealed.pop(self, None)
         # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
@@ -298,7 +300,7 @@ class Topic(Published):
 
     def knows_key(self, key: bytes) -> bool:
         """Return whether a publish with this key is remembered, with a delay or without."""
-        return self._keys.knows(key, self._work.timestamp)
+        return key in self._shared_keys or self._keys.knows(key, self._work.timestamp)
 
     def _waits(self, start: int, end: int) -> bool:
         if end > self.handed_over:

@@ -9,6 +9,7 @@ from enum import Enum, auto
 from struct import Struct
 from typing import Final, NamedTuple
 
+from google_crc32c import extend as extend_crc32c
 from google_crc32c import value as crc32c
 
 from common.wire.headers import header_offsets
@@ -35,7 +36,6 @@ __all__ = [
     "Scan",
     "Stop",
     "UnknownFlags",
-    "checked_part",
     "decode_batch",
     "decode_header",
     "encode",
@@ -55,17 +55,19 @@ _pack_front: Final = Struct(">4sI").pack
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
 
 
-def encode(batch: Batch) -> tuple[bytes, ...]:
-    """Return the buffers that form the record when they are written one after the other."""
-    payload = checked_part(batch)
-    return encode_header(batch, payload, len(batch.key)), payload
-
-
-def checked_part(batch: Batch) -> bytes:
-    """Return what stands behind the header: the key, the headers of the messages, and the payload."""
-    if batch.headers:
-        return b"".join((batch.key, _pack_size(len(batch.headers)), batch.headers, batch.payload))
-    return batch.key + batch.payload if batch.key else batch.payload
+def encode(batch: Batch) -> tuple[bytes, bytes]:
+    """Return the buffers that form the record when they are written one after the other: what precedes the payload, and
+    the payload, which is not copied.
+    """
+    payload = batch.payload
+    if not batch.key and not batch.headers:
+        return encode_header(batch, payload), payload
+    headers = batch.headers
+    lead = batch.key + _pack_size(len(headers)) if headers else batch.key
+    crc = extend_crc32c(extend_crc32c(crc32c(lead), headers), payload)
+    flags = (batch.flags if batch.key else 0) | (HEADERS if headers else 0)
+    header = _header_of(batch, len(lead) + len(headers) + len(payload), crc, flags, len(batch.key))
+    return b"".join((header, lead, headers)), payload
 
 
 def size_of(batch: Batch) -> int:
@@ -74,16 +76,21 @@ def size_of(batch: Batch) -> int:
     return HEADER_SIZE + len(batch.key) + headers + len(batch.payload)
 
 
-def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
+def encode_header(batch: Batch, payload: bytes) -> bytes:
+    """Return the header of a record that has neither a key nor headers."""
+    return _header_of(batch, len(payload), crc32c(payload), 0, 0)
+
+
+def _header_of(batch: Batch, length: int, crc: int, flags: int, key_length: int) -> bytes:
     checked = _pack_checked(
-        len(payload),
-        crc32c(payload),
+        length,
+        crc,
         batch.base_sequence,
         batch.base_id,
         batch.timestamp,
         batch.delay_ms,
         batch.count,
-        (batch.flags if key_length else 0) | (HEADERS if batch.headers else 0),
+        flags,
         key_length,
     )
     return _pack_front(MAGIC, crc32c(checked)) + checked

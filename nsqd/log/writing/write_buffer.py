@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.record import HEADER_SIZE, checked_part, encode_header, size_of
+from nsqd.log.record import encode, size_of
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -22,17 +22,16 @@ class WriteBuffer:
     """
 
     def __init__(self) -> None:
-        self.buffers: list[bytes] = []  # two for each batch: its header, and what that is about
+        self.buffers: list[bytes] = []  # two for each batch: its payload, and what stands before that
         self.size = 0  # bytes in `buffers`
         self.batches: list[Batch] = []
         self.receipts: list[Receipt] = []
 
     def add(self, batch: Batch) -> None:
-        payload = checked_part(batch) if batch.key or batch.headers else batch.payload
-        buffers = self.buffers
-        buffers.append(encode_header(batch, payload, len(batch.key)))
-        buffers.append(payload)
-        self.size += HEADER_SIZE + len(payload)
+        front, payload = encode(batch)
+        self.buffers.append(front)
+        self.buffers.append(payload)
+        self.size += len(front) + len(payload)
         self.batches.append(batch)
 
     def fitting(self, room: int, *, takes_any: bool) -> tuple[int, int]:
