@@ -220,6 +220,25 @@ def test_messages_that_are_read_together_are_as_if_each_came_alone(
     assert read.payload == b"".join([it.payload for it in alone if isinstance(it, HeadedPublication)])
 
 
+@given(
+    st.integers(1, 300),
+    st.sampled_from((NONE, encode_headers({"a": b"value", "b.c": b""}))),
+    st.binary(max_size=9),
+    st.none() | st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)),
+    CUTS,
+)
+def test_equally_long_messages_with_headers_mean_the_same_however_they_come(
+    count: int, headers: bytes, body: bytes, damage: tuple[int, int] | None, cuts: list[int]
+) -> None:
+    stream = bytearray(commands.hmpub("t", [(headers, body)] * count))
+    if damage is not None:
+        place, byte = damage
+        stream[8 + place % (len(stream) - 8)] = byte
+    whole = outcome([bytes(stream)])
+    assert outcome(pieces_of(bytes(stream), cuts)) == whole
+    assert outcome(stream[at : at + 1] for at in range(len(stream))) == whole
+
+
 @given(STREAMS, CUTS)
 def test_packet_borders_do_not_matter(stream: bytes, cuts: list[int]) -> None:
     assert outcome(pieces_of(stream, cuts)) == outcome([stream])

@@ -124,3 +124,19 @@ def test_places_in_an_area(all_headers: list[dict[str, bytes]]) -> None:
     assert places[-1] == len(area)
     assert header_offsets(area, len(encoded) + 1) is None
     assert header_offsets(area + b"x", len(encoded)) is None
+
+
+@pytest.mark.parametrize("length", [0, 5])
+def test_places_of_headers_of_equal_length_are_a_range(length: int) -> None:
+    area = encode_headers({"a": bytes(length)}) * 3
+    assert header_offsets(area, 3) == range(0, len(area) + 1, len(area) // 3)
+    assert header_offsets(NONE * 3, 3) == range(0, 7, 2)
+    assert header_offsets(area[:-1], 3) is None
+
+
+@pytest.mark.parametrize("count", [2, 300, 20_000])
+def test_one_that_is_not_like_the_first_is_found_among_many(count: int) -> None:
+    good, bad = encode_headers({"a": b"1"}), encode_headers({"b": b"1"})
+    assert are_like_first(good * count, count)
+    for place in (1, count // 2, count - 1):
+        assert not are_like_first(good * place + bad + good * (count - place - 1), count)

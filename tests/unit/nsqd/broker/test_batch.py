@@ -36,6 +36,22 @@ def test_frames_are_what_struct_packs_one_by_one(bodies: list[bytes], attempts: 
     assert batch.frames_size(first, last) == len(expected)
 
 
+@given(st.integers(1, 300), st.binary(max_size=9), st.sampled_from((b"", b"\1a\0\1v")), st.data())
+def test_frames_with_headers_are_the_same_whether_messages_are_known_to_be_equal(
+    count: int, body: bytes, pairs: bytes, data: st.DataObject
+) -> None:
+    headers = pack(">H", len(pairs)) + pairs
+    payload, stride = (pack(">I", len(body)) + body) * count, 4 + len(body)
+    offsets = range(0, len(payload) + 1, stride)
+    known = Batch(0, 1, 2, payload, offsets, headers=headers * count)
+    unknown = Batch(0, 1, 2, payload, list(offsets), headers=headers * count)
+    first = data.draw(st.integers(0, count - 1))
+    last = data.draw(st.integers(first + 1, count))
+    frames = known.frames_with_headers(first, last, 1, known.ids(first, last))
+    assert b"".join(frames) == b"".join(unknown.frames_with_headers(first, last, 1, known.ids(first, last)))
+    assert known.headers_size(first, last) == len(headers) * (last - first)
+
+
 def test_large_bodies_are_not_copied_into_frames() -> None:
     batch = batch_of([b"a" * 5000, b"b" * 5000])
     bodies = batch.frames_of_views(0, 2, 1, batch.ids(0, 2))[2::3]

@@ -56,6 +56,15 @@ def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
     assert found == list(range(1000 - memory.count, 1000))
 
 
+def test_keys_that_come_together_are_bounded_as_well() -> None:
+    memory = KeyMemory(SECOND, 80)
+    keys = keys_of(memory)
+    keys.add_all([b"%d" % number for number in range(1000)], 5, settled())
+    assert 70 <= memory.count == len(keys) <= 80
+    assert memory.dropped_early == 1000 - memory.count
+    assert [number for number in range(1000) if keys.find(b"%d" % number, 5)] == list(range(1000 - memory.count, 1000))
+
+
 def test_a_clock_that_goes_back_costs_nothing() -> None:
     memory = KeyMemory(80, 1000)
     keys = keys_of(memory)
@@ -242,6 +251,44 @@ def test_pubs_of_one_turn_share_a_record_that_has_all_their_keys(node: Node) -> 
     node.turn()
     assert stored(node)[1:] == [(b"new", 0, b"\0\0\0\1" + b"6")]
     assert (count(node), node.topic().repeat_count) == (4, 2)
+
+
+def test_a_key_of_a_pub_is_known_to_the_mpub_behind_it_in_the_same_turn(node: Node) -> None:
+    topic = node.broker.topic("t")
+    receipt = pub(topic, 1, b"k")
+    assert topic.knows_key(b"k")
+    assert publish(topic, b"k") is receipt
+    node.turn()
+    assert (count(node), node.topic().repeat_count) == (1, 1)
+
+
+def test_what_is_published_before_an_empty_in_the_same_turn_leaves_no_key(node: Node) -> None:
+    topic = node.broker.topic("t")
+    pub(topic, 1, b"k")
+    topic.empty()
+    assert not topic.knows_key(b"k")
+    pub(topic, 2, b"k")
+    node.turn()
+    assert count(node) == 2
+
+
+def test_a_deleted_topic_leaves_no_keys_of_its_last_turn(node: Node) -> None:
+    pub(node.broker.topic("t"), 1, b"k")
+    node.broker.delete_topic("t")
+    node.turn()
+    assert node.broker.keys.count == 0
+
+
+def test_the_journal_is_not_told_that_there_are_no_keys_while_some_wait_for_the_end_of_the_turn(node: Node) -> None:
+    topic = node.broker.topic("t")
+    pub(topic, 1, b"k")
+    node.broker.let_go(["t"])
+    node.turn()
+    assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] >= 0
+    node.crash()
+    pub(node.broker.topic("t"), 2, b"k")
+    node.turn()
+    assert len(stored(node)) == 1
 
 
 def test_a_record_has_room_for_its_keys(node: Node) -> None:
