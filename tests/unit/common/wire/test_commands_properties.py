@@ -230,12 +230,13 @@ def test_messages_that_are_read_together_are_as_if_each_came_alone(
 def test_equally_long_messages_with_headers_mean_the_same_however_they_come(
     count: int, headers: bytes, body: bytes, damage: tuple[int, int] | None, cuts: list[int]
 ) -> None:
-    stream = bytearray(commands.hmpub("t", [(headers, body)] * count))
+    damaged = bytearray(commands.hmpub("t", [(headers, body)] * count))
     if damage is not None:
         place, byte = damage
-        stream[8 + place % (len(stream) - 8)] = byte
-    whole = outcome([bytes(stream)])
-    assert outcome(pieces_of(bytes(stream), cuts)) == whole
+        damaged[8 + place % (len(damaged) - 8)] = byte
+    stream = bytes(damaged)
+    whole = outcome([stream])
+    assert outcome(pieces_of(stream, cuts)) == whole
     assert outcome(stream[at : at + 1] for at in range(len(stream))) == whole
 
 
