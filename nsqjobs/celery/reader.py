@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 NOT_COUNTED: Final = 250  # in flight, for consumers that acknowledge at once
 CLOSE_TIMEOUT: Final = 5.0  # seconds for nsqd to take the last answers
 
+_CANCEL_TIMEOUT: Final = 1.0  # seconds
 _SKEW: Final = 5.0  # seconds by which nsqd's clock may be behind this one
 _SETTLING: Final = 0.1  # seconds
 _RECONNECT_PAUSE: Final = 1.0  # seconds
@@ -87,6 +88,7 @@ class Subscription:
         self.owner = owner  # the consumer of Celery's that wants the messages
         self.group = group  # None: messages are finished as soon as they are taken
         self.connected = threading.Event()  # to the first nsqd
+        self.ended = threading.Event()  # its connections are closed
         self.breaks = Breaks()
         self.consumer: Consumer | None = None
         self.is_cancelled = False
@@ -140,8 +142,16 @@ class Reader:
         self._order(partial(self._start, self._end_settling, group))
 
     def cancel(self, subscription: Subscription) -> None:
-        """Take nothing new. What nobody has taken yet is given back; the others may still be answered."""
+        """Take nothing new. What nobody has taken yet is given back; the others may still be answered.
+
+        A passing channel goes with its last consumer, and takes along what is in it. So this waits for the end of a
+        consumer that has nothing to answer: whoever asks again at once under the same name, as `inspect` does, would
+        lose the reply otherwise.
+        """
         self._order(partial(self._stop, subscription))
+        is_passing = subscription.source.channel.endswith("#ephemeral")
+        if is_passing and subscription.group is None and self.pid == os.getpid():
+            subscription.ended.wait(_CANCEL_TIMEOUT)
 
     def limit(self, group: Group, count: int) -> None:
         """Set how many messages a group may hold; 0 is no limit."""
@@ -272,6 +282,7 @@ class Reader:
             self._subscriptions.discard(subscription)
             self._ended.unpark_all()
             subscription.connected.set()
+            subscription.ended.set()
 
     async def _watch(self, subscription: Subscription, happening: object) -> None:
         async for event in happening:  # type: ignore[attr-defined]

@@ -170,6 +170,27 @@ def test_a_worker_answers_and_does_not_tell_the_password(app: Celery, worker: Wo
     assert inspect.active_queues()[worker.name][0]["name"] == "shared"
 
 
+def test_a_passing_queue_is_gone_once_its_consumer_is_cancelled(app: Celery, nsqd: Nsqd) -> None:
+    """The next `inspect` has a queue of the same name: its reply must not go with the one of before."""
+    for number in range(10):
+        with app.connection() as connection:
+            channel = connection.channel()
+            exchange = Exchange(f"replies-{number}", type="direct", durable=False)
+            queue = Queue("", exchange, durable=False, auto_delete=True)
+            before = {topic["topic_name"] for topic in nsqd.stats()["topics"]}
+            consumer = Consumer(channel, queue, no_ack=True)
+            consumer.consume()
+            assert eventually(lambda: [*_new_channels(nsqd, before)])  # noqa: B023 - it is called at once
+            consumer.cancel()
+            assert [*_new_channels(nsqd, before)] == []
+
+
+def _new_channels(nsqd: Nsqd, before: set[str]) -> Iterator[str]:
+    for topic in nsqd.stats()["topics"]:
+        if topic["topic_name"] not in before:
+            yield from (channel["channel_name"] for channel in topic["channels"])
+
+
 def test_events_tell_what_tasks_do(app: Celery, worker: Worker) -> None:
     seen: dict[str, str] = {}
     with app.connection() as connection:
