@@ -7,7 +7,7 @@ taken round by round, so that a machine that slows down or speeds up favours nob
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,7 @@ class _Run:
                 say(f"kill -9: {variant.label}")
                 self._try(variant, "kill", partial(self._measure_kill, variant))
         self._note_lacking_rounds()
-        rows = rows_of(self._values, self._notes, self._measured)
+        rows = rows_of(self._values, self._notes, self._measured, self._missing)
         return Measurements(rows, self._measured, self._missing, self._settings.messages)
 
     def _try(self, variant: Variant, part: str, measure: Callable[[], None]) -> None:
@@ -143,22 +143,14 @@ class _Run:
             self._loads,
             self._settings.seconds,
         )
-        for name, value in figures.items():
-            self._note_value(name, variant, value)
-        for name, why in missing.items():
-            self._give_up(name, variant, why)
+        self._note_all(variant, figures, missing)
 
     def _measure_backlog(self, variant: Variant) -> None:
         wanted = self._settings.messages
         with ExitStack() as stack:
             server = self._start(variant, stack)
             held = backlog.measure(self._loader, server, "peers_backlog", wanted, self._settings.rest, _FILL_LIMIT)
-        note = "" if held.count >= wanted else f"only {held.count:,} messages in {_FILL_LIMIT:.0f} s"
-        if held.kept < held.count - 1:  # one may have been finished already
-            note = f"{held.count - held.kept:,} of {held.count:,} were gone after the start"
-        self._note_value("backlog fill", variant, held.per_second)
-        self._note_value("backlog memory", variant, held.megabytes, note)
-        self._note_value("backlog start", variant, held.start, note)
+        self._note_all(variant, *held.figures(wanted, _FILL_LIMIT))
 
     def _measure_kill(self, variant: Variant) -> None:
         with ExitStack() as stack:
@@ -178,6 +170,12 @@ class _Run:
         for (name, peer), values in self._values.items():
             if name in {figure.name for figure in (*RATES, *LATENCIES)} and len(values) < self._settings.rounds:
                 self._notes[name, peer] = f"{len(values)} of {self._settings.rounds} rounds"
+
+    def _note_all(self, variant: Variant, figures: Mapping[str, float], missing: Mapping[str, str]) -> None:
+        for name, value in figures.items():
+            self._note_value(name, variant, value)
+        for name, why in missing.items():
+            self._give_up(name, variant, why)
 
     def _note_value(self, name: str, variant: Variant, value: float, note: str = "") -> None:
         figure = _figure_named(name)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.peers.loader import DONE, SHORT, Loader
-from bench.peers.loads import SIZE
+from bench.peers.loads import SIZE, Measured
 from bench.peers.servers import Server
 from bench.work import Failed
 
 _START_LIMIT: Final = 120.0
 _PAUSE: Final = 0.005
+_TAKEN: Final = 2  # the first message, and the one that may be on its way to the consumer behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,18 @@ class Held:
     megabytes: float
     start: float  # seconds from the start of the process until the first message has come
     kept: int  # messages that it holds after the start
+
+    def figures(self, wanted: int, fill_limit: float) -> tuple[Measured, dict[str, str]]:
+        """Return the figures, and why some are missing: who holds fewer messages needs less memory and time for them."""
+        figures = {"backlog fill": self.per_second}
+        if self.count < wanted:
+            why = f"only {self.count:,} messages in {fill_limit:.0f} s"
+            return figures, {"backlog memory": why, "backlog start": why}
+        figures["backlog memory"] = self.megabytes
+        gone = self.count - self.kept
+        if gone > _TAKEN:
+            return figures, {"backlog start": f"{gone:,} of {self.count:,} were gone after the start"}
+        return {**figures, "backlog start": self.start}, {}
 
 
 def measure(loader: Loader, server: Server, queue: str, count: int, rest: float, fill_limit: float) -> Held:

@@ -60,12 +60,22 @@ class Loader:
             raise kind(f"load {words}: status {process.returncode}, {(said or out).decode().strip()}")
         return parsed(out, process.returncode)
 
-    def retried(self, mode: str, target: Target, queue: str, *, at_most: float, pause: float, **keys: object) -> Load:
+    def retried(
+        self,
+        mode: str,
+        target: Target,
+        queue: str,
+        *,
+        at_most: float,
+        pause: float,
+        allow: tuple[int, ...] = (DONE,),
+        **keys: object,
+    ) -> Load:
         """Run it, again and again while the server is not ready: it has just been started."""
         end = time.monotonic() + at_most
         while True:
             try:
-                return self.run(mode, target, queue, at_most=at_most, allow=(DONE,), **keys)
+                return self.run(mode, target, queue, at_most=at_most, allow=allow, **keys)
             except NotReady:
                 if time.monotonic() > end:
                     raise

@@ -142,6 +142,8 @@ class Result:
 
 
 def _factor(one: float, other: float) -> float | None:
+    if one == other:
+        return 1.0  # also if both have lost nothing
     return max(one, other) / min(one, other) if min(one, other) > 0 else None
 
 

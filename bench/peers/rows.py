@@ -62,12 +62,16 @@ def _described(variant: Variant) -> dict[str, object]:
     }
 
 
-def rows_of(values: Values, notes: dict[tuple[str, str], str], measured: Sequence[Variant]) -> list[Row]:
+def rows_of(
+    values: Values, notes: dict[tuple[str, str], str], measured: Sequence[Variant], missing: Sequence[Missing] = ()
+) -> list[Row]:
+    """Return the rows. A figure that is missing in one round is left out: the other rounds would only show it at its best."""
+    given_up = {(it.load, it.peer) for it in missing}
     return [
         _row(figure, variant, values, notes.get((figure.name, variant.name), ""))
         for figure in FIGURES
         for variant in measured
-        if values.get((figure.name, variant.name))
+        if values.get((figure.name, variant.name)) and (figure.name, variant.name) not in given_up
     ]
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.peers.loader import Loader, NotReady
+from bench.peers.loader import CLOSED, SHORT, Loader, NotReady
 from bench.peers.loads import FIGURES
 from bench.peers.variants import REFERENCES, Promise, variants
 from bench.work import Failed
@@ -69,7 +70,7 @@ def test_all_that_was_acknowledged_comes_and_does_not_come_again(name: str, load
 
 @dataclass
 class Told:
-    """Something that listens, and says the same to whatever comes."""
+    """Something that listens, and says what a test wants to whatever comes."""
 
     port: int
     protocol: str = "redis"
@@ -77,21 +78,28 @@ class Told:
 
 
 @contextmanager
-def saying(*answers: bytes) -> Iterator[Told]:
+def talking(talk: Callable[[socket.socket], object], protocol: str = "redis") -> Iterator[Told]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
             connection, _ = listener.accept()
             with connection:
-                for said in answers:
-                    connection.recv(65536)
-                    connection.sendall(said)
-                connection.recv(65536)
+                talk(connection)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        yield Told(listener.getsockname()[1])
+        yield Told(listener.getsockname()[1], protocol)
         thread.join(LIMIT)
+
+
+def saying(*answers: bytes) -> AbstractContextManager[Told]:
+    def talk(connection: socket.socket) -> None:
+        for said in answers:
+            connection.recv(65536)
+            connection.sendall(said)
+        connection.recv(65536)
+
+    return talking(talk)
 
 
 def test_an_answer_that_is_an_error_ends_the_load_and_is_shown(loader: Loader) -> None:
@@ -109,3 +117,57 @@ def test_a_port_where_nobody_listens_can_be_asked_again(loader: Loader) -> None:
         port = listener.getsockname()[1]
     with pytest.raises(NotReady, match="cannot connect"):
         loader.run("declare", Told(port), "q", at_most=60)
+
+
+# What XREADGROUP answers with one entry: number 0, without a time stamp.
+ONE_ENTRY = b"*1\r\n*2\r\n$1\r\nq\r\n*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nb\r\n$16\r\n" + bytes(16) + b"\r\n"
+
+
+def test_a_server_that_stalls_has_the_time_until_the_limit_in_its_rate(loader: Loader) -> None:
+    with saying(b"+OK\r\n", ONE_ENTRY, b":1\r\n") as told:
+        got = loader.run("sub", told, "q", at_most=60, allow=(SHORT,), size=16, count=2, seconds=0.5)
+    assert (got["msgs"], got.status) == (1, SHORT)
+    assert got["msgs_per_s"] <= 2
+
+
+def test_what_has_not_come_before_the_limit_is_not_said_to_be_lost(loader: Loader, tmp_path: Path) -> None:
+    expected = tmp_path / "expected"
+    expected.write_bytes(b"\3")  # numbers 0 and 1
+    with saying(b"+OK\r\n", ONE_ENTRY, b":1\r\n") as told:
+        got = loader.run("sub", told, "q", at_most=60, allow=(SHORT,), size=16, expect=expected, seconds=0.2)
+    assert (got["missing"], got.status) == (1, SHORT)
+
+
+def test_answers_out_of_order_are_noted_for_the_messages_that_they_are_about(loader: Loader, tmp_path: Path) -> None:
+    acked = tmp_path / "acked"
+
+    def talk(connection: socket.socket) -> None:
+        def accept(number: int) -> None:
+            connection.sendall(b'MSG _INBOX.1.0.%d 1 9\r\n{"seq":1}\r\n' % number)
+
+        connection.sendall(b"INFO {}\r\n")
+        read_until(connection, b"PING\r\n")
+        connection.sendall(b"PONG\r\n")
+        read_until(connection, b"$JS.API.STREAM.CREATE.q", b"}\r\n")
+        connection.sendall(b"MSG _INBOX.1.0.api 1 2\r\n{}\r\n")
+        read_until(connection, b".0 16\r\n", b".1 16\r\n")
+        accept(1)
+        select.select([connection], [], [], 0.2)  # the wrong moment for a third message: the first is not answered yet
+        accept(0)
+        read_until(connection, b".2 16\r\n")
+
+    with talking(talk, "nats") as told:
+        sent = loader.run(
+            *("pub", told, "q"), at_most=60, allow=(CLOSED,), count=3, window=2, size=16, acked=acked, seconds=60
+        )
+    assert sent["msgs"] == 2
+    assert acked.read_bytes() == b"\3"
+
+
+def read_until(connection: socket.socket, *words: bytes) -> None:
+    """Read until all these words have come."""
+    said = b""
+    while not all(word in said for word in words):
+        piece = connection.recv(65536)
+        assert piece, f"the end came before {words}"
+        said += piece

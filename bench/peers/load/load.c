@@ -19,15 +19,15 @@
  *   acked=FILE   pub: writes a bit for each body's number: whether it was accepted
  *   expect=FILE  sub: such a file; stops when all these have come, and prints how many are missing
  *
- * Rates count from when all connections are ready, that of sub to the last message that came. sub waits for its first
- * message at least 20 seconds, and then goes on for `seconds`.
+ * Rates count from when all connections are ready, that of sub to the last message that came, or to the limit if that
+ * came first. sub waits for its first message at least 20 seconds, and then goes on for `seconds`.
  * lat never sleeps: its own wake-up is not the server's. A message's time counts from when it is queued for sending.
  * It ends when half a second's worth of messages is on its way: behind=1 says that the server did not keep pace.
  *
  * Prints `ready` when all connections are, `accepted` when the first message is, and at the end one line of key=value
  * pairs. Exit status: 0 done; 2 wrong usage, system error, or an answer that is an error; 3 the server closed a
- * connection (the line is printed all the same); 4 the limit came before the count; 5 as 2 or 3, before all connections
- * were ready: nothing has been done. */
+ * connection (the line is printed all the same); 4 the limit came before the count, or before all that was expected while
+ * messages still came; 5 as 2 or 3, before all connections were ready: nothing has been done. */
 #include "load.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -186,7 +186,6 @@ static void count_confirmed(conn *c, uint64_t sent) {
     uint64_t slot = sent % told.room_for;
     if (sent >= c->sent || sent < c->open || !c->is_open[slot]) refused("an answer for what was not sent", "", 0);
     c->is_open[slot] = false;
-    c->in_flight--;
     told.confirmed++;
     if (told.acked) set_bit(told.acked, c->numbers[slot]);
 }
@@ -229,11 +228,11 @@ void put_body(conn *c) {
     memcpy(told.template + sizeof number, &stamp, sizeof stamp);
     add(&c->out, told.template, (size_t)set.size);
     c->numbers[slot] = number, c->is_open[slot] = true;
-    c->sent++, c->in_flight++;
+    c->sent++;
 }
-static void pay(conn *c) { /* sends what the window allows */
+static void pay(conn *c) { /* sends what the window allows; it begins with the oldest message without an answer */
     uint64_t most = (uint64_t)set.window * (uint64_t)set.batch;
-    while (c->in_flight + (uint64_t)set.batch <= most && (!set.count || told.numbered < set.count)) speaks->publish(c, set.batch);
+    while (c->sent - c->open + (uint64_t)set.batch <= most && (!set.count || told.numbered < set.count)) speaks->publish(c, set.batch);
 }
 
 /* the loop that all modes share */
@@ -318,11 +317,12 @@ static int consume(void) {
            (!set.count || told.received < set.count) && !is_silent(t) && !(set.expect && !told.missing))
         wait_and_read(10, note_time);
     for (int i = 0; i < nconns && !server_closed; i++) hang_up(&conns[i]);
-    double took = told.last - told.began;
+    bool is_short = (set.count && told.received < set.count) || (told.missing && !is_silent(t));
+    double took = (is_short ? t : told.last) - told.began; /* a server that stalls has not been quick */
     printf("mode=sub conns=%d window=%d seconds=%.4f msgs=%llu msgs_per_s=%.1f closed=%d", nconns, set.window, took,
            (unsigned long long)told.received, took > 0 ? (double)(told.received - early) / took : 0, server_closed);
     printf(" missing=%llu\n", (unsigned long long)told.missing);
-    return status(set.count && told.received < set.count);
+    return status(is_short);
 }
 static int latency(void) {
     told.room_for = (uint64_t)(set.rate * set.seconds) + 16;

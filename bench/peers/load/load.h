@@ -16,9 +16,7 @@ typedef struct conn {
     buffer in, out;
     int stage;           /* of the handshake; the protocol's own */
     uint64_t a, b;       /* the protocol's own, too */
-    buffer later;        /* the protocol's own: what it collects while it reads */
     uint64_t sent, open; /* running numbers on this connection: the next one, and the oldest without an answer */
-    uint64_t in_flight;
     uint64_t *numbers;   /* a ring: the number in each body ... */
     bool *is_open;       /* ... and whether its answer is still due */
 } conn;

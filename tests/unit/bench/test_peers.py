@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.peers import chart, in_turn, tables
+from bench.peers.backlog import Held
 from bench.peers.draw import BEGIN, END, filled
 from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
-from bench.peers.rows import PeerRow, rows_of
+from bench.peers.rows import Missing, PeerRow, Values, rows_of
 from bench.peers.variants import Promise, variants
 from bench.work import Failed
 
@@ -96,6 +97,14 @@ def test_who_loses_least_is_ahead() -> None:
     assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", None)
 
 
+def test_two_that_lose_nothing_are_equal_although_a_third_loses_something() -> None:
+    result = result_with(row("kill", "nsqd-pure", 0), row("kill", "redis-everysec", 0), row("kill", "nats", 7))
+    ahead = result.ahead(LOST, result.group(Promise.WRITTEN))
+    assert ahead is not None
+    assert ahead.other is not None
+    assert (ahead.other.name, ahead.factor, ahead.is_clear) == ("redis-everysec", 1, False)
+
+
 def test_a_cell_has_median_ratio_and_spread_or_why_it_is_missing() -> None:
     result = result_with(
         row("pub2", "nsqd-pure", 1000, 1100, 1200),
@@ -163,6 +172,30 @@ def test_rounds_of_unequal_number_have_no_ratio() -> None:
     measured = [it for it in variants() if it.name in ("nsqd-pure", "nats")]
     rows = rows_of({("pub2", "nsqd-pure"): [1, 2, 3], ("pub2", "nats"): [1, 2]}, {}, measured)
     assert [row.ratio for row in rows] == [None, None]
+
+
+def test_what_one_round_had_to_leave_out_is_left_out_of_all() -> None:
+    measured = [it for it in variants() if it.name in ("nsqd-pure", "nats")]
+    values: Values = {(TIME.name, "nsqd-pure"): [1, 2], (TIME.name, "nats"): [1]}
+    missing = [Missing("nats", TIME.name, "falls behind")]
+    rows = [it for it in rows_of(values, {}, measured, missing) if isinstance(it, PeerRow)]
+    assert [it.peer for it in rows] == ["nsqd-pure"]
+
+
+@pytest.mark.parametrize(
+    ("count", "kept", "why"),
+    [
+        (100, 98, {}),  # the consumer has had one, and another one was on its way
+        (100, 90, {"backlog start": "10 of 100 were gone after the start"}),
+        (99, 99, dict.fromkeys(("backlog memory", "backlog start"), "only 99 messages in 90 s")),
+    ],
+)
+def test_who_holds_less_of_the_backlog_has_no_figures_of_it(count: int, kept: int, why: dict[str, str]) -> None:
+    figures, missing = Held(count, per_second=5.0, megabytes=1.0, start=0.1, kept=kept).figures(100, 90.0)
+    assert missing == why
+    assert figures["backlog fill"] == 5.0
+    assert set(figures) | set(missing) == {"backlog fill", "backlog memory", "backlog start"}
+    assert set(figures).isdisjoint(missing)
 
 
 def test_each_round_has_everybody_once_and_begins_with_another_one() -> None:
