@@ -272,6 +272,20 @@ def test_what_is_published_before_an_empty_in_the_same_turn_leaves_no_key(node: 
     assert count(node) == 2
 
 
+@pytest.mark.parametrize("what_fails", ["error", "journal_error"])
+def test_pubs_that_could_not_be_written_together_may_be_published_again(node: Node, what_fails: str) -> None:
+    topic = node.broker.topic("t")
+    setattr(node.store, what_fails, "disk on fire")
+    failed = [pub(topic, number, b"%064d" % number) for number in range(2)]
+    node.turn()
+    assert [receipt.error for receipt in failed] == ["disk on fire"] * 2
+    setattr(node.store, what_fails, None)
+    again = [pub(topic, number, b"%064d" % number) for number in range(2)]
+    node.turn()
+    assert [receipt.error for receipt in again] == [None, None]
+    assert (count(node), node.topic().repeat_count, node.broker.keys.count) == (2, 0, 2)
+
+
 def test_a_deleted_topic_leaves_no_keys_of_its_last_turn(node: Node) -> None:
     pub(node.broker.topic("t"), 1, b"k")
     node.broker.delete_topic("t")
