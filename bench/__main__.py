@@ -100,10 +100,10 @@ def main(argv: Sequence[str]) -> int:
     status = 0
     try:
         for benchmark, own in _chosen(settings):
-            if benchmark.instead(own):
-                continue
             started = time.monotonic()
             try:
+                if benchmark.instead(own):
+                    continue
                 own.build = builds.chosen(own.build)
                 with Work.open(own.folder, pin=own.pin) as work:
                     rows = benchmark.run(own, work)

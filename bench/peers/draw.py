@@ -22,7 +22,7 @@ _BLOCK: Final = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
 def draw(result: Result, root: Path) -> None:
-    for path, text in drawn(result, root):
+    for path, text in [*drawn(result, root)]:  # all or none
         replace_file(root / path, text)
         print(f"written to {path}")
 

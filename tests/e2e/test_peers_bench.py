@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_a_quick_run_measures_all_loads(tmp_path: Path) -> None:
     assert rows["kill", REFERENCE]["median"] == 0, "acknowledged, and gone after kill -9"
     assert not [it for it in result["missing"] if it["load"] in ("rates", "backlog", "kill")], result["missing"]
     assert "| ahead |" in done.stdout
+
+
+def test_a_result_from_elsewhere_is_not_drawn_and_the_reason_is_said(tmp_path: Path) -> None:
+    path = shutil.copy(ROOT / "bench" / "results" / "0021-peers.json", tmp_path)
+    command = [sys.executable, "-m", "bench", "peers", f"--draw={path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1
+    assert "not in the repository: documents could not link it" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ import pytest
 
 from bench.peers import chart, in_turn, tables
 from bench.peers.backlog import Held
-from bench.peers.draw import BEGIN, END, filled
+from bench.peers.draw import BEGIN, END, PAGE, PICTURE, README, draw, filled
 from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
 from bench.peers.rows import Missing, PeerRow, Values, rows_of
@@ -145,6 +146,17 @@ def test_a_block_is_filled_and_the_text_around_it_stays() -> None:
     text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     assert filled(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
     assert filled(filled(text, "new"), "new") == filled(text, "new")
+
+
+def test_a_result_that_documents_could_not_link_is_drawn_nowhere(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for page in (README, PAGE):
+        (root / page).parent.mkdir(parents=True, exist_ok=True)
+        (root / page).write_text(f"{BEGIN}\n{END}\n", encoding="utf-8")
+    outside = replace(result_with(row("pub2", "nsqd-pure", 1)), path=tmp_path / "result.json")
+    with pytest.raises(Failed, match="not in the repository"):
+        draw(outside, root)
+    assert not (root / PICTURE).exists()
 
 
 def test_a_page_has_one_block() -> None:
