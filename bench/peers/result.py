@@ -134,7 +134,7 @@ class Result:
         return Ahead(first, other, _factor(mine.median, theirs.median), not mine.overlaps(theirs))
 
     def _is_equal(self, figure: Figure, ranking: Sequence[Peer]) -> bool:
-        return len({self.figures[figure.name, peer.name].median for peer in ranking}) == 1
+        return len(ranking) > 1 and len({self.figures[figure.name, peer.name].median for peer in ranking}) == 1
 
     def _only_measured(self, group: Group) -> Group:
         figures = [it for it in group.figures if self.ranking(it, group)]

@@ -98,6 +98,15 @@ def test_who_loses_least_is_ahead() -> None:
     assert (ahead.peer.name, ahead.factor) == ("nsqd-pure", None)
 
 
+def test_one_that_loses_nothing_is_not_like_another_that_did_not_come_back() -> None:
+    result = result_with(
+        row("kill", "nsqd-pure-synced", 0), missing=({"peer": "rabbitmq-quorum", "load": "kill", "why": "not back"},)
+    )
+    words = tables.table(result, result.group(Promise.SYNCED))
+    assert "| not back |" in words
+    assert words.endswith("**nsqd, pure, synced** (alone) |")
+
+
 def test_two_that_lose_nothing_are_equal_although_a_third_loses_something() -> None:
     result = result_with(row("kill", "nsqd-pure", 0), row("kill", "redis-everysec", 0), row("kill", "nats", 7))
     ahead = result.ahead(LOST, result.group(Promise.WRITTEN))
