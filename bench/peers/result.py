@@ -103,7 +103,7 @@ class Result:
             for promise, words in PROMISES.items()
         ]
         held = [peer for peer in self.peers if any((it.name, peer.name) in self.figures for it in BACKLOG)]
-        words = f"A backlog of {self.backlog:,} messages, in each one's default durability"
+        words = f"A backlog of {self.backlog:,} messages, with one durable form of each broker"
         return [self._only_measured(group) for group in (*by_promise, Group("backlog", words, BACKLOG, held))]
 
     def group(self, name: str) -> Group:
