@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
 
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
-_LONG_QUEUE: Final = 500  # handshakes; half as many as may be under way, so that none of them has to make room
 _FIRST: Final = 5  # bytes of a record's head, from which TLS itself recognizes a record
 _MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred to a few thousand
 # Clients send one or two. A hello that trickles in has all of its records parsed again for each byte.
@@ -182,8 +181,11 @@ class TlsServer:
         return len(self._silent) + len(self._queue)
 
     def queue_is_long(self) -> bool:
-        """Return whether so many wait for their turn that new ones should wait outside."""
-        return len(self._queue) >= _LONG_QUEUE
+        """Return whether so many wait for their turn that new ones should wait outside.
+
+        That is half of those that may be under way, so that none of them has to make room.
+        """
+        return len(self._queue) >= max(1, self.most // 2)
 
     @property
     def sessions_gone(self) -> int:

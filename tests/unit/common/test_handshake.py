@@ -259,6 +259,19 @@ def test_a_long_queue_is_told_until_it_is_shorter() -> None:
     assert not crowd.server.queue_is_long()
 
 
+def test_half_as_many_as_may_be_under_way_are_a_long_queue() -> None:
+    crowd = Crowd(most=4)
+    for _ in range(3):
+        crowd.come().receive(HELLO, 1.0)
+    assert crowd.server.queue_is_long()  # one is answered, and two wait
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_where_next_to_nothing_may_be_under_way_somebody_may(most: int) -> None:
+    crowd = Crowd(most=most)
+    assert not crowd.server.queue_is_long()
+
+
 def test_too_much_before_the_answer_is_refused() -> None:
     crowd = Crowd()
     crowd.come().receive(HELLO, 1.0)
