@@ -106,8 +106,9 @@ class _BrokerThread:
             self._is_settled.set()
 
 
-async def _never(drain: Drain) -> None:
+async def _never(drain: Drain, *, task_status: trio.TaskStatus[None]) -> None:
     """Wait for ever: a thread receives no signals."""
+    task_status.started()
     await trio.sleep_forever()
 
 

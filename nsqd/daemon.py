@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
 
@@ -114,11 +114,17 @@ class _Node:
     unfinished: UnfinishedBodies
 
 
+class HeedDrainSignal(Protocol):
+    """Starts the drain when a signal asks for it, until cancelled."""
+
+    async def __call__(self, drain: Drain, *, task_status: trio.TaskStatus[None]) -> None: ...
+
+
 async def run(
     options: Options,
     *,
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
-    heed_drain_signal: Callable[[Drain], Awaitable[None]] = drain_on_signal,
+    heed_drain_signal: HeedDrainSignal = drain_on_signal,
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
@@ -143,7 +149,7 @@ async def run(
                 _start_upkeep(services, node)
                 await doors.open(services)
                 services.start_soon(node.lookupds.run, node.turn)
-                services.start_soon(heed_drain_signal, node.drain)
+                await services.start(heed_drain_signal, node.drain)  # before anybody hears that we are ready
                 tune_garbage_collection()
                 task_status.started(listening)
                 notify(READY)

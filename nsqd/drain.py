@@ -169,7 +169,8 @@ def undelivered(broker: Broker) -> int:
     )
 
 
-async def drain_on_signal(drain: Drain) -> None:
+async def drain_on_signal(drain: Drain, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
     with trio.open_signal_receiver(signal.SIGUSR1) as arrivals:
+        task_status.started()
         async for _ in arrivals:
             drain.start()
