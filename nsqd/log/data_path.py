@@ -132,7 +132,7 @@ class DataPath:
 
     def open(self) -> None:
         """Lock the folder, and create what is missing in it. Raises DataPathError."""
-        self._take_lock()
+        self._lock = take_lock(self._files, self.folder, self.pause)
         try:
             if not self._files.is_writable(self.folder):
                 raise DataPathError(f"failed to open data-path: {self.folder} is not writable")
@@ -150,17 +150,6 @@ class DataPath:
         except OSError as error:
             path = error.filename or self.folder
             raise DataPathError(f"failed to open data-path: {error_text('open', path, error)}") from error
-
-    def _take_lock(self) -> None:
-        try:
-            self._lock = patiently(lambda: self._files.lock_folder(self.folder), self.pause)
-        except BlockingIOError as error:
-            raise DataPathError(
-                f"failed to lock data-path: cannot flock directory {self.folder} - resource temporarily unavailable "
-                "(possibly in use by another instance of nsqd)"
-            ) from error
-        except OSError as error:
-            raise DataPathError(f"failed to lock data-path: {error_text('open', self.folder, error)}") from error
 
     def _open_node(self) -> None:
         found = read_node(self._files, self.folder)
@@ -285,6 +274,19 @@ class DataPath:
     def read_log_id(self, folder: Path) -> str | None:
         """Return the id of the log in this folder, as `read_log_id` below does. Raises OSError."""
         return read_log_id(self._files, folder)
+
+
+def take_lock(files: Files, folder: Path, pause: Callable[[float], None]) -> int:
+    """Lock a data path for this process alone. Closing the returned descriptor releases it. Raises DataPathError."""
+    try:
+        return patiently(lambda: files.lock_folder(folder), pause)
+    except BlockingIOError as error:
+        raise DataPathError(
+            f"failed to lock data-path: cannot flock directory {folder} - resource temporarily unavailable "
+            "(possibly in use by another instance of nsqd)"
+        ) from error
+    except OSError as error:
+        raise DataPathError(f"failed to lock data-path: {error_text('open', folder, error)}") from error
 
 
 def is_journal(name: str) -> bool:

@@ -3,31 +3,69 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final
 
 from common.startup import StartupError
-from nsqd.log.data_path import JOURNAL_PREFIX, NODE_JSON, TOPICS, DataPathError
+from nsqd.log.data_path import JOURNAL_PREFIX, NODE_JSON, TOPICS, DataPathError, take_lock
+from nsqd.log.files import Files, error_text
 from nsqd.workers.plan import left_behind, name_of, number_in
 
 _OURS: Final = frozenset((NODE_JSON, TOPICS, "nsqd.dat"))  # the last one is a Go nsqd's
 
 
-def make_folders(data_path: str, workers: int) -> None:
-    """Make the folders that are missing. Raises StartupError if there are messages that no worker would serve."""
+@contextmanager
+def owned_folders(data_path: str, workers: int, *, files: Files | None = None) -> Iterator[None]:
+    """Lock the data path, and make the folders that are missing in it. Raises StartupError.
+
+    The lock keeps out an nsqd without workers, and a second supervisor. That one would find the workers' own locks, but
+    might have more workers, whose folders nobody has locked.
+    """
+    files = files or Files()
     folder = Path(data_path)
+    lock = take_lock(files, folder, time.sleep)
+    try:
+        _make_folders(files, folder, workers)
+        yield
+    finally:
+        files.close(lock)
+
+
+def _make_folders(files: Files, folder: Path, workers: int) -> None:
+    """Make the folders that are missing. Raises StartupError if there are messages that no worker would serve."""
     names = _names_in(folder)
-    if _has_messages(names):
+    if _are_messages(names):
         raise StartupError(
             f"data-path {folder} holds the messages of an nsqd without --workers: stop that one, "
-            f"then move everything in {folder} into {folder / name_of(0)}"
+            f"then move everything in {folder}{_to_a_free_folder(folder, names)}"
         )
     _refuse_left_behind(folder, names, workers)
     for number in range(workers):
-        try:
-            (folder / name_of(number)).mkdir(exist_ok=True)
-        except OSError as error:
-            raise DataPathError(f"failed to open data-path: {folder / name_of(number)}: {error.strerror}") from error
+        _make_folder(files, folder / name_of(number))
+    try:
+        files.sync_folder(folder)  # or a power cut might take a whole worker along, with all that it has synced
+    except OSError as error:
+        raise DataPathError(f"failed to open data-path: {error_text('sync', folder, error)}") from error
+
+
+def _make_folder(files: Files, folder: Path) -> None:
+    try:
+        if not folder.is_dir():
+            files.make_folder(folder)
+    except OSError as error:
+        raise DataPathError(f"failed to open data-path: {error_text('mkdir', folder, error)}") from error
+
+
+def _to_a_free_folder(folder: Path, names: Sequence[str]) -> str:
+    """Say where the messages of an nsqd without workers can go: not among those of a worker."""
+    taken = _with_messages(folder, names, 0)
+    free = next(name for name in map(name_of, count()) if name not in taken)
+    but = f", except {', '.join(taken)}," if taken else ""
+    return f"{but} into {folder / free}"
 
 
 def refuse_folders_of_workers(data_path: str) -> None:
@@ -40,8 +78,8 @@ def refuse_folders_of_workers(data_path: str) -> None:
     _refuse_left_behind(folder, names, 0)
 
 
-def _refuse_left_behind(folder: Path, names: list[str], workers: int) -> None:
-    left = [name for name in left_behind(names, workers) if _has_messages(_names_in(folder / name))]
+def _refuse_left_behind(folder: Path, names: Sequence[str], workers: int) -> None:
+    left = _with_messages(folder, names, workers)
     if left:
         enough = (number_in(left[-1]) or 0) + 1
         raise StartupError(
@@ -50,12 +88,19 @@ def _refuse_left_behind(folder: Path, names: list[str], workers: int) -> None:
         )
 
 
+def _with_messages(folder: Path, names: Sequence[str], workers: int) -> list[str]:
+    """Return those of the names that are folders with messages, of workers beyond the number."""
+    return [name for name in left_behind(names, workers) if _are_messages(_names_in(folder / name))]
+
+
 def _names_in(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
+    except NotADirectoryError:
+        return []  # a file that has the name of a worker's folder
     except OSError as error:
-        raise DataPathError(f"failed to open data-path: {folder}: {(error.strerror or str(error)).lower()}") from error
+        raise DataPathError(f"failed to open data-path: {error_text('open', folder, error)}") from error
 
 
-def _has_messages(names: list[str]) -> bool:
+def _are_messages(names: Sequence[str]) -> bool:
     return any(name in _OURS or name.startswith(JOURNAL_PREFIX) for name in names)
