@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+from contextlib import closing
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -36,6 +38,8 @@ class Supervised:
         self._is_stopping = False
         self._is_renewed = False  # the process was asked to end, so that the next one may start
         self._drains_when_ready = False
+        self._drain_limit = 0.0
+        self._drain_ends = -inf  # when a drain that was begun has ended, or was taken back
         self._process: trio.Process | None = None
         self._ended = trio.Event()  # replaced when the next process starts
         self._poke = trio.Event()  # ends a pause or a rest
@@ -59,6 +63,7 @@ class Supervised:
 
     def wake(self) -> None:
         """End a pause or a rest."""
+        self.is_resting = False
         self._poke.set()
 
     def send(self, number: signal.Signals) -> None:
@@ -66,47 +71,62 @@ class Supervised:
         if self._process is not None:
             self._process.send_signal(number)
 
-    def drain(self) -> None:
-        """Drain the process, as soon as it is ready."""
+    def drain(self, limit: float) -> None:
+        """Drain the process as soon as it is ready. If it dies within `limit` seconds after that, drain the next one."""
+        if self.is_resting:
+            return
+        self._is_renewed = False
+        self._drain_limit = limit
+        self._drains_when_ready = True
         if self.ready.is_set():
-            self.send(signal.SIGUSR1)
-        else:
-            self._drains_when_ready = not self.is_resting
+            self._begin_drain()
 
-    async def renew(self, limit: float) -> None:
-        """Drain the process, start the next one, and return when that is ready. A drain may take `limit` seconds."""
-        self.wake()
+    def _begin_drain(self) -> None:
         self._drains_when_ready = False
+        self._drain_ends = trio.current_time() + self._drain_limit
+        self.send(signal.SIGUSR1)
+
+    async def renew(self, drain_limit: float, stop_limit: float) -> None:
+        """Drain the process, start the next one, and return when that is ready.
+
+        If the drain takes longer than its limit, the process is stopped. If that takes longer, too, it is killed.
+        """
         was_resting = self.is_resting
+        self._forget_drain()
+        self.wake()
         await self.ready.wait()
         if was_resting:
             return
         self._is_renewed = True
         ended = self._ended  # the next process has another
         self.send(signal.SIGUSR1)
-        with trio.move_on_after(limit):
-            await ended.wait()
-        if not ended.is_set():
-            log.warning("%s has not drained in %g s: it is stopped", self.name, limit)
+        if not await _happens(ended, drain_limit):
+            log.warning("%s has not drained in %g s: it is stopped", self.name, drain_limit)
             self.send(signal.SIGTERM)
-            await ended.wait()
+            if not await _happens(ended, stop_limit):
+                log.error("%s has not stopped in %g s: it is killed", self.name, stop_limit)
+                self.send(signal.SIGKILL)
+        await ended.wait()
         await self.ready.wait()
+
+    def _forget_drain(self) -> None:
+        self._drains_when_ready = False
+        self._drain_ends = -inf
 
     # Its process
 
     async def _live(self) -> Ending:
         """Run one process to its end."""
         began = trio.current_time()
-        link = SupervisorEnd()
         self._ended = trio.Event()
         self._is_renewed = False
         try:
-            status = await self._run_process(link)
+            with closing(SupervisorEnd()) as link:
+                status = await self._run_process(link)
         except OSError as error:
             log.error("%s cannot be started: %s", self.name, error)
             status = _CANNOT_START
         finally:
-            link.close()
             self._process = None
             if self.ready.is_set():
                 self.ready = trio.Event()
@@ -136,8 +156,7 @@ class Supervised:
             self._has_been_ready = True
             self.ready.set()
             if self._drains_when_ready:
-                self._drains_when_ready = False
-                self.drain()
+                self._begin_drain()
 
     # Between two processes
 
@@ -158,15 +177,23 @@ class Supervised:
 
     async def _rest(self) -> None:
         log.info("%s has drained or was stopped: it stays down until SIGUSR2 restarts the workers", self.name)
+        self._forget_drain()
         self._poke = trio.Event()
         self.is_resting = True
         self._on_change()
         await self._poke.wait()
-        self.is_resting = False
 
     async def _pause(self, ending: Ending) -> None:
         pause = self._pauses.pause_after(ending)
         log.error("%s %s: it is started again %s", self.name, ending, f"in {pause:g} s" if pause else "at once")
+        if trio.current_time() < self._drain_ends:  # it has died during its drain
+            self._drains_when_ready = True
         self._poke = trio.Event()
-        with trio.move_on_after(pause):
-            await self._poke.wait()
+        await _happens(self._poke, pause)
+
+
+async def _happens(event: trio.Event, limit: float) -> bool:
+    """Wait for an event, and return whether it has come within the limit."""
+    with trio.move_on_after(limit):
+        await event.wait()
+    return event.is_set()

@@ -1,7 +1,8 @@
 """The supervisor of workers: it starts them, restarts those that die, and passes on what it is told by signals.
 
     SIGTERM, SIGINT, SIGHUP   all workers stop, at the same time
-    SIGUSR1                   all workers drain, at the same time; the supervisor ends when all of them have
+    SIGUSR1                   all workers drain, at the same time, and the supervisor ends when all of them have;
+                              a worker that dies meanwhile is started again and drains; a rolling restart ends
     SIGUSR2                   the workers drain and start again, one after the other
 
 If the supervisor itself is killed, its workers stop in good order: see link.py.
@@ -20,7 +21,7 @@ from common.daemon import first_of, wait_for_signal
 from common.options import seconds
 from common.startup import StartupError
 from common.systemd import READY, STOPPING, notify
-from nsqd.workers.folders import make_folders
+from nsqd.workers.folders import owned_folders
 from nsqd.workers.settings import check_addresses
 from nsqd.workers.supervised import Supervised
 
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLACK: Final = 10.0  # seconds that a drain may take beyond its own limits
+_LAST_SYNC: Final = 30.0  # seconds that a stop may take beyond its own limit: as long as systemd waits in our unit
 _SETTLE: Final = 2.0  # seconds for clients to come back to a restarted worker before the next one drains
 
 
 async def supervise(options: Options, *, wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal) -> None:
     """Run the workers until `wait_for_shutdown` returns, all have drained, or one cannot start: then StartupError."""
     check_addresses(options)
-    make_folders(options.data_path, options.workers)
-    log.info("%d workers on %s", options.workers, options.data_path or ".")
-    workers = _Workers(options)
+    with owned_folders(options.data_path, options.workers):
+        log.info("%d workers on %s", options.workers, options.data_path or ".")
+        await _run(_Workers(options), wait_for_shutdown)
+    log.info("NSQ: bye")
+
+
+async def _run(workers: _Workers, wait_for_shutdown: Callable[[], Awaitable[object]]) -> None:
     async with trio.open_nursery() as lives:
         for worker in workers.all:
             lives.start_soon(worker.run)
@@ -53,7 +59,6 @@ async def supervise(options: Options, *, wait_for_shutdown: Callable[[], Awaitab
         # From here on SIGUSR1 and SIGUSR2 find the default handler of this program again, which ignores them.
         workers.stop()
     workers.raise_failure()
-    log.info("NSQ: bye")
 
 
 class _Workers:
@@ -61,12 +66,16 @@ class _Workers:
 
     def __init__(self, options: Options) -> None:
         self.over = trio.Event()  # all of them are at rest, or one cannot start
-        self.all = [Supervised(it, command_of(it), self._look) for it in range(options.workers)]
+        self.all = [
+            Supervised(it, command_of(it, workers=options.workers), self._look) for it in range(options.workers)
+        ]
         self._drain_limit = seconds(options.drain_deadline + options.drain_stay + options.drain_timeout) + _SLACK
-        self._is_renewing = False
+        self._stop_limit = seconds(options.drain_timeout) + _LAST_SYNC
+        self._renewing: trio.CancelScope | None = None  # of the rolling restart under way
 
     def _look(self) -> None:
-        if any(it.failure for it in self.all) or (all(it.is_resting for it in self.all) and not self._is_renewing):
+        is_idle = self._renewing is None and all(it.is_resting for it in self.all)
+        if is_idle or any(it.failure for it in self.all):
             self.over.set()
 
     def stop(self) -> None:
@@ -74,9 +83,14 @@ class _Workers:
             worker.stop()
 
     def drain(self) -> None:
+        """Drain all workers. This ends a rolling restart, which would start them again."""
         log.info("all workers drain")
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
         for worker in self.all:
-            worker.drain()
+            worker.drain(self._drain_limit)
+        self._look()
 
     async def wait_until_ready(self) -> None:
         for worker in self.all:
@@ -84,21 +98,25 @@ class _Workers:
 
     async def renew(self) -> None:
         """Restart the workers, one after the other. While that is under way, only start those that are down."""
-        if self._is_renewing:
+        if self._renewing is not None:
             log.info("workers are restarting already")
             for worker in self.all:
                 worker.wake()
             return
-        self._is_renewing = True
-        try:
-            for worker in self.all:
-                if worker is not self.all[0]:
-                    await trio.sleep(_SETTLE)
-                log.info("%s is restarted", worker.name)
-                await worker.renew(self._drain_limit)
-            log.info("all workers have been restarted")
-        finally:
-            self._is_renewing = False
+        scope = self._renewing = trio.CancelScope()
+        with scope:
+            await self._renew_one_by_one()
+        if self._renewing is scope:
+            self._renewing = None
+            self._look()
+
+    async def _renew_one_by_one(self) -> None:
+        for worker in self.all:
+            if worker is not self.all[0]:
+                await trio.sleep(_SETTLE)
+            log.info("%s is restarted", worker.name)
+            await worker.renew(self._drain_limit, self._stop_limit)
+        log.info("all workers have been restarted")
 
     def raise_failure(self) -> None:
         """Raise StartupError if a worker could not start, or did not stop well."""
@@ -124,11 +142,14 @@ async def _heed_signals(workers: _Workers, *, task_status: trio.TaskStatus[None]
                     nursery.start_soon(workers.renew)
 
 
-def command_of(number: int, *, argv: Sequence[str] = sys.argv, original: Sequence[str] = sys.orig_argv) -> list[str]:
-    """Return the command that starts a worker: the command of this process, with the worker's number before all flags.
+def command_of(
+    number: int, *, workers: int, argv: Sequence[str] = sys.argv, original: Sequence[str] = sys.orig_argv
+) -> list[str]:
+    """Return the command that starts a worker: the command of this process, with two more flags before its own.
 
-    What comes before the flags, as `-m nsqd` or the path of the command, stays as it was.
+    What comes before the flags, as `-m nsqd` or the path of the command, stays as it was. `workers` is given because
+    the --config file may have another number by the time the worker starts.
     """
     given = list(argv[1:])
     start = list(original[1 : len(original) - len(given)])
-    return [sys.executable, *start, f"--worker={number}", *given]
+    return [sys.executable, *start, f"--worker={number}", f"--workers={workers}", *given]

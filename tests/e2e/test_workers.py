@@ -145,6 +145,14 @@ def test_a_worker_that_was_drained_alone_stays_down_until_the_workers_are_restar
         assert nsqd.ask(0, "GET", "/ping").status == 200
 
 
+def test_sigusr1_during_a_rolling_restart_ends_that_and_drains_all(data: Path) -> None:
+    with Workers(data, 2) as nsqd:
+        nsqd.send_signal(signal.SIGUSR2)
+        nsqd.wait_for("worker-0 is restarted")
+        nsqd.send_signal(signal.SIGUSR1)
+        assert nsqd.wait() == 0  # whichever of them were between two processes
+
+
 def test_each_worker_has_its_own_name_ids_and_folder(data: Path) -> None:
     with Workers(data, 2, "node-id=1023") as nsqd:
         assert [nsqd.ask(it, "GET", "/info").json["worker"] for it in range(2)] == [0, 1]
@@ -216,6 +224,7 @@ def test_what_would_leave_messages_behind_or_cannot_work_is_refused(
 
 
 def test_no_data_path_is_refused_in_the_words_of_a_single_nsqd(data: Path) -> None:
-    ended = run_to_end(f"--data-path={data}", "--workers=2")
-    assert ended.returncode == 1
-    assert f"failed to open data-path: {data}: no such file or directory" in ended.stderr
+    for workers in (0, 2):
+        ended = run_to_end(f"--data-path={data}", f"--workers={workers}")
+        assert ended.returncode == 1
+        assert f"failed to lock data-path: open {data}: no such file or directory" in ended.stderr

@@ -13,24 +13,32 @@ from typing import Final
 import pytest
 import trio
 
+from nsqd.workers import restarts
 from nsqd.workers.supervised import Supervised
 
 LIMIT: Final = 30.0
+SHORT: Final = 0.01
 
-# Waits for `gate`, if that is named, before it is ready. Ends well on SIGTERM, and on SIGUSR1 unless it is stubborn.
+# Is ready when the file `gate` is there, if it is gated. Ends well on SIGTERM unless it is deaf. Ends well on SIGUSR1
+# unless it is stubborn: then it writes that down. Ends when the test does, as its end of the link tells.
 WORKER: Final = """
 import os, signal, socket, sys, time
 folder, *words = sys.argv[1:]
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-signal.signal(signal.SIGUSR1, signal.SIG_IGN if "stubborn" in words else lambda *_: os._exit(0))
-with open(f"{folder}/starts", "a") as starts:
-    starts.write(os.environ["NSQD_SUPERVISED"] + "\\n")
+signal.signal(signal.SIGTERM, signal.SIG_IGN if "deaf" in words else lambda *_: os._exit(0))
+signal.signal(signal.SIGUSR1, (lambda *_: write("drains")) if "stubborn" in words else lambda *_: os._exit(0))
+def write(name):
+    with open(f"{folder}/{name}", "a") as file:
+        file.write(os.environ["NSQD_SUPERVISED"] + "\\n")
+write("starts")
 while "gated" in words and not os.path.exists(f"{folder}/gate"):
     time.sleep(0.01)
-socket.socket(fileno=0).send(b"R")
-while True:
-    signal.pause()
+link = socket.socket(fileno=0)
+link.send(b"R")
+link.recv(1)
 """
+
+# Dies on the first signal to drain, and ends well on the second one.
+DIES_ONCE: Final = """lambda *_: os._exit(0 if len(open(f"{folder}/starts").readlines()) > 1 else 5)"""
 
 
 def on_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -49,7 +57,16 @@ class OneWorker:
 
     @property
     def starts(self) -> list[str]:
-        return (self.folder / "starts").read_text().split()
+        return self._written("starts")
+
+    @property
+    def drains(self) -> list[str]:
+        """The processes of a stubborn worker that were told to drain."""
+        return self._written("drains")
+
+    def _written(self, name: str) -> list[str]:
+        file = self.folder / name
+        return file.read_text().split() if file.exists() else []
 
 
 @asynccontextmanager
@@ -101,7 +118,7 @@ async def test_a_command_that_does_not_exist_is_a_failure(caplog: pytest.LogCapt
 async def test_a_renewed_worker_is_another_process_that_is_ready(tmp_path: Path) -> None:
     worker = OneWorker(tmp_path)
     async with running(worker) as it:
-        await it.renew(LIMIT)
+        await it.renew(LIMIT, LIMIT)
         assert it.ready.is_set()
         assert worker.starts == ["first", "again"]
         assert not worker.changed.is_set()  # it has not come to rest in between
@@ -113,9 +130,20 @@ async def test_a_worker_that_does_not_drain_in_time_is_stopped(
 ) -> None:
     worker = OneWorker(tmp_path, "stubborn")
     async with running(worker) as it:
-        await it.renew(0.01)
+        await it.renew(SHORT, LIMIT)
         assert worker.starts == ["first", "again"]
     assert "worker-0 has not drained in 0.01 s: it is stopped" in caplog.text
+    assert "killed" not in caplog.text
+
+
+@on_trio
+async def test_a_worker_that_does_not_stop_either_is_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    worker = OneWorker(tmp_path, "stubborn", "deaf")
+    async with running(worker) as it:
+        await it.renew(SHORT, SHORT)
+        assert worker.starts == ["first", "again"]
+        it.send(signal.SIGKILL)  # or nobody would end it
+    assert "worker-0 has not stopped in 0.01 s: it is killed" in caplog.text
 
 
 @on_trio
@@ -123,10 +151,10 @@ async def test_a_drained_worker_rests_until_it_is_renewed(tmp_path: Path) -> Non
     worker = OneWorker(tmp_path)
     async with running(worker) as it:
         await it.ready.wait()
-        it.drain()
+        it.drain(LIMIT)
         await worker.changed.wait()
         assert it.is_resting
-        await it.renew(LIMIT)
+        await it.renew(LIMIT, LIMIT)
         assert not it.is_resting
         assert it.ready.is_set()
     assert worker.starts == ["first", "again"]
@@ -136,27 +164,70 @@ async def test_a_drained_worker_rests_until_it_is_renewed(tmp_path: Path) -> Non
 async def test_a_worker_that_is_told_to_drain_while_it_starts_drains_when_it_is_ready(tmp_path: Path) -> None:
     worker = OneWorker(tmp_path, "gated")
     async with running(worker) as it:
-        it.drain()
+        it.drain(LIMIT)
         (tmp_path / "gate").touch()
         await worker.changed.wait()
         assert it.is_resting
 
 
 @on_trio
-async def test_a_drain_means_nothing_to_a_worker_that_rests(tmp_path: Path) -> None:
-    worker = OneWorker(tmp_path)
+async def test_a_worker_that_dies_during_its_drain_is_started_again_and_drains(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, script=WORKER.replace("lambda *_: os._exit(0)", DIES_ONCE))
     async with running(worker) as it:
         await it.ready.wait()
-        it.drain()
+        it.drain(LIMIT)
         await worker.changed.wait()
-        it.drain()
-        await it.renew(LIMIT)
-        assert it.ready.is_set()
-        assert not it.is_resting
+        assert it.is_resting
+        assert worker.starts == ["first", "again"]
 
 
 @on_trio
-async def test_a_worker_is_stopped_that_has_a_pause_before_its_next_start(tmp_path: Path) -> None:
+async def test_a_worker_that_dies_long_after_its_drain_was_taken_back_does_not_drain(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, "stubborn")  # so it goes on
+    async with running(worker) as it:
+        await it.ready.wait()
+        it.drain(0.0)
+        it.send(signal.SIGKILL)
+        await _next_ready(it)
+    assert worker.starts == ["first", "again"]
+    assert "again" not in worker.drains
+
+
+@on_trio
+async def test_a_drain_counts_more_than_the_restart_that_was_asked_for_before(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, "stubborn")
+    async with running(worker) as it:
+        await it.ready.wait()
+        with trio.move_on_after(SHORT):
+            await it.renew(LIMIT, LIMIT)
+        it.drain(LIMIT)
+        it.send(signal.SIGTERM)
+        await worker.changed.wait()
+        assert it.is_resting
+        assert worker.starts == ["first"]
+
+
+@on_trio
+async def test_a_drain_means_nothing_to_a_worker_that_rests(tmp_path: Path) -> None:
+    worker = OneWorker(tmp_path, "stubborn")
+    async with running(worker) as it:
+        await it.ready.wait()
+        it.send(signal.SIGTERM)
+        await worker.changed.wait()
+        it.drain(LIMIT)
+        it.wake()
+        await it.ready.wait()
+        assert not it.is_resting
+    assert worker.starts == ["first", "again"]
+    assert worker.drains == []
+
+
+@on_trio
+async def test_a_worker_is_stopped_that_has_a_pause_before_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restarts, "LONGEST_PAUSE", 100 * LIMIT)
+    monkeypatch.setattr(restarts, "FIRST_PAUSE", 100 * LIMIT)
     worker = OneWorker(tmp_path)
     async with running(worker) as it:
         for _ in range(2):
@@ -165,7 +236,7 @@ async def test_a_worker_is_stopped_that_has_a_pause_before_its_next_start(tmp_pa
             it.send(signal.SIGKILL)
             while it.ready is before:  # noqa: ASYNC110  # a process ends without an event for us
                 await trio.sleep(0.01)
-    assert len(worker.starts) >= 2
+    assert worker.starts == ["first", "again"]
 
 
 @on_trio

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from common.options import parse
 from common.startup import StartupError
 from nsqd.options import Options
 from nsqd.workers.settings import check_addresses, worker_options
@@ -34,8 +37,18 @@ def test_the_port_of_https_counts_only_with_a_certificate() -> None:
 
 
 def test_the_command_of_a_worker_is_the_supervisors_with_its_number() -> None:
-    original = ["python", "-P", "-m", "nsqd", "--workers", "2"]
-    command = command_of(1, argv=["/x/nsqd/__main__.py", "--workers", "2"], original=original)
-    assert command[1:] == ["-P", "-m", "nsqd", "--worker=1", "--workers", "2"]
-    command = command_of(0, argv=["/bin/nsqd", "--workers=2"], original=["python", "/bin/nsqd", "--workers=2"])
-    assert command[1:] == ["/bin/nsqd", "--worker=0", "--workers=2"]
+    original = ["python", "-P", "-m", "nsqd", "--config", "f"]
+    command = command_of(1, workers=2, argv=["/x/nsqd/__main__.py", "--config", "f"], original=original)
+    assert command[1:] == ["-P", "-m", "nsqd", "--worker=1", "--workers=2", "--config", "f"]
+    original = ["python", "/bin/nsqd", "--workers=2"]
+    command = command_of(0, workers=2, argv=["/bin/nsqd", "--workers=2"], original=original)
+    assert command[1:] == ["/bin/nsqd", "--worker=0", "--workers=2", "--workers=2"]
+
+
+def test_a_file_with_another_number_of_workers_does_not_keep_a_worker_from_starting(tmp_path: Path) -> None:
+    file = tmp_path / "nsqd.toml"
+    file.write_text("workers = 1\n")
+    argv = ["nsqd", f"--config={file}"]
+    command = command_of(2, workers=3, argv=argv, original=["python", *argv])
+    options = parse(Options, command[2:], {"NSQD_WORKERS": "2"}, "nsqd")
+    assert (options.worker, options.workers) == (2, 3)
