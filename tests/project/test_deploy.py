@@ -158,6 +158,7 @@ def test_what_images_copy_from_the_repository_is_in_the_context_of_the_build() -
 def test_images_say_what_they_are() -> None:
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
     shipped = dict(re.findall(r"^FROM service AS (\S+)$(.*?)(?=^FROM |\Z)", dockerfile, re.DOTALL | re.MULTILINE))
+    assert {"nsqd", "pipeline"} <= shipped.keys()
     for name, stage in shipped.items():
         assert (
             f'LABEL org.opencontainers.image.title="nsq-suite/{name}" org.opencontainers.image.description="' in stage
