@@ -41,7 +41,7 @@ from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
-MAX_WORKERS: Final = 64  # more would need ports that are thousands apart
+MAX_WORKERS: Final = 64  # a bound for mistakes; the last one listens 6300 ports above the first
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
 

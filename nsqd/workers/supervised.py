@@ -172,7 +172,8 @@ class Supervised:
                 await self._pause(ending)
 
     def _fail(self, ending: Ending) -> None:
-        self.failure = f"{self.name} {ending}; its own lines in this log say why"
+        why = "; its own lines in this log say why" if ending.status > 0 else ""
+        self.failure = f"{self.name} {ending}{why}"
         self._on_change()
 
     async def _rest(self) -> None:

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from common.version import DISTRIBUTION
 from scripts.releasing.building import run
 from scripts.releasing.dependencies import Package, package_of
+from scripts.releasing.project import Refused
 
 # Runs inside the image, so it imports nothing of ours.
 _PROBE: Final = """
@@ -34,20 +35,24 @@ _FIELD: Final = re.compile(r"^([A-Za-z-]+): (.*)$", re.MULTILINE)
 
 
 def packages_in(image: str) -> list[Package]:
-    """Return Python, tini, and what pip and apt have installed; our own wheel is not among them."""
+    """Return Python, tini, and what pip and apt have installed, but for our own wheel. Raises `Refused`."""
     command = ["docker", "run", "--rm", "--network=none", "--entrypoint=python3", image, "-c", _PROBE]
     found: dict[str, Any] = json.loads(run(command))
+    of_python = [*_python_packages(found["metadata"])]
+    if all(it.name != DISTRIBUTION for it in of_python):
+        raise Refused(f"{image}: its python3 does not find {DISTRIBUTION}, so it may not find other packages either")
     return [
         _unpackaged("python", found["python"], "PSF-2.0", "The interpreter of the base image"),
         _unpackaged("tini", found["tini"], "MIT", "PID 1: forwards signals and reaps processes"),
-        *_python_packages(found["metadata"]),
+        *(it for it in of_python if it.name != DISTRIBUTION),
         *_debian_packages(found["debian"]),
     ]
 
 
 def _unpackaged(name: str, said: str, licence: str, about: str) -> Package:
     version = _VERSION.search(said)
-    assert version is not None, f"{name} states no version: {said!r}"
+    if version is None:
+        raise Refused(f"{name} in an image states no version: {said!r}")
     return Package(name, version[0], licence, about, is_required=True, purl_type="generic")
 
 
@@ -58,9 +63,7 @@ def _python_packages(texts: Iterable[str]) -> Iterator[Package]:
             info.mkdir()
             (info / "METADATA").write_text(text, encoding="utf-8")
             dist = Distribution.at(info)
-            name = canonicalize_name(dist.metadata["Name"])
-            if name != DISTRIBUTION:
-                yield package_of(name, dist, is_required=True)
+            yield package_of(canonicalize_name(dist.metadata["Name"]), dist, is_required=True)
 
 
 def _debian_packages(status: str) -> Iterator[Package]:

@@ -247,7 +247,7 @@ def test_without_an_engine_it_says_why_there_are_no_images(monkeypatch: pytest.M
 
 
 IMAGE_ID: Final = "sha256:" + "5" * 64
-IN_IMAGE: Final = {
+IN_IMAGE: Final[dict[str, Any]] = {
     "python": "3.11.7",
     "tini": "tini version 0.19.0",
     "metadata": [
@@ -324,6 +324,21 @@ def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(repository: Path, 
         assert "| libc6 | 2.36-9 | /usr/share/doc/libc6/copyright in the image | always |" in licences
     sums = (out / "SHA256SUMS").read_text(encoding="utf-8")
     assert {line.split()[1] for line in sums.splitlines()} == {it.name for it in out.iterdir()} - {"SHA256SUMS"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tini": ""}, "tini in an image states no version: ''"),
+        ({"metadata": IN_IMAGE["metadata"][:1]}, "its python3 does not find nsq-suite"),
+    ],
+)
+def test_an_image_that_hides_what_is_in_it_is_refused(
+    repository: Path, tmp_path: Path, docker: Path, capsys: pytest.CaptureFixture[str], changed: Any, said: str
+) -> None:
+    (docker.parent / "in-image").write_text(json.dumps({**IN_IMAGE, **changed}))
+    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_every_image_is_a_target() -> None:

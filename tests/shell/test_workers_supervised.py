@@ -144,6 +144,7 @@ async def test_a_worker_that_does_not_stop_either_is_killed(tmp_path: Path, capl
         assert worker.starts == ["first", "again"]
         it.send(signal.SIGKILL)  # or nobody would end it
     assert "worker-0 has not stopped in 0.01 s: it is killed" in caplog.text
+    assert it.failure == "worker-0 was killed by SIGKILL"
 
 
 @on_trio

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.client import Client
-from tests.support.process import START_TIMEOUT, Answer, Daemon, eventually
+from tests.support.process import START_TIMEOUT, STOP_TIMEOUT, Answer, Daemon, eventually
 
 _TOPIC: Final = "t"
 
@@ -41,6 +43,20 @@ class Workers(Daemon):
     ) -> None:
         self._clients.close()
         super().__exit__(kind, error, trace)
+
+    def kill(self) -> None:
+        """Kill the supervisor, upon which its workers stop. A worker that does not is killed, too."""
+        if self._process is not None and self._collector is not None:
+            self._process.kill()
+            self._collector.join(STOP_TIMEOUT)  # to the end of the log, which the workers write, too
+            for pid in self._left():
+                os.kill(pid, signal.SIGKILL)
+        super().kill()
+
+    def _left(self) -> list[int]:
+        """Return the workers that run. Their ids may be other processes' by now, so their data path has to match."""
+        ids = [int(it) for it in re.findall(r"worker-\d+ is process (\d+)", self.log)]
+        return [it for it in ids if f"--data-path={self.data_path}" in _command_line(it)]
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Wait until the log has a text so many times."""
@@ -79,3 +95,10 @@ class Workers(Daemon):
         found = re.findall(pattern, self.log)
         assert found, f"{pattern} is not in the log\n{self.log}"
         return str(found[-1])
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
