@@ -27,16 +27,20 @@ def test_a_power_cut_takes_no_folder_along(tmp_path: Path) -> None:
 def test_nobody_starts_on_folders_that_may_not_last(tmp_path: Path) -> None:
     files = TroubledFiles()
     files.fail("sync folder", errno.EIO)
-    with pytest.raises(StartupError, match="failed to open data-path: .*input/output error"):
-        with owned_folders(str(tmp_path), 2, files=files):
-            pass
+    with (
+        pytest.raises(StartupError, match=r"failed to open data-path: .*input/output error"),
+        owned_folders(str(tmp_path), 2, files=files),
+    ):
+        pass
 
 
 def test_a_second_supervisor_is_refused_before_it_makes_a_folder(tmp_path: Path) -> None:
     with owned_folders(str(tmp_path), 1):
-        with pytest.raises(StartupError, match="failed to lock data-path: cannot flock directory"):
-            with owned_folders(str(tmp_path), 2):
-                pass
+        with (
+            pytest.raises(StartupError, match="failed to lock data-path: cannot flock directory"),
+            owned_folders(str(tmp_path), 2),
+        ):
+            pass
         assert not (tmp_path / "worker-1").exists()
     with owned_folders(str(tmp_path), 2):  # when the first one has ended
         pass
@@ -46,9 +50,8 @@ def test_messages_of_a_single_nsqd_are_not_mixed_with_those_of_a_worker(tmp_path
     for folder in (tmp_path, tmp_path / "worker-0", tmp_path / "worker-2"):
         with_messages(folder)
     advice = f"move everything in {tmp_path}, except worker-0, worker-2, into {tmp_path}/worker-1"
-    with pytest.raises(StartupError, match=re.escape(advice)):
-        with owned_folders(str(tmp_path), 3):
-            pass
+    with pytest.raises(StartupError, match=re.escape(advice)), owned_folders(str(tmp_path), 3):
+        pass
 
 
 def test_a_file_with_the_name_of_a_workers_folder_is_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -56,6 +59,8 @@ def test_a_file_with_the_name_of_a_workers_folder_is_no_reason_to_refuse(tmp_pat
     refuse_folders_of_workers(str(tmp_path))
     with owned_folders(str(tmp_path), 1):
         pass
-    with pytest.raises(StartupError, match=f"failed to open data-path: mkdir {tmp_path}/worker-1: file exists"):
-        with owned_folders(str(tmp_path), 2):
-            pass
+    with (
+        pytest.raises(StartupError, match=f"failed to open data-path: mkdir {tmp_path}/worker-1: file exists"),
+        owned_folders(str(tmp_path), 2),
+    ):
+        pass
