@@ -70,10 +70,10 @@ class Load:
             trio.open_nursery() as nursery,
         ):
             publishes: dict[str, Callable[[], Awaitable[object]]] = {
-                "orders": lambda: self._publish("orders", both),
+                "orders": lambda: self.publish_numbers("orders", both),
                 "later": lambda: self._defer(both),
                 "http": self._publish_over_http,
-                "held": lambda: self._publish("held", both),
+                "held": lambda: self.publish_numbers("held", both),
                 "archive": lambda: self._archive(steady),
             }
             for topic, publish in publishes.items():
@@ -92,7 +92,8 @@ class Load:
     def bodies(self, numbers: Sequence[int]) -> list[bytes]:
         return [b"%d %b" % (number, b"." * self.chance.choice(_SIZES)) for number in numbers]
 
-    async def _publish(self, topic: str, producer: Producer) -> list[int]:
+    async def publish_numbers(self, topic: str, producer: Producer) -> list[int]:
+        """Publish a few numbered messages, and return the numbers that were acknowledged."""
         numbers = self.ledger.sending(topic, self._count(), trio.current_time())
         bodies = self.bodies(numbers)
         if len(bodies) == 1:
@@ -100,7 +101,7 @@ class Load:
         return await self._settled(topic, numbers, lambda: producer.publish_many(topic, bodies))
 
     async def _archive(self, producer: Producer) -> None:
-        numbers = await self._publish("archive", producer)
+        numbers = await self.publish_numbers("archive", producer)
         self.archived += ((trio.current_time(), number) for number in numbers)
 
     async def _defer(self, producer: Producer) -> None:
