@@ -134,6 +134,7 @@ class Node:
     state: str = ""  # by which nsqlookupd lists it: "draining", "full" or "unhealthy"; empty: it accepts messages
     unreachable: tuple[str, ...] = ()  # why nsqlookupds cannot connect to it: "<nsqlookupd>: <why>"
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then
+    worker: int | None = None  # its number, if one `nsqd --workers` runs it and others on its machine
     start_time: float | None = None
     memory: Memory | None = None
     has_history: bool = False  # its history can be read: peek, browse, seek, replay

@@ -35,6 +35,7 @@ from nsqadmin.cluster.sane import (
     check_numbers,
     moment,
     text,
+    whole,
 )
 from nsqadmin.upstream.slices import Slices, at_once
 
@@ -112,6 +113,7 @@ class NodeAnswer:
     policy_digest: str | None = None
     policy_error: str = ""
     draining: bool = False
+    worker: int | None = None  # its number, if one `nsqd --workers` runs it and others
     start_time: float | None = None
     memory: Memory | None = None
     restarted: bool = False  # since its answer before
@@ -216,6 +218,7 @@ def stats_in_slices(
         policy_digest=text(document["policy_digest"]) if "policy_digest" in document else None,
         policy_error=text(document.get("policy_error")),
         draining=document.get("draining") is True,
+        worker=whole(document.get("worker")),
         start_time=start_time,
         memory=memory,
         restarted=restarted,

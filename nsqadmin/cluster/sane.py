@@ -39,6 +39,11 @@ def check_numbers(*counts: float) -> None:
         raise ValueError("a number is too high")
 
 
+def whole(value: Any) -> int | None:
+    """Return the value if it is a number that something can be counted with, from 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST else None
+
+
 def moment(value: Any) -> float:
     """Return the value as seconds since 1970, or 0 if it is not a time."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:

@@ -64,6 +64,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         policy_digest=answer.policy_digest,
         policy_error=answer.policy_error,
         draining=answer.draining,
+        worker=answer.worker,
         start_time=answer.start_time,
         memory=answer.memory,
         **_numbers(answer),

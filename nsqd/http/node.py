@@ -128,8 +128,12 @@ class NodeEndpoints:
                 "topology_zone": options.topology_zone,
                 "topology_region": options.topology_region,
             }
-            | ({"worker": self._node.worker} if self._node.worker >= 0 else {})
+            | self._worker
         )
+
+    @property
+    def _worker(self) -> dict[str, int]:
+        return {"worker": self._node.worker} if self._node.worker >= 0 else {}
 
     @property
     def _policy_error(self) -> str:
@@ -151,6 +155,7 @@ class NodeEndpoints:
             stats = stats_json(snapshot, memory, version=NSQ_VERSION)
             if self._is_draining():
                 stats["draining"] = True
+            stats |= self._worker
             if not request.is_limited:
                 stats |= _described(self._policy, ages=query.get("ages") == "true")
             return json(stats)

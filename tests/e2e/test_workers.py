@@ -181,6 +181,7 @@ def test_nsqadmin_joins_the_workers_in_its_topics_and_keeps_them_apart_as_nodes(
             eventually(lambda: _depth_in(admin) == 5, LIMIT)
             text = admin.http("GET", "/nodes").body.decode()
             assert all(f"127.0.0.1:{nsqd.http_port(it)}" in text for it in range(2))
+            assert all(f">Worker {it}<" in text for it in range(2))
 
 
 def _depth_in(admin: Nsqadmin) -> int:
