@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -22,15 +23,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LONGEST_AT_HAND: Final = 30.0  # seconds that a message may wait here for a thread, while another worker may be idle
+
 
 class Held:
     """A message that a worker has. Any thread may answer it. Only the first answer counts; none of them waits."""
 
-    __slots__ = ("_holding", "_message", "is_overdue")
+    __slots__ = ("_claimed", "_holding", "_message", "is_overdue")
 
     def __init__(self, message: Message, holding: Holding) -> None:
         self._message = message
         self._holding = holding
+        self._claimed = Lock()  # locked for ever by whoever is to answer the message
         self.is_overdue = False  # nsqd has given it to another worker, as the job runs for so long
 
     @property
@@ -45,10 +49,9 @@ class Held:
     def attempts(self) -> int:
         return self._message.attempts
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the connection has gone, so that nsqd delivers the message again."""
-        return self._message.answered == "lost"
+    def claim(self) -> bool:
+        """Return whether the message is the caller's now: nobody else has claimed it, and its connection still stands."""
+        return self._message.answered != "lost" and self._claimed.acquire(blocking=False)
 
     def finish(self) -> None:
         self._holding.answer(self, self._message.finish)
@@ -65,6 +68,11 @@ class Held:
 
     def is_answered(self) -> bool:
         return self._message.answered != "no"
+
+    def give_back_in_time(self, now: float) -> None:
+        """Give back the message if it has waited for long and no thread has claimed it."""
+        if now - self._message.received_at > _LONGEST_AT_HAND and self.claim():
+            self.give_back()
 
     def touch_in_time(self, now: float) -> None:
         """Touch the message if it is time to. Say so, once, if nsqd grants no more time."""
@@ -126,6 +134,7 @@ class Holding:
             now = trio.current_time()
             self._held = {held for held in self._held if not held.is_answered()}
             for held in self._held:
+                held.give_back_in_time(now)
                 held.touch_in_time(now)
             with trio.move_on_after(self.touching.pause):
                 await self._sooner.park()

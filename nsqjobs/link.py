@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -92,10 +92,13 @@ class Link:
         """Drop the messages that wait, are deferred or in flight. Raise NSQError if an nsqd does not do so."""
         empty(self._producer, topic, CHANNEL)
 
-    def subscribe(self, topic: str, *, prefetch: int) -> Subscription:
-        """Begin to receive messages, up to `prefetch` at a time."""
+    def subscribe(self, topic: str, *, prefetch: int, wake: Callable[[], object] = lambda: None) -> Subscription:
+        """Begin to receive messages, up to `prefetch` at a time.
+
+        `wake` is called, in another thread, whenever `take` has something to return or to raise.
+        """
         portal = self._open()
-        subscription = Subscription(topic, prefetch, portal.client, portal.token)
+        subscription = Subscription(topic, prefetch, portal.client, portal.token, wake)
         portal.look(partial(portal.client.start, subscription))
         return subscription
 
@@ -152,11 +155,20 @@ async def _open_inside(endpoint: Endpoint) -> AsyncIterator[_Inside]:
 class Subscription:
     """The messages of one queue. Any thread may take them, and answer them also after `close`."""
 
-    def __init__(self, topic: str, prefetch: int, inside: _Inside, token: trio.lowlevel.TrioToken) -> None:
+    def __init__(
+        self,
+        topic: str,
+        prefetch: int,
+        inside: _Inside,
+        token: trio.lowlevel.TrioToken,
+        wake: Callable[[], object],
+    ) -> None:
         self.topic = topic
+        self._prefetch = prefetch
         self._config = replace(inside.endpoint.config, max_in_flight=prefetch, backoff="none", drain_timeout=_A_DAY)
         self._inside = inside
         self._token = token
+        self._wake = wake
         self._arrived: SimpleQueue[Held | None] = SimpleQueue()  # has `prefetch` messages at most; None: look again
         self._consumer: Consumer | None = None
         self._is_stopped = False
@@ -177,8 +189,18 @@ class Subscription:
                 if self._error is not None:
                     raise self._error
                 return None
-            if not held.is_lost:  # else nsqd has it again
+            if held.claim():  # else nsqd has it again
                 return held
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `take` may return or raise something at once."""
+        return not self._arrived.empty()
+
+    def set_prefetch(self, count: int) -> None:
+        """Let nsqd send so many messages at a time from now on."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._set_prefetch, count)
 
     def close(self) -> None:
         """Receive nothing more, and give back what nobody has taken."""
@@ -187,14 +209,24 @@ class Subscription:
 
     # In the trio thread
 
+    def _set_prefetch(self, count: int) -> None:
+        self._prefetch = count
+        if self._consumer is not None:
+            self._consumer.set_max_in_flight(count)
+
+    def _put(self, held: Held | None) -> None:
+        self._arrived.put(held)
+        self._wake()
+
     def stop(self) -> None:
         self._is_stopped = True
         if self._consumer is not None:
             self._consumer.stop()
         for held in iter(self._arrived_already, None):
-            held.give_back()
+            if held.claim():
+                held.give_back()
         self._inside.holding.settle()
-        self._arrived.put(None)
+        self._put(None)
 
     def _arrived_already(self) -> Held | None:
         try:
@@ -210,6 +242,7 @@ class Subscription:
             ) as self._consumer:
                 if self._is_stopped:
                     return
+                self._consumer.set_max_in_flight(self._prefetch)
                 async for message in self._consumer:
                     self._arrive(message)
         except NSQError as error:
@@ -217,7 +250,7 @@ class Subscription:
         finally:
             if not self._is_stopped and self._error is None:  # a bug: whoever takes must not wait for ever
                 self._error = Stopped("the thread that receives jobs has failed")
-            self._arrived.put(None)
+            self._put(None)
 
     def _arrive(self, message: Message) -> None:
         if give_back_early(message, time.time()):
@@ -225,4 +258,4 @@ class Subscription:
         if self._is_stopped:
             message.requeue(0, backoff=False, count=False)
         else:
-            self._arrived.put(self._inside.holding.hold(message))
+            self._put(self._inside.holding.hold(message))

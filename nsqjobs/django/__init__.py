@@ -9,6 +9,7 @@ and `manage.py nsq_worker`. With Django before 6.0, the package django-tasks has
     a task as a message            messages.py
     results in the database        results.py, models.py
     running tasks                  worker.py, running.py
+    priorities                     priorities.py, queue.py
 """
 
 from nsqjobs.django.backend import NsqBackend

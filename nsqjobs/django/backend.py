@@ -16,30 +16,31 @@ from nsqjobs.addresses import parse_url
 from nsqjobs.django import results
 from nsqjobs.django.api import BaseTaskBackend, Task, TaskResult, task_enqueued
 from nsqjobs.django.messages import due_at, encode, enqueued, headers_of
+from nsqjobs.django.priorities import Band, band_of, band_topic
 from nsqjobs.link import Link
-from nsqjobs.names import topic_name
 
 DEFAULT_URL: Final = "nsq://127.0.0.1:4150"
 MOST_ATTEMPTS: Final = 10  # deliveries of a message that no worker has answered: it may be what kills them
 
-_OPTIONS: Final = frozenset({"url", "results"})
+_OPTIONS: Final = frozenset({"url", "results", "priority"})
 _LENGTH_OF_ID: Final = 32
 
 
 class NsqBackend(BaseTaskBackend):
     """Publishes tasks to the nsqds of the option `url`, and keeps results in the database.
 
-    A queue is a topic. The option `results` is whether to write a row for each task; by default they are written if
-    `nsqjobs.django` is among INSTALLED_APPS.
+    A queue is a topic, and two more for tasks with a priority, unless the option `priority` is False. The option `results`
+    is whether to write a row for each task; by default they are written if `nsqjobs.django` is among INSTALLED_APPS.
     """
 
     supports_defer = True
     supports_async_task = True
-    supports_priority = False  # topics have none: urgent tasks get a queue and workers of their own
+    supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.url = str(self.options.get("url", DEFAULT_URL))
+        self.supports_priority = bool(self.options.get("priority", True))
 
     @property
     def supports_get_result(self) -> bool:  # type: ignore[override] # of an attribute: what it is depends on the settings
@@ -73,9 +74,10 @@ class NsqBackend(BaseTaskBackend):
         return result
 
     def _publish(self, result: TaskResult, body: bytes) -> None:
-        due = due_at(result.task)
+        task = result.task
+        due = due_at(task)
         self.link.publish(
-            topic_name(result.task.queue_name),
+            band_topic(task.queue_name, band_of(task.priority)),
             body,
             delay=0.0 if due is None else due - time.time(),
             headers=headers_of(result),
@@ -98,6 +100,15 @@ class NsqBackend(BaseTaskBackend):
         if self.options.get("results") and not results.is_installed():
             hint = 'Add "nsqjobs.django" to INSTALLED_APPS.'
             yield checks.Error(f"TASKS[{self.alias!r}]: no table for results", hint=hint, id="nsqjobs.E003")
+        for queue, topic in self._shared_topics():
+            hint = 'Rename the queue, or set the option "priority" to False.'
+            text = f"TASKS[{self.alias!r}]: tasks of {queue} with a priority would be in the topic of the queue {topic}"
+            yield checks.Error(text, hint=hint, id="nsqjobs.E004")
+
+    def _shared_topics(self) -> list[tuple[str, str]]:
+        topics = {band_topic(queue, Band.NORMAL) for queue in self.queues} if self.supports_priority else set()
+        bands = [(queue, band_topic(queue, band)) for queue in sorted(self.queues) for band in (Band.HIGH, Band.LOW)]
+        return [(queue, topic) for queue, topic in bands if topic in topics]
 
 
 @cache

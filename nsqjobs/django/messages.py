@@ -25,6 +25,7 @@ def encode(result: TaskResult) -> bytes:
         "id": result.id,
         "task": task.module_path,
         "queue_name": task.queue_name,
+        "priority": task.priority,
         "run_after": task.run_after.isoformat() if task.run_after else None,
         "enqueued_at": result.enqueued_at.isoformat() if result.enqueued_at else None,
         "args": result.args,
@@ -51,7 +52,10 @@ def decode(body: bytes, backend: str) -> TaskResult:
     try:
         said = json.loads(body)
         run_after = datetime.fromisoformat(said["run_after"]) if said["run_after"] else None
-        task = task_at(said["task"]).using(backend=backend, queue_name=said["queue_name"], run_after=run_after)
+        priority = said.get("priority", 0)  # earlier versions wrote none
+        task = task_at(said["task"]).using(
+            backend=backend, queue_name=said["queue_name"], priority=priority, run_after=run_after
+        )
         return enqueued(
             task,
             said["id"],

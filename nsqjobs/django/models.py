@@ -14,6 +14,7 @@ class StoredResult(models.Model):
     status = models.CharField(max_length=10, choices=TaskResultStatus.choices, default=TaskResultStatus.READY)
     task_path = models.TextField()
     queue_name = models.TextField()
+    priority = models.IntegerField(default=0)
     backend = models.TextField()
     arguments = models.JSONField()  # {"args": [...], "kwargs": {...}}
     run_after = models.DateTimeField(null=True)

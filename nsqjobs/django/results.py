@@ -72,6 +72,7 @@ def _fields_of(result: TaskResult) -> dict[str, Any]:
     return {
         "task_path": task.module_path,
         "queue_name": task.queue_name,
+        "priority": task.priority,
         "backend": result.backend,
         "arguments": {"args": result.args, "kwargs": result.kwargs},
         "run_after": task.run_after,
@@ -80,7 +81,9 @@ def _fields_of(result: TaskResult) -> dict[str, Any]:
 
 
 def _read(row: StoredResult) -> TaskResult:
-    task = task_at(row.task_path).using(backend=row.backend, queue_name=row.queue_name, run_after=row.run_after)
+    task = task_at(row.task_path).using(
+        backend=row.backend, queue_name=row.queue_name, priority=row.priority, run_after=row.run_after
+    )
     result = enqueued(task, row.id, **row.arguments, enqueued_at=row.enqueued_at)
     _apply(result, row)
     return result

@@ -12,12 +12,12 @@ from django.db import connections
 from django.utils.crypto import get_random_string
 
 from nsqclient import NSQError
+from nsqjobs.django.queue import Queue
 from nsqjobs.django.running import handle
-from nsqjobs.names import topic_name
 
 if TYPE_CHECKING:
     from nsqjobs.django.backend import NsqBackend
-    from nsqjobs.link import Subscription
+    from nsqjobs.held import Held
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +31,25 @@ class Worker:
     Each queue has threads of its own, so a queue that is full of slow tasks does not hold up the others.
     """
 
-    def __init__(self, backend: NsqBackend, queues: Sequence[str], *, concurrency: int) -> None:
+    def __init__(self, backend: NsqBackend, names: Sequence[str], *, concurrency: int) -> None:
         self.id = get_random_string(_LENGTH_OF_ID)
         self.failure: NSQError | None = None  # why the worker has stopped by itself
         self._backend = backend
-        self._queues = queues
+        self._names = names
         self._concurrency = concurrency
         self._threads: list[Thread] = []
-        self._subscriptions: list[Subscription] = []
+        self._queues: list[Queue] = []
         self._stop = Event()
 
     def run(self, *, drain_timeout: float) -> None:
         """Run tasks until `stop` is called. Those that then run have `drain_timeout` seconds to end."""
-        for queue in self._queues:
-            self._start(queue)
-        log.info("worker %s waits for tasks of %s", self.id, ", ".join(self._queues))
+        for name in self._names:
+            self._start(name)
+        log.info("worker %s waits for tasks of %s", self.id, ", ".join(self._names))
         self._stop.wait()
         log.info("worker %s stops", self.id)
-        for subscription in self._subscriptions:
-            subscription.close()
+        for queue in self._queues:
+            queue.close()
         until = time.monotonic() + drain_timeout
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))
@@ -61,29 +61,35 @@ class Worker:
         """Begin no further task. May be called by a handler of a signal."""
         self._stop.set()
 
-    def _start(self, queue: str) -> None:
-        subscription = self._backend.link.subscribe(topic_name(queue), prefetch=self._concurrency)
-        self._subscriptions.append(subscription)
+    def _start(self, name: str) -> None:
+        backend = self._backend
+        queue = Queue(backend.link, name, concurrency=self._concurrency, has_priorities=backend.supports_priority)
+        self._queues.append(queue)
         for number in range(self._concurrency):
-            thread = Thread(target=self._work, args=(subscription,), name=f"{queue}-{number}", daemon=True)
+            thread = Thread(target=self._work, args=(queue,), name=f"{name}-{number}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def _work(self, subscription: Subscription) -> None:
+    def _work(self, queue: Queue) -> None:
         try:
-            self._run_tasks_of(subscription)
+            self._run_tasks_of(queue)
         finally:
             connections.close_all()
 
-    def _run_tasks_of(self, subscription: Subscription) -> None:
+    def _run_tasks_of(self, queue: Queue) -> None:
         while not self._stop.is_set():
             try:
-                held = subscription.take(_LOOK)
+                taken = queue.take(_LOOK)
             except NSQError as error:
                 self.failure = error
                 self.stop()
                 return
-            if held is not None and self._stop.is_set():
-                held.give_back()
-            elif held is not None:
-                handle(held, self._backend, self.id)
+            if taken is not None:
+                self._run_task(taken.held)
+                queue.done(taken)
+
+    def _run_task(self, held: Held) -> None:
+        if self._stop.is_set():
+            held.give_back()
+        else:
+            handle(held, self._backend, self.id)

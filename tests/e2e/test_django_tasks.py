@@ -126,6 +126,26 @@ class Queue:
         """Return the figures of the queue's channel."""
         return self._site.nsqd.channel(self.name, "jobs") or {}
 
+    def in_flight_by_band(self) -> list[int]:
+        """Return how many tasks workers have of each band: high, normal and low."""
+        topics = [f"{self.name}.high", self.name, f"{self.name}.low"]
+        channels = [self._site.nsqd.channel(topic, "jobs") or {} for topic in topics]
+        return [channel.get("in_flight_count", 0) for channel in channels]
+
+    def hold_worker(self) -> Path:
+        """Start a worker with one thread, and return the file for which its second task waits.
+
+        As it has had tasks of two bands by then, it has one task of each band at hand from now on.
+        """
+        normal, high = self.path("normal"), self.path("high")
+        self.start_worker()
+        self.run(f"to(wait_for_file).enqueue({self.name!r}, 'normal', {str(normal)!r})")
+        self.wait_for("begin")
+        self.run(f"to(wait_for_file, priority=1).enqueue({self.name!r}, 'high', {str(high)!r})")
+        normal.touch()
+        self.wait_for("begin", 2)
+        return high
+
     def buried(self) -> list[str]:
         """Return the reasons of the buried messages."""
         lines = self._site.nsqd.http("GET", f"/channel/buried?topic={self.name}&channel=jobs").body.splitlines()
@@ -186,6 +206,40 @@ def test_nobody_holds_a_task_that_runs_later(queue: Queue) -> None:
     [(status, ran_at, _, _)] = queue.results(id)
     assert status == "SUCCESSFUL"
     assert ran_at >= due
+
+
+def test_higher_priorities_come_first(queue: Queue) -> None:
+    go = queue.hold_worker()
+    queue.run(f"for it in (-100, 0, 100): to(linger, priority=it).enqueue({queue.name!r}, str(it), 0)")
+    eventually(lambda: queue.in_flight_by_band() == [2, 1, 1], TIMEOUT)
+    go.touch()
+    queue.wait_for("end", 5)
+    assert queue.noted("begin") == ["normal", "high", "100", "0", "-100"]
+
+
+def test_low_priorities_are_not_starved(queue: Queue) -> None:
+    go = queue.hold_worker()
+    queue.run(
+        f"""
+        to(linger, priority=-1).enqueue({queue.name!r}, "low", 0)
+        for number in range(40):
+            to(linger, priority=1).enqueue({queue.name!r}, str(number), 0)
+        """
+    )
+    eventually(lambda: queue.in_flight_by_band() == [2, 0, 1], TIMEOUT)
+    go.touch()
+    queue.wait_for("end", 43)
+    assert queue.noted("begin")[-1] != "low"
+
+
+def test_a_task_with_a_priority_may_run_later(queue: Queue, nsqd: Nsqd) -> None:
+    due = "datetime.now(UTC) + timedelta(seconds=2)"
+    [id] = queue.run(f"say(to(add, priority=50, run_after={due}).enqueue(1, 2).id)")
+    assert nsqd.topic(f"{queue.name}.high")
+    assert nsqd.topic(queue.name) is None
+    queue.start_worker()
+    assert queue.results(id) == [["SUCCESSFUL", 3, [], 1]]
+    assert queue.run(f"say(get_result({id!r}).task.priority)") == [50]
 
 
 def test_what_is_no_task_is_buried_with_the_reason(queue: Queue, nsqd: Nsqd) -> None:

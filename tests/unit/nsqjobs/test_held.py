@@ -92,6 +92,20 @@ def test_answers_after_the_end_are_without_effect() -> None:
     holding.hold(cast(Message, FakeMessage())).finish()
 
 
+def test_a_message_that_waits_long_for_a_thread_is_given_back_uncounted() -> None:
+    thread = Thread()
+    waits, runs = FakeMessage(), FakeMessage()
+    waiting, running = thread.hold(waits), thread.hold(runs)
+    assert running.claim()
+    for now in (30.0, 31.0):
+        waiting.give_back_in_time(now)
+        running.give_back_in_time(now)
+    thread.holding.settle()
+    assert waits.said == [("requeue", 0.0, {"backoff": False, "count": False})]
+    assert not runs.said
+    assert not waiting.claim()
+
+
 def test_a_message_is_touched_when_a_third_of_its_time_is_over() -> None:
     message = FakeMessage(deadline=60.0)
     held = Thread().hold(message)

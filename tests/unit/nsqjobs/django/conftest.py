@@ -21,7 +21,7 @@ if not settings.configured:
         DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
         TASKS={
             "default": {"BACKEND": "nsqjobs.django.NsqBackend", "QUEUES": []},
-            "forgetful": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"results": False}},
+            "forgetful": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"results": False, "priority": False}},
             "mistaken": {"BACKEND": "nsqjobs.django.NsqBackend", "OPTIONS": {"url": "redis://here", "colour": "red"}},
         },
     )

@@ -75,9 +75,28 @@ def test_what_nsqd_does_not_take_leaves_no_result(link: FakeLink) -> None:
     assert not StoredResult.objects.exists()
 
 
-def test_priorities_are_refused(link: FakeLink) -> None:
+@pytest.mark.parametrize(("priority", "topic"), [(-100, "mails.low"), (0, "mails"), (1, "mails.high")])
+def test_a_priority_has_its_topic(link: FakeLink, priority: int, topic: str) -> None:
+    result = send.using(priority=priority).enqueue(1)
+    assert link.published[0][0] == topic
+    assert run(link) == ["finish"]
+    assert backend().get_result(result.id).task.priority == priority
+
+
+def test_a_message_of_an_earlier_version_has_no_priority(link: FakeLink) -> None:
+    result = send.enqueue(1)
+    said = json.loads(link.published[0][1])
+    del said["priority"]
+    held = FakeHeld(json.dumps(said).encode())
+    handle(cast(Held, held), backend(), "worker")
+    assert held.said == ["finish"]
+    assert backend().get_result(result.id).return_value == 2
+
+
+def test_priorities_may_be_switched_off(link: FakeLink) -> None:
+    assert NsqBackend.supports_priority
     with pytest.raises(InvalidTask):
-        send.using(priority=10)
+        forget.using(priority=10)
 
 
 def test_an_argument_that_is_no_json_is_refused_before_anything_is_stored(link: FakeLink) -> None:
@@ -219,3 +238,11 @@ def test_a_message_that_is_no_task_is_buried(link: FakeLink, changes: dict[str, 
 def test_checks_name_what_is_wrong_in_the_settings() -> None:
     assert not list(backend().check())
     assert [it.id for it in backend("mistaken").check()] == ["nsqjobs.E001", "nsqjobs.E002"]
+
+
+def test_a_check_finds_a_queue_with_the_topic_of_another_ones_priorities() -> None:
+    queues = ["mails", "mails.high", "other"]
+    [error] = NsqBackend("it", {"QUEUES": queues}).check()
+    assert error.id == "nsqjobs.E004"
+    assert "tasks of mails with a priority would be in the topic of the queue mails.high" in error.msg
+    assert not list(NsqBackend("it", {"QUEUES": queues, "OPTIONS": {"priority": False}}).check())

@@ -1,0 +1,88 @@
+"""One queue as a worker sees it: the subscriptions of its bands, from which its threads take tasks in turns."""
+
+from __future__ import annotations
+
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsqjobs.django.priorities import Band, Turns, band_topic, prefetches
+
+if TYPE_CHECKING:
+    from nsqjobs.held import Held
+    from nsqjobs.link import Link, Subscription
+
+_FEWEST: Final = 2  # bands in use, from which on there is something to choose
+
+
+class Taken(NamedTuple):
+    band: Band
+    held: Held
+
+
+class Queue:
+    """Hands out the messages of a queue to `concurrency` threads, each of which says when it is done with one.
+
+    As long as messages of one band only have come, nothing is at hand: the worker has as many messages as it has threads,
+    and others wait for whichever worker is free first.
+    """
+
+    def __init__(self, link: Link, name: str, *, concurrency: int, has_priorities: bool) -> None:
+        bands = tuple(Band) if has_priorities else (Band.NORMAL,)
+        self._concurrency = concurrency
+        self._lock = Lock()  # of all that follows
+        self._turns = Turns()
+        self._running = dict.fromkeys(bands, 0)
+        self._used: set[Band] = set()
+        self._prefetches = dict.fromkeys(bands, concurrency)
+        # One entry for each message at hand. There may be more, after messages were lost or given back.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._subscriptions: dict[Band, Subscription] = {
+            band: link.subscribe(band_topic(name, band), prefetch=concurrency, wake=self._ring) for band in bands
+        }
+
+    def take(self, timeout: float) -> Taken | None:
+        """Return the next message, or None after `timeout` seconds, or earlier if `close` was called.
+
+        Raises NSQError if nothing can ever arrive.
+        """
+        if self._bell.empty():
+            with self._lock:
+                self._share_out()  # a thread is free, and about to wait
+        try:
+            self._bell.get(timeout=timeout)
+        except Empty:
+            return None
+        with self._lock:
+            return self._next()
+
+    def done(self, taken: Taken) -> None:
+        """Say that the thread which has taken a message is free."""
+        with self._lock:
+            self._running[taken.band] -= 1
+
+    def close(self) -> None:
+        """Receive nothing more, and give back what nobody has taken."""
+        for subscription in self._subscriptions.values():
+            subscription.close()
+
+    def _ring(self) -> None:
+        self._bell.put(None)
+
+    def _next(self) -> Taken | None:
+        while at_hand := [band for band, it in self._subscriptions.items() if it.has_arrived]:
+            band = self._turns.choose(at_hand)
+            if (held := self._subscriptions[band].take(0.0)) is not None:
+                self._running[band] += 1
+                self._used.add(band)
+                self._share_out()
+                return Taken(band, held)
+        return None
+
+    def _share_out(self) -> None:
+        if len(self._used) < _FEWEST:
+            return
+        for band, count in prefetches(self._running, self._concurrency).items():
+            if count != self._prefetches[band]:
+                self._prefetches[band] = count
+                self._subscriptions[band].set_prefetch(count)
