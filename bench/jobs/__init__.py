@@ -1,6 +1,6 @@
 """Job queues on nsqd and on Redis: jobs a second, and the memory of a worker while many jobs wait for their ETA.
 
-Both sides have the same app, the same worker settings and a broker that keeps what it has confirmed (servers.py).
+Django's tasks are compared with those of django-tasks-db, whose queue is a table. Both sides have the same app, the same worker settings and a broker that keeps what it has confirmed (servers.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 from typing import Final
 
 from bench.jobs import memory
-from bench.jobs.libraries import LIBRARIES
+from bench.jobs.libraries import RATED
 from bench.jobs.rates import MEASURED, Rate, Rates, measure
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.work import Work, say
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--library",
         type=_libraries,
-        default=tuple(LIBRARIES),
+        default=tuple(RATED),
         metavar="NAME,...",
-        help=f"some of: {', '.join(LIBRARIES)} (default: all)",
+        help=f"some of: {', '.join(RATED)} (default: all)",
     )
     parser.add_argument("--runs", type=int, default=5, help="runs on each broker (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=5_000, help="jobs of a run (default: %(default)s)")
@@ -43,21 +43,22 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 
 def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:
-    found: dict[str, list[Rates]] = {OURS: [], OTHER: []}
+    other = RATED[library].other
+    found: dict[str, list[Rates]] = {OURS: [], other: []}
     for number in range(settings.runs):
-        for broker in (OURS, OTHER) if number % 2 == 0 else (OTHER, OURS):  # who comes first alternates
+        for broker in (OURS, other) if number % 2 == 0 else (other, OURS):  # who comes first alternates
             found[broker].append(measure(work, library, broker, settings.jobs, settings.build.python()))
             rates = ", ".join(f"{what} {rate.jobs_per_s:,.0f}" for what, rate in found[broker][-1].items())
-            say(f"{library:>8} on {broker:>5}: {rates} jobs/s")
+            say(f"{library:>8} on {broker:>8}: {rates} jobs/s")
     return [
         Row(
             f"{library}, {what}",
             "jobs/s",
             tuple(rates[what].jobs_per_s for rates in found[OURS]),
             at_least(1.0),
-            OTHER,
-            tuple(rates[what].jobs_per_s for rates in found[OTHER]),
-            _note([rates[what] for rates in found[OURS]], [rates[what] for rates in found[OTHER]]),
+            other,
+            tuple(rates[what].jobs_per_s for rates in found[other]),
+            _note([rates[what] for rates in found[OURS]], [rates[what] for rates in found[other]]),
         )
         for what in MEASURED
     ]
@@ -84,11 +85,11 @@ def _memory(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _libraries(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in LIBRARIES]:
+    if unknown := [name for name in names if name not in RATED]:
         raise argparse.ArgumentTypeError(f"unknown libraries: {', '.join(unknown)}")
     return names
 
 
 BENCHMARK: Final = Benchmark(
-    "jobs", "How quick are job queues on nsqd, beside the same on Redis?", add_arguments, run, at_most=60
+    "jobs", "How quick are job queues on nsqd, beside the same on Redis or in Postgres?", add_arguments, run, at_most=60
 )

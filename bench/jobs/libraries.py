@@ -21,6 +21,8 @@ class Library:
     usual: int  # jobs at a time in one worker, by the library's default on two cores
     # What else has to run for jobs with an ETA: it is killed and started again as workers are.
     scheduler: Callable[[Setup], Command | None] = lambda setup: None
+    other: str = "redis"  # the broker that `python -m bench jobs` compares nsqd with
+    needs_database: bool = False
 
 
 def _celery_worker(setup: Setup, number: int) -> Command:
@@ -56,6 +58,14 @@ def _dramatiq_worker(setup: Setup, number: int) -> Command:
     ]
 
 
+def _django_worker(setup: Setup, number: int) -> Command:
+    command = [sys.executable, "-m", "django"]
+    settings = "--settings=bench.jobs.django_settings"
+    if setup.broker == "nsq":
+        return [*command, "nsq_worker", settings, f"--concurrency={setup.concurrency}"]
+    return [*command, "db_worker", settings, "--verbosity=0"]  # one task at a time: it knows nothing else
+
+
 LIBRARIES: Final[Mapping[str, Library]] = {
     "celery": Library(
         "bench.jobs.celery_app",
@@ -68,4 +78,19 @@ LIBRARIES: Final[Mapping[str, Library]] = {
         "bench.jobs.taskiq_app", ("nsq", "redis", "rabbitmq"), ("taskiq",), _taskiq_worker, 100, _taskiq_scheduler
     ),
     "dramatiq": Library("bench.jobs.dramatiq_app", ("nsq", "redis", "rabbitmq"), ("dramatiq",), _dramatiq_worker, 8),
+}
+
+# `python -m bench jobs` measures these. Django's tasks are not among those above, whose jobs with an ETA are counted while
+# everything is killed: django-tasks-db never runs again what a killed worker had.
+RATED: Final[Mapping[str, Library]] = {
+    **LIBRARIES,
+    "django": Library(
+        "bench.jobs.django_app",
+        ("nsq", "postgres"),
+        ("django", "django-tasks-db"),
+        _django_worker,
+        4,
+        other="postgres",
+        needs_database=True,
+    ),
 }

@@ -5,18 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.jobs.libraries import LIBRARIES
+from bench.jobs.libraries import RATED
+from bench.jobs.postgres import Postgres
 from bench.jobs.servers import SERVERS, Process, Server
 from bench.jobs.sessions import processor_seconds
 from bench.jobs.setup import Setup
 from bench.work import ROOT, Failed, Work
 
+BROKERS: Final[Mapping[str, type[Server]]] = {**SERVERS, "postgres": Postgres}
 LIMIT: Final = 300.0  # seconds that each part may take
 _POLL: Final = 0.01
 _CELERYS_AHEAD: Final = 4  # its default
@@ -41,22 +43,28 @@ class Stage:
 
     library: str
     server: Server
+    database: Server | None  # besides the broker
     setup: Setup
     folder: Path
 
     @contextmanager
     def worker(self) -> Iterator[Process]:
-        command = LIBRARIES[self.library].worker(self.setup, 0)
+        command = RATED[self.library].worker(self.setup, 0)
         process = Process(command, self.folder / "worker.txt", self.setup.environ)
         try:
             yield process
         finally:
             process.kill()
 
+    def broker_seconds(self) -> float:
+        """Return the processor time of the broker, and of the database if there is one."""
+        servers = [self.server, *([self.database] if self.database is not None else [])]
+        return sum(processor_seconds(server.pid) for server in servers)
+
     def publish(self, count: int) -> tuple[float, float, float]:
         """Publish so many jobs, and return when that began and ended, and the processor time that it took."""
         done = subprocess.run(
-            [sys.executable, "-m", "bench.jobs.publish_many", LIBRARIES[self.library].app, str(count)],
+            [sys.executable, "-m", "bench.jobs.publish_many", RATED[self.library].app, str(count)],
             cwd=ROOT,
             env=self.setup.whole_environ,
             capture_output=True,
@@ -84,15 +92,19 @@ class Stage:
 def staged(work: Work, library: str, broker: str, python: Sequence[str]) -> Iterator[Stage]:
     with work.new_folder(f"{library}-{broker}") as folder:
         (folder / "out").mkdir()
-        with SERVERS[broker](folder / "broker", python=python) as server:
+        with ExitStack() as stack:
+            server = stack.enter_context(BROKERS[broker](folder / "broker", python=python))
+            needs_another = RATED[library].needs_database and not isinstance(server, Postgres)
+            database = stack.enter_context(Postgres(folder / "database")) if needs_another else None
             setup = Setup(
                 broker,
                 server.url,
                 str(folder / "out"),
-                concurrency=LIBRARIES[library].usual,
+                concurrency=RATED[library].usual,
                 ahead=_CELERYS_AHEAD,
+                database=(database or server).url,
             )
-            yield Stage(library, server, setup, folder)
+            yield Stage(library, server, database, setup, folder)
 
 
 def measure(work: Work, library: str, broker: str, count: int, python: Sequence[str]) -> Rates:
@@ -105,9 +117,9 @@ def measure(work: Work, library: str, broker: str, count: int, python: Sequence[
 
 
 def _enqueue(stage: Stage, count: int) -> Rate:
-    before = processor_seconds(stage.server.pid)
+    before = stage.broker_seconds()
     began, ended, used = stage.publish(count)
-    in_broker = processor_seconds(stage.server.pid) - before
+    in_broker = stage.broker_seconds() - before
     return _rate(count, ended - began, publisher=used, broker=in_broker)
 
 
@@ -115,17 +127,17 @@ def _work_off(stage: Stage, worker: Process, count: int) -> Rate:
     # The worker's start is not its rate: count from when it has some behind it.
     some = count - count // 10
     first, began = stage.wait_until(lambda left: left <= some)
-    before = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    before = stage.broker_seconds(), processor_seconds(worker.pid)
     _, ended = stage.wait_until(lambda left: left == 0)
-    after = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    after = stage.broker_seconds(), processor_seconds(worker.pid)
     return _rate(first, ended - began, worker=after[1] - before[1], broker=after[0] - before[0])
 
 
 def _end_to_end(stage: Stage, worker: Process, count: int) -> Rate:
-    before = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    before = stage.broker_seconds(), processor_seconds(worker.pid)
     began, _, used = stage.publish(count)
     _, ended = stage.wait_until(lambda left: left == 0)
-    after = processor_seconds(stage.server.pid), processor_seconds(worker.pid)
+    after = stage.broker_seconds(), processor_seconds(worker.pid)
     return _rate(count, ended - began, publisher=used, worker=after[1] - before[1], broker=after[0] - before[0])
 
 

@@ -40,7 +40,10 @@ _libc: Final = ctypes.CDLL(None)
 class Process:
     """A process in a session of its own. It dies with all that it has started, and with the thread that started it."""
 
-    def __init__(self, command: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, environ: Mapping[str, str] | None = None, **user: Any
+    ) -> None:
+        """Start a process, perhaps as another `user`, with what Popen knows of users."""
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 command,
@@ -51,6 +54,7 @@ class Process:
                 stderr=out,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
+                **user,
             )
         self.pid = self._process.pid
         self.began = time.monotonic()

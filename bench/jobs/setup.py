@@ -28,6 +28,7 @@ class Setup:
     speed: float = 1.0  # so many seconds pass in one: what a broker or library waits for is divided by it
     concurrency: int = CONCURRENCY
     ahead: int = 1  # Celery's worker_prefetch_multiplier
+    database: str = ""  # the URL of the one in which Django's tasks have their results
 
     @property
     def environ(self) -> dict[str, str]:
