@@ -58,7 +58,9 @@ def store(result: TaskResult) -> None:
         ],
         "worker_ids": result.worker_ids,
     }
-    _model().objects.update_or_create(id=result.id, defaults=state, create_defaults={**_fields_of(result), **state})
+    rows = _model().objects
+    if not rows.filter(id=result.id).update(**state):  # one statement, where update_or_create takes four
+        rows.update_or_create(id=result.id, defaults=state, create_defaults={**_fields_of(result), **state})
 
 
 def _model() -> type[StoredResult]:

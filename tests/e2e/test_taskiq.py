@@ -10,13 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 from taskiq.exceptions import SendTaskError
 from taskiq.kicker import AsyncKicker
 
+from bench.jobs.servers import Redis
 from nsqclient import Config, aio
 from nsqjobs.taskiq import NsqBroker, NsqScheduleSource
 from tests.e2e.conftest import StartNsqd
@@ -382,9 +385,14 @@ def test_a_program_may_send_from_several_loops_and_without_startup(nsqd: Nsqd, t
 # The documents
 
 
-def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
+def example_of_page(number: int) -> str:
     page = (ROOT / "docs" / "how-to" / "taskiq.md").read_text(encoding="utf-8")
-    example = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    examples: list[str] = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return examples[number]
+
+
+def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
+    example = example_of_page(0)
     (tmp_path / "tasks.py").write_text(example.replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp)))
     journal = Journal(tmp_path / "journal")
     with Worker("", "", journal, app="tasks:broker", folder=tmp_path) as worker:
@@ -394,3 +402,24 @@ def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
             eventually(lambda said=said: said in worker.log, LIMIT)
         is_done(nsqd, "shop")
         assert not nsqd.channel("shop", "jobs")["deferred_count"]
+
+
+@pytest.mark.skipif(
+    which("redis-server") is None or find_spec("taskiq_redis") is None, reason="needs redis-server and taskiq-redis"
+)
+def test_the_example_with_results_in_redis_runs(nsqd: Nsqd, tmp_path: Path) -> None:
+    with Redis(tmp_path / "redis") as redis:
+        example = example_of_page(1).replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp))
+        (tmp_path / "sums.py").write_text(example.replace("redis://127.0.0.1:6379", redis.url))
+        with Worker("", "", Journal(tmp_path / "journal"), app="sums:broker", folder=tmp_path):
+            sent = subprocess.run(
+                [sys.executable, "sums.py"],
+                cwd=tmp_path,
+                env=environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LIMIT * 3,
+            )
+            assert sent.stdout.splitlines() == ["sum 3", "error ZeroDivisionError('division by zero')"], sent.stderr
+            is_done(nsqd, "sums")
