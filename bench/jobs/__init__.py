@@ -12,6 +12,7 @@ from typing import Final
 
 from bench.jobs import memory
 from bench.jobs.libraries import RATED
+from bench.jobs.postgres import Postgres
 from bench.jobs.rates import MEASURED, Rate, Rates, measure
 from bench.report import Benchmark, Row, at_least, at_most
 from bench.work import Work, say
@@ -38,8 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    rows = [row for library in settings.library if settings.runs for row in _rates(settings, work, library)]
+    libraries = [library for library in settings.library if _can_run(library)] if settings.runs else []
+    rows = [row for library in libraries for row in _rates(settings, work, library)]
     return [*rows, *(_memory(settings, work) if settings.waiting and "celery" in settings.library else ())]
+
+
+def _can_run(library: str) -> bool:
+    """Return whether a library's database, if it needs one, is there. The others' brokers are demanded."""
+    if RATED[library].needs_database and not Postgres.is_there():
+        say(f"{library} is left out: it needs Postgres, and the extra bench-jobs")
+        return False
+    return True
 
 
 def _rates(settings: argparse.Namespace, work: Work, library: str) -> list[Row]:

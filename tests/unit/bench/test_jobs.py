@@ -1,12 +1,15 @@
-"""The ledger of jobs with an ETA, the copies of a message, and the table side by side."""
+"""The ledger of jobs with an ETA, the copies of a message, the processes of a session, and the table side by side."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.jobs.fill_copies import copies_of
+from bench.jobs.sessions import members, processor_seconds
 from tests.faults.jobs import command
 from tests.faults.jobs.ledger import Published, judge, published, runs
 
@@ -54,3 +57,21 @@ def test_the_table_has_nsq_first() -> None:
     figures = dict.fromkeys(command.ROWS, 1)
     kept = [{"library": "celery", "broker": broker, "figures": figures} for broker in ("redis", "nsq")]
     assert command.table("celery", kept)[0].split() == ["celery", "nsq", "redis"]
+
+
+def test_children_that_have_left_the_session_or_have_ended_count() -> None:
+    code = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "while __import__('time').process_time() < 0.2: pass"])
+child = subprocess.Popen([sys.executable, "-c", "__import__('sys').stdin.read()"], stdin=subprocess.PIPE, start_new_session=True)
+print(child.pid, flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as first:
+        assert first.stdout is not None
+        child = int(first.stdout.readline())
+        assert set(members(first.pid)) == {first.pid, child}
+        assert processor_seconds(first.pid) > 0.15
+        first.communicate(b"\n")  # the child ends with its input
