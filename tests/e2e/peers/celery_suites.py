@@ -1,7 +1,8 @@
 """Run kombu's and Celery's own integration tests on a real nsqd.
 
-python -m tests.e2e.peers.celery_suites --kombu ../kombu --celery ../celery [-- arguments of pytest]
+python -m tests.e2e.peers.celery_suites --kombu ../kombu --celery ../celery [--redis 127.0.0.1:6379] [-- arguments of pytest]
 
+Results are in SQLite, or in a Redis, whose keys the tests may delete. Most tests of canvases want a Redis.
 Both are checkouts of these projects, of which only the tests are used: kombu and Celery themselves are the installed ones.
 The tests need pytest-timeout and pydantic; docs/how-to/celery.md says which ones are left out, and why.
 """
@@ -14,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kombu", type=Path, help="a checkout of kombu")
     parser.add_argument("--celery", type=Path, help="a checkout of Celery")
+    parser.add_argument("--redis", metavar="HOST:PORT", help="a Redis for the results of Celery's tests")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder, Nsqd(Path(folder) / "nsqd") as nsqd:
@@ -75,13 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.kombu:
             tests = _copied(options.kombu, Path(folder) / "kombu")
             (tests / "t/integration/test_nsq.py").write_text(KOMBU)
-            statuses.append(_run(tests, ["t/integration/test_nsq.py", *options.pytest], broker))
+            arguments = ["t/integration/test_nsq.py", *options.pytest]
+            statuses.append(_run(tests, arguments, broker, _results_in(options.redis, tests)))
         if options.celery:
             tests = _copied(options.celery, Path(folder) / "celery")
+            _let_wait(tests / "t/integration/tasks.py")
             files = [f"t/integration/{name}" for name in CELERY]
-            statuses.append(
-                _run(tests, ["-p", "celery.contrib.pytest", f"--deselect={LEFT_OUT}", *files, *options.pytest], broker)
-            )
+            arguments = ["-p", "celery.contrib.pytest", f"--deselect={LEFT_OUT}", *files, *options.pytest]
+            statuses.append(_run(tests, arguments, broker, _results_in(options.redis, tests)))
         return max(statuses, default=0)
 
 
@@ -92,14 +95,26 @@ def _copied(checkout: Path, to: Path) -> Path:
     return to
 
 
-def _run(folder: Path, arguments: Sequence[str], broker: str) -> int:
+def _let_wait(tasks: Path) -> None:
+    """Let the tests wait for a key of Redis for ten seconds, as they mean to: redis-py 8 gives up after five."""
+    tasks.write_text(tasks.read_text().replace("port=port)", "port=port, socket_timeout=None)"))
+
+
+def _results_in(redis: str | None, folder: Path) -> dict[str, str]:
+    if redis is None:
+        return {"TEST_BACKEND": f"db+sqlite:///{folder}/results.sqlite"}
+    host, _, port = redis.rpartition(":")
+    return {"TEST_BACKEND": f"redis://{redis}/0", "REDIS_HOST": host, "REDIS_PORT": port}
+
+
+def _run(folder: Path, arguments: Sequence[str], broker: str, results: Mapping[str, str]) -> int:
     environ = {
         **os.environ,
         "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
         "TEST_BROKER": broker,
-        "TEST_BACKEND": f"db+sqlite:///{folder}/results.sqlite",
+        **results,
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:nsq", "--timeout=60", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:nsq", "--timeout=300", *arguments]
     return subprocess.run(command, cwd=folder, env=environ, check=False).returncode
 
 
