@@ -19,6 +19,7 @@ COMPILED: Final = (
     # Each command, each frame.
     "common/wire/commands.py",
     "common/wire/equal_pieces.py",
+    "common/wire/extensions.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
     "common/wire/headers.py",

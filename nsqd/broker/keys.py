@@ -107,12 +107,8 @@ class TopicKeys:
 
     def find(self, key: bytes, timestamp: int) -> Receipt | None:
         """Return the receipt of the publish that was made with this key; None: there was none, or it came to nothing."""
-        if not self._sets:
-            return None
         if len(key) > _LONGEST_AS_IT_IS:
             key = _hash(key)
-        if not self._knows(key):
-            return None
         self._memory.forget_old(timestamp)
         self._settle()
         if not self._knows(key):
@@ -122,6 +118,10 @@ class TopicKeys:
             if key in waiting:
                 return self._answer(receipt)
         return _SETTLED
+
+    def may_know(self, key: bytes) -> bool:
+        """Return whether `find` has to be asked for this key: what is remembered may be too old, or have failed."""
+        return bool(self._sets) and self._knows(key if len(key) <= _LONGEST_AS_IT_IS else _hash(key))
 
     def knows(self, key: bytes, timestamp: int) -> bool:
         """Return whether there was a publish with this key, without counting that as a repeat."""

@@ -67,7 +67,7 @@ class Publisher:
         """Return whether this PUB or MPUB goes to the same topic as the last command, so it needs no further checks."""
         if len(params) < 2 or params[1] != self._topic_raw or not self._has_topic():
             return False
-        return len(params) == 2 or not self.takes_keys or is_valid_key(params[2]) is not None
+        return len(params) == 2 or not self.takes_keys or is_valid_key(params[2])
 
     def admit(self, word: bytes, params: list[bytes]) -> None:
         """Check the parameters of PUB, MPUB or DPUB, and look up the topic."""

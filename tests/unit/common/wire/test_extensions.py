@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.wire.commands import CommandReader, Limits, Line
-from common.wire.extensions import MOST_OF_REASON, bury, clean_reason, decode_reason, granted, req_free
+from common.wire.extensions import (
+    MOST_OF_KEY,
+    MOST_OF_REASON,
+    bury,
+    clean_reason,
+    decode_reason,
+    granted,
+    is_valid_key,
+    req_free,
+)
 
 ID = b"0123456789abcdef"
 
@@ -23,6 +34,17 @@ ID = b"0123456789abcdef"
 )
 def test_what_is_offered_and_asked_for_is_granted(asked: tuple[str, ...] | None, expected: tuple[str, ...]) -> None:
     assert granted(asked, ("keys", "bury")) == expected
+
+
+@pytest.mark.parametrize("byte", range(256))
+def test_a_key_may_have_printable_ascii_without_spaces(byte: int) -> None:
+    is_right = re.fullmatch(rb"[!-~]", bytes([byte])) is not None
+    assert is_valid_key(bytes([byte])) == is_valid_key(b"ab%bc" % bytes([byte])) == is_right
+
+
+@pytest.mark.parametrize("length", [0, 1, MOST_OF_KEY, MOST_OF_KEY + 1])
+def test_a_key_has_1_to_64_bytes(length: int) -> None:
+    assert is_valid_key(b"k" * length) == (1 <= length <= 64)
 
 
 @pytest.mark.parametrize(

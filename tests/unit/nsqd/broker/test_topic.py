@@ -161,6 +161,16 @@ def test_keys_of_singles_keep_their_places_beside_small_batches() -> None:
     assert batch.headers_between(4, 5) == encode_headers({"n": b"v"})
 
 
+@pytest.mark.parametrize("keys", [[b"k1", b"k2", b"k3"], [b"k", b"k2", b"k34"], [b"k1", b"", b"k3"], [b"", b"", b"k"]])
+def test_each_single_of_a_batch_has_its_own_key(keys: list[bytes]) -> None:
+    node = Node()
+    for key in keys:
+        node.broker.topic("t").publish_one(b"\x00\x00\x00\x01c", key=key)
+    node.turn()
+    (batch,) = node.store.logs["t"].batches
+    assert (batch.key, batch.flags) == (b"".join(bytes([len(key)]) + key for key in keys), KEYS)
+
+
 def test_messages_of_small_batches_count_for_the_place_of_the_keys() -> None:
     node = Node(mem_queue_size=100_000)
     topic = node.broker.topic("t")
