@@ -245,7 +245,8 @@ class CommandReader:
             self._data = b""  # an idle connection must not keep the last buffer alive
             self._at = 0
             return None
-        if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at, self.most_finishes)):
+        # Looking at one byte first spares all other commands the slice.
+        if data[at] == _F and data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at, self.most_finishes)):
             self._at = at + _FIN_SIZE * len(ids)
             return Finishes(ids)
         end = data.find(b"\n", at, at + self._max_line)
@@ -470,6 +471,7 @@ _PAYLOADS_WITH_HEADERS: Final = {
 }
 
 _CARRIAGE_RETURN: Final = 13
+_F: Final = 70  # the first byte of FIN
 _SIZE: Final = 4
 _WORTH_A_GUESS: Final = 4  # messages in a row from which on they are parted together, if they are alike
 _MOST_TOGETHER: Final = 1024  # so that the pieces of a batch of tiny messages do not take much memory
