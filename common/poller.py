@@ -160,11 +160,19 @@ T = TypeVar("T", bound=PolledTurn)
 class Poller(Generic[T]):
     """Serves many sockets in turns. Every turn ends with `flush`, so `make_turn` is given that."""
 
-    def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
+    def __init__(
+        self,
+        make_turn: Callable[[Callable[[], None]], T],
+        *,
+        busy_poll: float = 0.0,
+        others_are_awaited: Callable[[], bool] = never,
+    ) -> None:
+        """`others_are_awaited`: clients wait for another task, which cannot run while the poller polls."""
         self.turn = make_turn(self.flush)
         # Waking a sleeping process costs tens of microseconds, so the poller polls a little longer before it sleeps. On
         # a single core that would only take time from the peer.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
+        self._others_are_awaited = others_are_awaited
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._read_size = _READ_SIZE
@@ -308,7 +316,7 @@ class Poller(Generic[T]):
             now = monotonic()
             if now >= stop:
                 return
-            if self._busy_poll:
+            if self._busy_poll and not self._others_are_awaited():
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
                     os.sched_yield()  # the peer that we wait for may run on our core

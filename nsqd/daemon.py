@@ -171,7 +171,10 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)
-    poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
+    rounds = store.rounds
+    poller = Poller(
+        make_turn, busy_poll=seconds(options.busy_poll), others_are_awaited=lambda: rounds.holds_up_clients
+    )
     turn = poller.turn
     reading = _reading(store)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -18,6 +19,7 @@ from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forwa
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal
+from nsqd.log.upkeep.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
@@ -81,21 +83,27 @@ class Committer:
             task_status.started()
 
     async def _commit(self) -> None:
+        with SyncThread() as thread:
+            while True:
+                await self._wakeups.sync.wait()
+                self._wakeups.hurry.clear()
+                took = await self._perform_round(thread)
+                await self._pause(min(took, self._store.settings.sync_timeout))
+
+    async def _perform_round(self, thread: SyncThread) -> float:
+        """Make durable what is written now. Return how many seconds the disk has taken."""
         store = self._store
-        while True:
-            await self._wakeups.sync.wait()
-            self._wakeups.hurry.clear()
-            # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
-            # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
-            with trio.CancelScope(shield=True):
-                round_ = store.begin_round()
-                started = trio.current_time()
-                if not round_.is_empty:
-                    await trio.to_thread.run_sync(round_.perform, store.files)
-                took = trio.current_time() - started
-                if store.rounds.end(round_):
-                    self._on_settled()
-            await self._pause(min(took, store.settings.sync_timeout))
+        # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
+        # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
+        with trio.CancelScope(shield=True):
+            round_ = store.begin_round()
+            started = trio.current_time()
+            if not round_.is_empty:
+                await thread.perform(partial(round_.perform, store.files))
+            took = trio.current_time() - started
+            if store.rounds.end(round_):
+                self._on_settled()
+        return took
 
     async def _pause(self, seconds: float) -> None:
         """Leave the disk to the writers for about as long as the last sync took, unless somebody waits for a sync."""
@@ -135,7 +143,7 @@ class Committer:
         store = self._store
         while True:
             await self._wakeups.topology.wait()
-            with trio.CancelScope(shield=True):  # for the reason given in `_commit`
+            with trio.CancelScope(shield=True):  # for the reason given in `_perform_round`
                 spent = await self._collect_names()
                 topology = store.topology.take()
                 if topology is not None:
@@ -215,7 +223,7 @@ class Committer:
             if job is None:
                 await trio.sleep(CARRY_SLICE)
                 continue
-            with trio.CancelScope(shield=True):  # as in `_commit`; nothing is awaited between this and the job's end
+            with trio.CancelScope(shield=True):  # as in `_perform_round`; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 

@@ -46,6 +46,7 @@ class Rounds:
         self._round: Round | None = None  # the one in progress
         self._synced: dict[DiskLog, None] = {}  # synced logs of which the journal has no checkpoint yet
         self._followers: list[Callable[[str], None]] = []
+        self.holds_up_clients = False  # a publisher or a call of `Store.sync` waits for a round, or for the running one
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have `follower` called with the name of each topic whose log has more synced messages, or was deleted."""
@@ -66,7 +67,10 @@ class Rounds:
         self._unsynced[log] = None
         before = self._unsynced_messages
         self._unsynced_messages = before + messages
-        if before < self._sync_every <= before + messages or log.waits_for_sync:
+        if log.waits_for_sync:
+            self.holds_up_clients = True
+            self._wakeups.hurry.set()
+        elif before < self._sync_every <= before + messages:
             self._wakeups.hurry.set()
 
     def log_dropped(self, log: DiskLog) -> None:
@@ -80,6 +84,7 @@ class Rounds:
         """Return the result of the round that makes durable what is written now, and begin that round soon."""
         result = self._result
         result.is_wanted = True
+        self.holds_up_clients = True
         self._wakeups.hurry.set()
         self.wake()
         return result
@@ -160,6 +165,7 @@ class Rounds:
         result.error = journal.error
         result.log_errors = {one.topic: one.error for one in self._faults if isinstance(one, DiskLog) and one.error}
         result.ended.set()
+        self.holds_up_clients = self.is_awaited
         return answered
 
     def take_synced(self) -> list[DiskLog]:
