@@ -45,6 +45,7 @@ COMPILED: Final = (
     "nsqd/log/journal/keeper.py",
     "nsqd/log/reading/reads.py",
     "nsqd/log/reading/tail_cache.py",
+    "nsqd/log/upkeep/round_thread.py",
     "nsqd/log/upkeep/rounds.py",
     "nsqd/log/writing/open_writers.py",
     "nsqd/log/writing/segment_writer.py",

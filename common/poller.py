@@ -38,6 +38,7 @@ _READ_SIZE: Final = 120 * 1024  # at most; the allocator would map and unmap a l
 _SMALLEST_READ: Final = _READ_SIZE // 8  # while turns take too long
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds of serving before other trio tasks may run
+_SHORTEST_SLEEP: Final = 0.001  # seconds; epoll counts in milliseconds
 _LONGEST_TURN: Final = 0.005  # seconds after which the remaining ready connections wait for the next turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our last bytes
@@ -160,20 +161,15 @@ T = TypeVar("T", bound=PolledTurn)
 class Poller(Generic[T]):
     """Serves many sockets in turns. Every turn ends with `flush`, so `make_turn` is given that."""
 
-    def __init__(
-        self,
-        make_turn: Callable[[Callable[[], None]], T],
-        *,
-        busy_poll: float = 0.0,
-        others_are_awaited: Callable[[], bool] = never,
-    ) -> None:
-        """`others_are_awaited`: clients wait for another task, which cannot run while the poller polls."""
+    def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
         self.turn = make_turn(self.flush)
         # Waking a sleeping process costs tens of microseconds, so the poller polls a little longer before it sleeps. On
         # a single core that would only take time from the peer.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._others_are_awaited = others_are_awaited
         self._epoll = select.epoll()
+        self._watched = -1  # a descriptor that is no connection's, see `watch`
+        self._on_ready: Callable[[], object] = never
+        self._is_soon: Callable[[], bool] = never
         self._connections: dict[int, Connection] = {}
         self._read_size = _READ_SIZE
         self._has_read_much = False  # in this turn, so that smaller reads would have made it shorter
@@ -264,6 +260,17 @@ class Poller(Generic[T]):
         self._connections[connection.fd] = connection
         self._watch_deadline(connection)
 
+    def watch(self, descriptor: int, on_ready: Callable[[], object], *, is_soon: Callable[[], bool]) -> None:
+        """Call `on_ready` in a turn when a thread has written to this descriptor, the only one that can be watched.
+
+        `is_soon`: clients wait for that, and it will come so soon that other tasks should not run before it.
+
+        Nobody has to read from the descriptor. The call may be missing after a turn that took too long, so somebody else
+        has to wait for the descriptor as well.
+        """
+        self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
+        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
     def release(self, connection: Connection) -> socket.socket:
         """Give the socket to the caller, who serves it from now on and calls `connection.on_closed` in the end.
 
@@ -316,13 +323,17 @@ class Poller(Generic[T]):
             now = monotonic()
             if now >= stop:
                 return
-            if self._busy_poll and not self._others_are_awaited():
+            if self._is_soon():
+                events = poll(_SHORTEST_SLEEP)
+            elif self._busy_poll:
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
                     os.sched_yield()  # the peer that we wait for may run on our core
-                if not events:
-                    return
-                self._serve(events)
+            else:
+                continue
+            if not events:
+                return
+            self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
         # Not `in_turn`, which would add some percent to the cost of a publish on a quiet node.
@@ -340,6 +351,8 @@ class Poller(Generic[T]):
             place += 1
             connection = connections.get(fd)
             if connection is None:
+                if fd == self._watched:
+                    self._on_ready()
                 continue
             try:
                 if event & _OUT:

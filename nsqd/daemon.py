@@ -141,7 +141,7 @@ async def run(
         # The store outlives everything that writes, the poller outlives the answers that pass through it, and the web
         # server outlives everything that may hand it a connection.
         async with (
-            running_store(store, node.broker, node.turn, wake_readers=node.reading.loads.wake),
+            running_store(store, node.broker, node.poller, wake_readers=node.reading.loads.wake),
             _polling(node),
             _web(node, listening, budgets) as doors,
         ):
@@ -171,10 +171,7 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
     make_turn = partial(_turn_of, broker, store, lookupds)
-    rounds = store.rounds
-    poller = Poller(
-        make_turn, busy_poll=seconds(options.busy_poll), others_are_awaited=lambda: rounds.holds_up_clients
-    )
+    poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
     turn = poller.turn
     reading = _reading(store)
 

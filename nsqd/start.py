@@ -31,6 +31,7 @@ from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 
 if TYPE_CHECKING:
+    from common.poller import Poller
     from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import Rules
     from nsqd.log.recovery.store import Recovered
@@ -170,8 +171,10 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
 
 @asynccontextmanager
 async def running_store(
-    store: Store, broker: Broker, turn: Turn, *, wake_readers: Callable[[str], None]
+    store: Store, broker: Broker, poller: Poller[Turn], *, wake_readers: Callable[[str], None]
 ) -> AsyncIterator[None]:
+    turn = poller.turn
+
     def loaded(topic: str) -> None:
         with in_turn(turn):
             broker.loaded(topic)
@@ -182,6 +185,8 @@ async def running_store(
             pass
 
     committer = Committer(store, broker, on_loaded=loaded, on_settled=settled)
+    thread = committer.thread
+    poller.watch(thread.descriptor, thread.end, is_soon=thread.answers_soon)
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 class TurnStore(Disk, Protocol):
+    def hurry(self) -> None:
+        """Begin to sync at once if clients wait for that."""
+
     def sync(self) -> Awaitable[None]: ...
 
 
@@ -48,6 +51,7 @@ class Turn:
     def finish(self) -> None:
         broker = self._broker
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
+        self._store.hurry()
         if broker.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if broker.changed or broker.to_release or broker.shape_unsaved:

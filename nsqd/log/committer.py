@@ -2,15 +2,15 @@
 
 A *round* makes durable what was written before it began: indexes, segments, folders, the journal. Only then does it
 remove the files that the journal says are finished (upkeep/round.py). A round begins and ends on the loop, and
-`perform` runs in a thread. So the same three steps also serve where no loop runs: when the store is closed, and in
-tests.
+`perform` runs in a thread (upkeep/round_thread.py). So the same three steps also serve where no loop runs: when the
+store is closed, and in tests.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -19,7 +19,7 @@ from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forwa
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal
-from nsqd.log.upkeep.sync_thread import SyncThread
+from nsqd.log.upkeep.round_thread import RoundThread
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
@@ -59,6 +59,7 @@ class Committer:
         self, store: Store, topics: Topics, *, on_loaded: Callable[[str], object], on_settled: Callable[[], object]
     ) -> None:
         """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
+        self.thread = RoundThread(store)
         self._store = store
         self._wakeups = store.wakeups
         self._topics = topics
@@ -83,27 +84,32 @@ class Committer:
             task_status.started()
 
     async def _commit(self) -> None:
-        with SyncThread() as thread:
+        thread = self.thread
+        thread.start()
+        self._store.begin_at_once = thread.begin
+        try:
             while True:
                 await self._wakeups.sync.wait()
                 self._wakeups.hurry.clear()
-                took = await self._perform_round(thread)
-                await self._pause(min(took, self._store.settings.sync_timeout))
+                thread.begin()
+                await self._wait_for_round()
+                await self._pause(min(thread.took, self._store.settings.sync_timeout))
+        finally:
+            # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
+            # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
+            self._store.begin_at_once = lambda: None
+            with trio.CancelScope(shield=True):
+                await self._wait_for_round()
+            thread.close()
 
-    async def _perform_round(self, thread: SyncThread) -> float:
-        """Make durable what is written now. Return how many seconds the disk has taken."""
-        store = self._store
-        # While a round runs, what it has taken is recorded nowhere else, so a cancellation waits for the round to
-        # end. A deadline would not help: a thread that waits for the disk could not be left behind either.
-        with trio.CancelScope(shield=True):
-            round_ = store.begin_round()
-            started = trio.current_time()
-            if not round_.is_empty:
-                await thread.perform(partial(round_.perform, store.files))
-            took = trio.current_time() - started
-            if store.rounds.end(round_):
+    async def _wait_for_round(self) -> None:
+        """Return when no round is running. The poller may end one first, and a turn may begin the next one."""
+        thread = self.thread
+        while thread.is_busy:
+            await trio.lowlevel.wait_readable(thread.descriptor)
+            os.eventfd_read(thread.descriptor)
+            if thread.end():
                 self._on_settled()
-        return took
 
     async def _pause(self, seconds: float) -> None:
         """Leave the disk to the writers for about as long as the last sync took, unless somebody waits for a sync."""
@@ -143,7 +149,7 @@ class Committer:
         store = self._store
         while True:
             await self._wakeups.topology.wait()
-            with trio.CancelScope(shield=True):  # for the reason given in `_perform_round`
+            with trio.CancelScope(shield=True):  # for the reason given in `_commit`
                 spent = await self._collect_names()
                 topology = store.topology.take()
                 if topology is not None:
@@ -223,7 +229,7 @@ class Committer:
             if job is None:
                 await trio.sleep(CARRY_SLICE)
                 continue
-            with trio.CancelScope(shield=True):  # as in `_perform_round`; nothing is awaited between this and the job's end
+            with trio.CancelScope(shield=True):  # as in `_commit`; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 
