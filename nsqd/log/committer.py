@@ -89,9 +89,10 @@ class Committer:
         self._store.begin_at_once = thread.begin
         try:
             while True:
-                await self._wakeups.sync.wait()
-                self._wakeups.hurry.clear()
-                thread.begin()
+                if not thread.is_busy:
+                    await self._wakeups.sync.wait()
+                    self._wakeups.hurry.clear()
+                    thread.begin()
                 await self._wait_for_round()
                 await self._pause(min(thread.took, self._store.settings.sync_timeout))
         finally:
@@ -114,11 +115,11 @@ class Committer:
     async def _pause(self, seconds: float) -> None:
         """Leave the disk to the writers for about as long as the last sync took, unless somebody waits for a sync."""
         with trio.move_on_after(SHORTEST_PAUSE):
-            while not self._store.rounds.is_awaited:
+            while not (self.thread.is_busy or self._store.rounds.is_awaited):
                 await self._wakeups.hurry.wait()
             return
         with trio.move_on_after(max(0.0, seconds - SHORTEST_PAUSE)):
-            while not self._store.rounds.has_to_hurry:
+            while not (self.thread.is_busy or self._store.rounds.has_to_hurry):
                 await self._wakeups.hurry.wait()
 
     async def _flush(self) -> None:

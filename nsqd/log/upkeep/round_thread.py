@@ -53,15 +53,15 @@ class RoundThread:
         self._error: BaseException | None = None
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs.
-        self._thread = Thread(target=self._perform_jobs, name=NAME, daemon=True)
+        self._worker = Thread(target=self._perform_jobs, name=NAME, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def close(self) -> None:
         """End the thread, which has nothing to do any more."""
         self._jobs.put(None)
-        self._thread.join()
+        self._worker.join()
         os.close(self.descriptor)
 
     @property

@@ -39,6 +39,8 @@ class Disk:
         self._store.write_journal()
         return True
 
+    def hurry(self) -> None: ...
+
     async def sync(self) -> None: ...
 
 

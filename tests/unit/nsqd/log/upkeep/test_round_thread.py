@@ -1,0 +1,144 @@
+"""The thread that performs rounds: when one begins, and what the loop learns of its end."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from nsqd.broker.batch import Receipt
+from nsqd.log.files import Files
+from nsqd.log.store import Store
+from nsqd.log.upkeep.round_thread import QUICK, RoundThread
+from tests.support.log_settings import log_settings
+from tests.unit.nsqd.log.batches import make_batch
+
+LIMIT: Final = 30.0  # seconds
+
+
+class SlowFiles(Files):
+    """A disk that syncs when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.bug: Exception | None = None
+
+    def sync(self, descriptor: int) -> None:
+        assert self.answers.wait(LIMIT)
+        if self.bug is not None:
+            raise self.bug
+
+
+class Node:
+    """A store and its thread. The test decides when a turn ends, and what the clock says."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = 0.0
+        self.files = SlowFiles()
+        self.store = Store.open(path, log_settings(ack="synced"), files=self.files, clock=lambda: self.now)
+        self.store.recover()
+        self.thread = RoundThread(self.store)
+        self.store.begin_at_once = self.thread.begin
+        self.thread.start()
+
+    def publish(self, body: bytes) -> Receipt:
+        log, receipt = self.store.create_log("t"), Receipt()
+        log.append(make_batch(log.tail, [body]), receipt)
+        self.store.write_logs()
+        return receipt
+
+    def end(self) -> bool:
+        """End the round as soon as the thread has performed it."""
+        poll = select.epoll()
+        poll.register(self.thread.descriptor, select.EPOLLIN | select.EPOLLET)
+        while self.thread.is_busy:
+            assert poll.poll(LIMIT)
+            if self.thread.end():
+                return True
+        return False
+
+    def close(self) -> None:
+        self.files.answers.set()
+        self.thread.close()
+        self.store.abandon()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    node.thread.begin()
+    node.end()  # what the start has to sync
+    yield node
+    node.close()
+
+
+def test_a_turn_begins_the_round_that_a_publisher_waits_for(node: Node) -> None:
+    receipt = node.publish(b"1")
+    node.store.hurry()
+    assert node.thread.is_busy
+    assert node.end()
+    assert receipt.settled
+    assert not node.store.rounds.holds_up_clients
+
+
+def test_a_turn_begins_no_round_when_nobody_waits(node: Node) -> None:
+    node.store.hurry()
+    assert not node.thread.is_busy
+
+
+def test_a_round_has_not_ended_before_the_disk_has_answered(node: Node) -> None:
+    node.files.answers.clear()
+    receipt = node.publish(b"1")
+    node.store.hurry()
+    assert not node.thread.end()
+    assert node.thread.is_busy
+    assert not receipt.settled
+
+
+def test_publishers_that_come_during_a_round_share_the_next_one(node: Node) -> None:
+    node.files.answers.clear()
+    first = node.publish(b"1")
+    node.store.hurry()
+    later = []
+    for body in (b"2", b"3"):
+        later.append(node.publish(body))
+        node.store.hurry()
+    node.files.answers.set()
+    assert node.end()
+    assert (first.settled, [receipt.settled for receipt in later]) == (True, [False, False])
+    assert node.store.rounds.holds_up_clients
+    node.store.hurry()
+    assert node.end()
+    assert [receipt.settled for receipt in later] == [True, True]
+
+
+def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
+    node.publish(b"1")
+    node.store.hurry()
+    assert node.thread.answers_soon()
+    node.now += QUICK  # the disk has become slow
+    node.end()
+    assert not node.thread.answers_soon()
+    node.publish(b"2")
+    node.store.hurry()
+    assert not node.thread.answers_soon()
+    node.end()
+    node.publish(b"3")
+    node.store.hurry()
+    assert node.thread.answers_soon()
+    node.end()
+
+
+def test_a_bug_in_the_thread_is_raised_on_the_loop(node: Node) -> None:
+    node.files.bug = ZeroDivisionError()
+    node.publish(b"1")
+    node.store.hurry()
+    with pytest.raises(ZeroDivisionError):
+        node.end()
+    assert not node.thread.is_busy
