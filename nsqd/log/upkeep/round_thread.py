@@ -1,7 +1,7 @@
 """The thread that waits for the disk while a round makes things durable, and how a round gets there and back.
 
 With `--ack=synced` a publisher waits for its round. On a quick disk a flush takes less time than the way through tasks
-of trio, which first have to get their turn, to a worker thread and back. So there is a short way (docs/decisions/0023):
+of trio, which first have to get their turn, to a worker thread and back. So there is a short way (docs/decisions/0024):
 
     end of a turn ──begin()──> queue ──> thread: open, fdatasync, close ──> eventfd ──end()──> the next turn: OK
 
@@ -52,7 +52,8 @@ class RoundThread:
         self._is_performed = False
         self._error: BaseException | None = None
         self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs.
+        # As trio's threads, it is a daemon: an interpreter that ends does not wait for a disk that hangs. Not `_thread`,
+        # which mypyc would turn into a keyword of C.
         self._worker = Thread(target=self._perform_jobs, name=NAME, daemon=True)
 
     def start(self) -> None:
