@@ -18,6 +18,7 @@ from nsqclient._listings import (
     Lookupd,
     Pace,
     Question,
+    Silence,
     groups_of,
     headers_of,
 )
@@ -46,6 +47,7 @@ class Discovery:
         self._random = random
         self._emit = emit
         self._apply = apply
+        self._silence = Silence(lookupds)
         self._groups = groups_of(lookupds, config)
         self._missing = len(self._groups)  # groups that have not finished their first round
         self._hurry = asyncio.Event()
@@ -91,7 +93,7 @@ class Discovery:
             began = monotonic()
             index = await self._ask(lookupds[0], pace, index)
             await asyncio.sleep(pace.rest(monotonic() - began))
-        await asyncio.sleep(pace.pause())
+        await asyncio.sleep(pace.pause(is_blind=self._silence.is_total))
 
     async def _ask(self, lookupd: Lookupd, pace: Pace, index: str = "") -> str | None:
         """Query once and return the index of the answer ("" without one), or None if the query failed.
@@ -110,9 +112,11 @@ class Discovery:
                     headers=headers_of(self._config),
                     tls=self._tls if lookupd.scheme == "https" else None,
                 )
+            self._silence.record(lookupd, has_answered=True)
             is_news = self.question.take(lookupd, answer.status, answer.body)
         except (OSError, ValueError, BadResponse, BadAnswer) as error:
             pace.record_query(has_answered=False)
+            self._silence.record(lookupd, has_answered=isinstance(error, BadAnswer))
             reason = str(error) or "timeout"
             if self.question.record_failure(lookupd, reason):
                 self._emit(LookupFailed(str(lookupd), reason))

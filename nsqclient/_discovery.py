@@ -17,6 +17,7 @@ from nsqclient._listings import (
     Lookupd,
     Pace,
     Question,
+    Silence,
     groups_of,
     headers_of,
 )
@@ -48,6 +49,7 @@ class Discovery:
         self._asking = HttpClient(connect_timeout=limit, timeout=limit)
         self._waiting = HttpClient(connect_timeout=limit, timeout=limit + WAIT)
         self._headers = headers_of(config)
+        self.silence = Silence(lookupds)
         groups = groups_of(lookupds, config)
         self._followers = [_Follower(self, group, config, random) for group in groups]
         wants_tls = any(place.scheme == "https" for group in groups for place in group)
@@ -87,8 +89,10 @@ class Discovery:
         tls = self._tls if lookupd.scheme == "https" else None
         try:
             answer = await client.get(lookupd.host, lookupd.port, target, tls=tls, headers=self._headers)
+            self.silence.record(lookupd, has_answered=True)
             is_news = self.question.take(lookupd, answer.status, answer.body)
         except (HttpFailed, BadAnswer) as error:
+            self.silence.record(lookupd, has_answered=isinstance(error, BadAnswer))
             if self.question.record_failure(lookupd, str(error)):
                 self._emit(LookupFailed(str(lookupd), str(error)))
                 self._emit(DiscoveryRound(self.question.found, self.question.failures))
@@ -130,7 +134,7 @@ class _Follower:
                     began = trio.current_time()
                     index = await self._ask(index)
                     await trio.sleep(self._pace.rest(trio.current_time() - began))
-                await trio.sleep(self._pace.pause())
+                await trio.sleep(self._pace.pause(is_blind=self._discovery.silence.is_total))
             self._nap = None
 
     async def _round(self) -> str | None:

@@ -6,7 +6,7 @@ What follows from the union, such as leaving an nsqd that is no longer listed, i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,6 +21,7 @@ _OK: Final = 200
 _NOT_FOUND: Final = 404
 _FIRST_RETRY: Final = 1.0  # seconds
 _MOST_DOUBLINGS: Final = 16  # more than any interval needs
+_LONGEST_BLIND: Final = 1.0  # seconds
 _AT_ONCE: Final = 0.1  # seconds; a query that waited for less did not really wait
 _MOST_AT_ONCE: Final = 3  # such answers in a row, as when several nodes start together
 _SHORTEST_REST: Final = 0.1  # seconds
@@ -163,13 +164,43 @@ class Pace:
             return 0.0
         return min(_LONGEST_REST, _SHORTEST_REST * 2.0 ** min(self._hasty - _MOST_AT_ONCE - 1, _MOST_DOUBLINGS))
 
-    def pause(self) -> float:
-        """Return the seconds until the next query."""
+    def pause(self, *, is_blind: bool = False) -> float:
+        """Return the seconds until the next query; `is_blind`: no nsqlookupd at all can be reached.
+
+        While another nsqlookupd answers, one that fails has time, because the other one lists the same nsqds. But a
+        client to which nobody answers sees no new nsqd until an nsqlookupd is back. So it asks once or twice a second,
+        however long the outage lasts: each of these queries is one connection that is refused. The pauses vary, so that
+        a fleet does not come in one moment when the nsqlookupd starts.
+        """
         if self._failures:
-            return min(self._interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
+            pause = min(self._interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
+            return min(pause, _LONGEST_BLIND) * (1 + self._random.random()) / 2 if is_blind else pause
         if self._rounds == 1:
             return self._interval * (1 + self._jitter * self._random.random())
         return self._interval * (1 - _VARIES + 2 * _VARIES * self._random.random())
+
+
+class Silence:
+    """Which nsqlookupds gave no answer of any kind to their last query.
+
+    An error is an answer: an nsqlookupd that says it is overloaded must not be asked more often for that.
+    """
+
+    def __init__(self, lookupds: Iterable[Lookupd]) -> None:
+        self._all = frozenset(lookupds)
+        self._silent: set[Lookupd] = set()
+
+    def record(self, lookupd: Lookupd, *, has_answered: bool) -> None:
+        """Take note of a query."""
+        if has_answered:
+            self._silent.discard(lookupd)
+        else:
+            self._silent.add(lookupd)
+
+    @property
+    def is_total(self) -> bool:
+        """Whether all of them are silent."""
+        return self._silent >= self._all
 
 
 class Listings:

@@ -91,6 +91,10 @@ class Lookup:
     def _state(self) -> Words:
         return self._draining or ((self._health,) if self._health else ())
 
+    def _is_known(self) -> bool:
+        """Return whether some nsqlookupd has heard of this node since its start."""
+        return any(peer.reachable_at is not None for peer in self.peers)
+
     async def leave(self, *, for_good: bool) -> None:
         """Say goodbye to all nsqlookupds because this node has drained. With `for_good`, they need not expect it back.
 
@@ -176,6 +180,7 @@ class Lookup:
             connect=lambda: self._dial(place, host),
             find_twin=partial(source.connected_at, over_ipv6=not is_ipv6(place)),
             state=self._state,
+            is_known=self._is_known,
             me=self._settings.me,
             most=self._settings.most,
         )

@@ -19,7 +19,14 @@ from common.wakeup import Wakeup
 from common.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
 from nsqd.lookup.conversation import AT_ONCE, Conversation
 from nsqd.lookup.registration import Refused, identified
-from nsqd.lookup.times import FIRST_PING, FIRST_TRY_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, SHORTEST_BACKOFF
+from nsqd.lookup.times import (
+    FIRST_PING,
+    FIRST_TRY_LIMIT,
+    LONGEST_BACKOFF,
+    LONGEST_BACKOFF_OF_NEW,
+    PING_INTERVAL,
+    SHORTEST_BACKOFF,
+)
 
 if TYPE_CHECKING:
     from nsqd.lookup.registration import Registration, Words
@@ -40,6 +47,7 @@ class Peer:
         connect: Callable[[], Awaitable[trio.abc.Stream]],
         find_twin: Callable[[PeerAddress], Peer | None],
         state: Callable[[], Words],
+        is_known: Callable[[], bool],
         me: bytes,
         most: int,
     ) -> None:
@@ -55,6 +63,7 @@ class Peer:
         self._connect = connect
         self._find_twin = find_twin
         self._state = state  # the words to say after PING
+        self._is_known = is_known  # some nsqlookupd has heard of this node since its start
         self._me = me
         self._most = most  # bytes of a reply
         self._news = Wakeup()
@@ -114,7 +123,10 @@ class Peer:
         log.log(level, "LOOKUPD(%s): %s", self.name, error)
 
     def _backoff(self) -> float:
-        longest = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(self._failures - 1, 10))
+        # Clients know a node that was registered before, and go on using it. One that is new is found only when it is
+        # registered, so it does not leave nsqlookupd alone for so long.
+        most = LONGEST_BACKOFF if self._is_known() else LONGEST_BACKOFF_OF_NEW
+        longest = min(most, SHORTEST_BACKOFF * 2.0 ** min(self._failures - 1, 10))
         # Jitter: not all nodes should return at once after a restart of nsqlookupd.
         return longest * random.uniform(0.5, 1.0)
 

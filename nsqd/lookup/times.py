@@ -11,3 +11,4 @@ RESOLVE_INTERVAL: Final = 15.0  # between two look-ups of a name
 FIRST_TRY_LIMIT: Final = 2.0  # how long new topics wait for a peer that has not answered yet
 SHORTEST_BACKOFF: Final = 0.25
 LONGEST_BACKOFF: Final = 8.0  # a peer that is back is complete within one PING_INTERVAL, resolving and resync included
+LONGEST_BACKOFF_OF_NEW: Final = 1.0  # while no nsqlookupd has heard of this node since it started

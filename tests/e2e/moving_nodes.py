@@ -4,7 +4,8 @@
     python -m tests.e2e.moving_nodes --minutes 0.5 --rate 2000 --colour aio
 
 Every `--every` seconds one of three nsqds is killed and started again `--down` seconds later. Towards the end all
-nsqlookupds are killed, and the kills of nsqds go on; then they come back, empty at first, and a fourth nsqd starts.
+nsqlookupds are killed, and the kills of nsqds go on. A fourth nsqd starts while they are dead. Then they come back,
+empty at first, and a fifth nsqd starts.
 It fails if a publish fails, or if the logs of the nsqds lack a message or have one twice.
 """
 
@@ -229,12 +230,18 @@ def _disturb(cluster: Cluster, seconds: float, every: float, down: float, tell: 
     for lookupd in cluster.lookupds:
         lookupd.kill()
     _kill_in_turn(cluster, 0.4 * seconds, every, down, tell)
-    for lookupd in cluster.lookupds:
+    fourth = cluster.add_node()
+    first, *others = cluster.lookupds
+    first.start()
+    began, looks = time.monotonic(), len(cluster.load.looks)
+    for lookupd in others:
         lookupd.start()
-    looks = len(cluster.load.looks)
-    node = cluster.add_node()
-    cluster.wait_for_share(node, time.monotonic(), 60)
-    tell(f"a fourth nsqd, after the nsqlookupds came back: share after {cluster.shares[-1]:.2f} s")
+    fifth = cluster.add_node()
+    fifth_began = time.monotonic()
+    cluster.wait_for_share(fourth, began, 60)
+    tell(f"a fourth nsqd, from before the nsqlookupds came back: share {cluster.shares[-1]:.2f} s after that")
+    cluster.wait_for_share(fifth, fifth_began, 60)
+    tell(f"a fifth nsqd, after the nsqlookupds came back: share after {cluster.shares[-1]:.2f} s")
     assert min(active for _, _, active in cluster.load.looks[looks:]) >= 3, "an empty nsqlookupd has removed nodes"
 
 

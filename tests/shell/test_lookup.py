@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import wraps
 from math import inf
@@ -17,7 +17,15 @@ from nsqd.broker.topic import Topic
 from nsqd.lookup.dial import Place, resolve
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import Settings
-from nsqd.lookup.times import FIRST_PING, FIRST_TRY_LIMIT, IO_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, RESOLVE_INTERVAL
+from nsqd.lookup.times import (
+    FIRST_PING,
+    FIRST_TRY_LIMIT,
+    IO_LIMIT,
+    LONGEST_BACKOFF,
+    LONGEST_BACKOFF_OF_NEW,
+    PING_INTERVAL,
+    RESOLVE_INTERVAL,
+)
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.node import Node, NodeTurn
 
@@ -90,10 +98,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(*, topics: dict[str, list[str]] | None = None) -> AsyncIterator[Cluster]:
-    """Run the cluster, and yield it when everything is registered."""
+async def cluster(*, topics: dict[str, list[str]] | None = None, down: Collection[str] = ()) -> AsyncIterator[Cluster]:
+    """Run the cluster, and yield it when everything is registered where nsqlookupd is not down."""
     async with trio.open_nursery() as others, trio.open_nursery() as nursery:
         made = Cluster(others)
+        made.down.update(down)
         for topic, channels in (topics or {}).items():
             made.make(topic, *channels)
         nursery.start_soon(made.lookup.run, NodeTurn(made.node))
@@ -173,6 +182,28 @@ async def test_an_nsqlookupd_that_was_away_is_complete_within_one_ping() -> None
         it.down.clear()
         await trio.sleep(PING_INTERVAL)
         assert it.fake.last.told == ["REGISTER a x"]
+
+
+@jumping
+async def test_a_new_node_is_registered_soon_after_an_nsqlookupd_comes_back() -> None:
+    """Nobody finds the node otherwise; and while all nsqlookupds are away, it asks once or twice a second."""
+    async with cluster(topics={"a": ["x"]}, down={"10.0.0.1"}) as it:
+        await trio.sleep(300)
+        assert 300 / LONGEST_BACKOFF_OF_NEW < len(it.dials) < 2.1 * 300 / LONGEST_BACKOFF_OF_NEW
+        it.down.clear()
+        await trio.sleep(LONGEST_BACKOFF_OF_NEW + SOON)
+        assert it.fake.last.told == ["REGISTER a x"]
+
+
+@jumping
+async def test_a_node_that_one_nsqlookupd_knows_gives_another_one_time() -> None:
+    async with cluster() as it:
+        it.lookupds["10.0.0.2"] = FakeLookupd()
+        it.names["10.0.0.2"] = ["10.0.0.2"]
+        it.down.add("10.0.0.2")
+        it.lookup.configure([ONE, "10.0.0.2:4160"])
+        await trio.sleep(300)
+        assert it.dials.count("10.0.0.2") < 2.1 * 300 / LONGEST_BACKOFF + 10
 
 
 @jumping

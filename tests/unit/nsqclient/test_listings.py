@@ -8,7 +8,17 @@ from random import Random
 import pytest
 
 from nsqclient import Config, ConfigError
-from nsqclient._listings import BadAnswer, Listed, Listings, Pace, groups_of, headers_of, parse_lookupd, read_answer
+from nsqclient._listings import (
+    BadAnswer,
+    Listed,
+    Listings,
+    Pace,
+    Silence,
+    groups_of,
+    headers_of,
+    parse_lookupd,
+    read_answer,
+)
 
 
 def producer(host: str, port: int = 4150) -> dict[str, object]:
@@ -105,6 +115,36 @@ def test_pauses() -> None:
         pace.record_query(has_answered=False)
         pauses.append(pace.pause())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_pauses_stay_short_while_no_nsqlookupd_can_be_reached() -> None:
+    pace = Pace(Config(lookupd_poll_interval=60), Random(1))
+    pauses = []
+    for _ in range(1000):
+        pace.record_query(has_answered=False)
+        pauses.append(pace.pause(is_blind=True))
+    assert 0.5 <= min(pauses) < 0.6 < 0.9 < max(pauses) <= 1
+    assert pace.pause() == 60, "another one answers now"
+    pace.record_query(has_answered=True)
+    assert pace.pause(is_blind=True) > 50, "this one has answered"
+
+
+def test_a_short_interval_is_kept_while_no_nsqlookupd_can_be_reached() -> None:
+    pace = Pace(Config(lookupd_poll_interval=0.1), Random(1))
+    pace.record_query(has_answered=False)
+    assert pace.pause(is_blind=True) <= 0.1
+
+
+def test_silence_is_total_when_no_nsqlookupd_answered_its_last_query() -> None:
+    one, other = parse_lookupd("a:1"), parse_lookupd("b:1")
+    silence = Silence([one, other])
+    assert not silence.is_total
+    silence.record(one, has_answered=False)
+    assert not silence.is_total, "nobody knows yet about the other one"
+    silence.record(other, has_answered=False)
+    assert silence.is_total
+    silence.record(one, has_answered=True)
+    assert not silence.is_total
 
 
 def test_queries_that_are_answered_at_once_instead_of_waiting_get_rare() -> None:
