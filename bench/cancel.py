@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import random
 import socket
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
@@ -33,16 +35,21 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     flags = [*settings.flag, "--max-defer-timeout=200h"]
     numbers = random.Random(1).sample(range(settings.messages), 2 * settings.cancels)
     by_key, after = numbers[::2], numbers[1::2]
+    later: list[str] = []
     rows = []
     with work.new_folder("cancel") as folder:
         with running_nsqd(folder, settings.build, flags) as (broker, process):
             broker.make_channel(TOPIC, CHANNEL)
             _publish(broker, settings.messages)
             say(f"{settings.messages:,} messages are deferred")
-            rows += _rows("by key", _cancel(broker, (f"key=k-{number}" for number in by_key)), demand=1.0)
+            rows += _rows("for comparison: GET /ping", _pings(broker, settings.cancels))
+            rows += _rows("for comparison: one sync of this disk", _syncs(folder, settings.cancels))
+            keys = (f"key=k-{number}" for number in by_key)
+            rows += _rows("by key", *_measured(broker, keys), demand=1.0)
             rows += _lists(broker)
-            ids = _ids(broker, settings.cancels)
-            rows += _rows("by id", _cancel(broker, (f"id={found}" for found in ids)))
+            ids = _ids(broker, 2 * settings.cancels)
+            ids, later = ids[::2], ids[1::2]
+            rows += _rows("by id", *_measured(broker, (f"id={found}" for found in ids)), demand=1.0)
             left = broker.deferred(TOPIC, CHANNEL)
             process.kill()
             process.wait()
@@ -54,6 +61,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             first, *others = _cancel(broker, (f"key=k-{number}" for number in after), unless_done=True)
             rows.append(Row("by key, the first one after a kill -9", "ms", (first,)))
             rows += _rows("by key, after it", others)
+            rows += _rows("by id, after it", *_measured(broker, (f"id={found}" for found in later), unless_done=True))
             process.kill()
             process.wait()
     return rows
@@ -110,6 +118,39 @@ def _ids(broker: Broker, count: int) -> list[str]:
     return found[:count]
 
 
+def _pings(broker: Broker, count: int) -> list[float]:
+    """Return how long HTTP takes by itself, in milliseconds, over one connection."""
+    connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=60)
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        connection.request("GET", "/ping")
+        connection.getresponse().read()
+        took.append((time.perf_counter() - began) * 1000)
+    connection.close()
+    return took
+
+
+def _syncs(folder: Path, count: int) -> list[float]:
+    """Return how long the disk takes to sync some bytes, in milliseconds: a cancel is durable before its answer."""
+    took = []
+    with (folder / "bench-sync.tmp").open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, 100 * count)
+        for _ in range(count):
+            file.write(b"x" * 100)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+def _measured(broker: Broker, names: Iterable[str], *, unless_done: bool = False) -> tuple[list[float], float]:
+    """Return what `_cancel` does, and the processor time of nsqd for each cancel, in milliseconds."""
+    before = broker.processor_seconds()
+    took = _cancel(broker, names, unless_done=unless_done)
+    return took, (broker.processor_seconds() - before) * 1000 / len(took)
+
+
 def _cancel(broker: Broker, names: Iterable[str], *, unless_done: bool = False) -> list[float]:
     """Take messages back one after the other, over one connection. Return how long each took, in milliseconds."""
     connection = http.client.HTTPConnection(HOST, broker.http_port, timeout=60)
@@ -127,13 +168,14 @@ def _cancel(broker: Broker, names: Iterable[str], *, unless_done: bool = False) 
     return took
 
 
-def _rows(how: str, took: list[float], *, demand: float | None = None) -> list[Row]:
+def _rows(how: str, took: list[float], processor: float | None = None, *, demand: float | None = None) -> list[Row]:
     percentiles = quantiles(took, n=100)
     limit = at_most(demand) if demand is not None else None
-    return [
+    rows = [
         Row(f"{how}, median", "ms", (percentiles[49],), limit),
         Row(f"{how}, p99", "ms", (percentiles[98],)),
     ]
+    return rows if processor is None else [*rows, Row(f"{how}, processor time of nsqd", "ms", (processor,))]
 
 
 BENCHMARK: Final = Benchmark(

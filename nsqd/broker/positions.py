@@ -285,6 +285,10 @@ class Deferred:
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._sequences
 
+    def has_any(self, start: int, end: int) -> bool:
+        """Return whether one of the sequences [start, end) is among them."""
+        return start in self._sequences or (end - start > 1 and self._sequences.range_cardinality(start, end) > 0)
+
     def copy(self) -> Iterator[tuple[int, int, int]]:
         """Return an iterator over a copy of the present positions."""
         return map(_unpack_deferred, self._packed().copy())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.channel import Channel, microseconds
+from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.keys import DeferredKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.operated import Found, least_finished
@@ -37,6 +38,7 @@ class Topic(Published):
         self.learning = True  # until it is known which channels this topic has elsewhere
         self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._deferred_keys = DeferredKeys(is_complete=not log.tail)
+        self._deferred_ids = DeferredIds()
         self._parked = Parked()  # beyond H
 
     @property
@@ -66,6 +68,7 @@ class Topic(Published):
             self.message_bytes += batch.body_bytes
             if batch.delay_ms:
                 self._parked.batches.append((batch.base_sequence, batch.count, batch.delay_ms))
+                self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self._waits)
                 if batch.key:
                     self._deferred_keys.add(batch.key, batch.base_sequence, batch.count, self._waits)
         self._written_tail = self.log.tail
@@ -285,6 +288,11 @@ class Topic(Published):
         """Return the place, as [start, end), of the messages that were published with this key and a delay."""
         return self._deferred_keys.find(key)
 
+    def deferred_sequence(self, message_id: int) -> int | None:
+        """Return the sequence of a message that was published with a delay since the start, and waits for its time."""
+        sequence = self._deferred_ids.find(message_id)
+        return sequence if sequence is not None and self._waits(sequence, sequence + 1) else None
+
     @property
     def knows_deferred_keys(self) -> bool:
         """Whether `deferred_place` knows all of them; otherwise `learn_deferred` was not called since the start."""
@@ -305,8 +313,7 @@ class Topic(Published):
     def _waits(self, start: int, end: int) -> bool:
         if end > self.handed_over:
             return True
-        deferred = [channel.deferred for channel in self.channels.values()]
-        return any(sequence in positions for positions in deferred for sequence in range(start, end))
+        return any(channel.deferred.has_any(start, end) for channel in self.channels.values())
 
     def cancel(self, start: int, end: int, channels: Sequence[Channel]) -> list[Found]:
         """Finish the messages of [start, end) where they wait in these channels. Return how each had them.

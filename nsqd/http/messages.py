@@ -191,7 +191,10 @@ class MessageEndpoints:
     async def _place_of_id(self, topic: Topic, text: str) -> tuple[int, int] | None:
         if _is_id(text) is None:
             raise HttpError(400, "INVALID_ARG_ID")
-        sequence = await self._search(topic, lambda past: past.sequence_of(int(text, 16)))
+        message_id = int(text, 16)
+        sequence = topic.deferred_sequence(message_id)
+        if sequence is None:
+            sequence = await self._search(topic, lambda past: past.sequence_of(message_id))
         return (sequence, sequence + 1) if sequence is not None else None
 
     async def _place_of_key(self, topic: Topic, key: bytes) -> tuple[int, int] | None:
