@@ -21,7 +21,7 @@ from nsqd.log.files import close_quietly
 from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
 from nsqd.log.reading.survey import Point, Survey
-from nsqd.log.record import INDEX_INTERVAL, scan
+from nsqd.log.record import INDEX_INTERVAL, find_id, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
     Index,
@@ -149,6 +149,8 @@ class Past:
         places = range(len(self._views))
         # Ids ascend, unless the node has got another --node-id.
         start = max(0, bisect_right(places, message_id, key=lambda it: _id_of(self._first_header(it))) - 1)
+        if places and (found := self._found_quickly(start, message_id)) is not None:
+            return found
         near = (
             self._headers_of(it, _as_it_is, is_before=lambda header: _id_of(header) <= message_id)
             for it in places[start : start + 1]
@@ -159,6 +161,18 @@ class Past:
             if header.base_id <= message_id < header.base_id + header.count:
                 return header.base_sequence + message_id - header.base_id
         return None
+
+    def _found_quickly(self, place: int, message_id: int) -> int | None:
+        """Return the sequence of a message if it lies between two index entries of this segment, with nothing damaged."""
+        view = self._views[place]
+        with self._opened(place, _as_it_is) as read:
+            if read is None:
+                return None
+            index = index_of(self._files, view)
+            after = bisect_right(index.offsets, message_id, key=lambda offset: _id_of(header_at(read, offset)))
+            offset, sequence = proven_entry(read, index, after - 1) or (0, view.base)
+            end = index.offsets[after] if after < len(index) else min(offset + 2 * INDEX_INTERVAL, view.size)
+            return find_id(read(offset, end - offset), sequence, message_id)
 
     def keys(self, *, since: int = 0, deferred: bool = False) -> Iterator[KeyPlace]:
         """Yield keys with the first sequence and the count of their messages, the newest segment first.

@@ -6,8 +6,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 from struct import Struct
+from sys import byteorder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, MAGIC, Header, Stop, decode_header, find_header, scan
@@ -88,9 +90,12 @@ class Index:
 
         Whether a record is really there shows only when an entry is used.
         """
+        whole = len(data) - len(data) % _index_entry.size
+        index = cls._decode_at_once(data[:whole], base, end_offset)
+        if index is not None:
+            return index
         index = cls()
         last_sequence, last_offset = base, 0
-        whole = len(data) - len(data) % _index_entry.size
         for sequence, offset in _index_entry.iter_unpack(data[:whole]):
             if sequence <= last_sequence or offset <= last_offset or offset >= end_offset:
                 break
@@ -98,6 +103,24 @@ class Index:
             last_sequence, last_offset = sequence, offset
         index.saved = len(index)
         return index
+
+    @classmethod
+    def _decode_at_once(cls, data: bytes, base: int, end_offset: int) -> Index | None:
+        """Return what `decode` does, if every entry makes sense; that takes a tenth of the time."""
+        numbers = array("Q", data)
+        if byteorder == "little":
+            numbers.byteswap()
+        index = cls()
+        index.sequences, index.offsets = numbers[::2], numbers[1::2]
+        makes_sense = (_ascends(index.sequences, above=base) and _ascends(index.offsets, above=0)) and (
+            not index or index.offsets[-1] < end_offset
+        )
+        index.saved = len(index)
+        return index if makes_sense else None
+
+
+def _ascends(numbers: array[int], *, above: int) -> bool:
+    return not numbers or (numbers[0] > above and all(map(lt, numbers, numbers[1:])))
 
 
 class Segment:

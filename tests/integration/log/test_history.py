@@ -176,6 +176,17 @@ def test_an_id_leads_to_its_message(tmp_path: Path) -> None:
         assert found.sequence_of(999) is found.sequence_of(4000) is None
 
 
+def test_an_id_is_found_past_damage(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=100_000) as store:
+        fill(store, 500)
+        segment = store.segments()[0]
+        data = bytearray(segment.read_bytes())
+        place = data.index(data[:4], 100)  # the second record, of 3 to 5
+        data[place : place + 60] = bytes(60)
+        segment.write_bytes(data)
+        assert [past(store).sequence_of(1000 + sequence) for sequence in (0, 4, 6, 499)] == [0, None, 6, 499]
+
+
 def test_an_id_is_found_also_if_the_node_had_another_number_before(tmp_path: Path) -> None:
     """Then the ids of a log do not ascend."""
     with opened(tmp_path, max_bytes_per_file=1000) as store:
