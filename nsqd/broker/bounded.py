@@ -13,15 +13,18 @@ They are one object, because a step from one to another would cost each publish.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.bounds import Held, Room, drops, excess, refuses
+from nsqd.broker.bounds import MOST_LOOKS, Held, Room, drops, excess, excess_with, refuses
 from nsqd.broker.feed import Feed
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.rules import ChannelRules, TopicRules
     from nsqd.broker.store import TopicLog
+
+_MOST_WAIT: Final = 10.0  # seconds that publishes wait for files to be removed; a disk that takes longer is worse off
 
 
 class Refused(Exception):
@@ -46,6 +49,8 @@ class Bounded(Feed):
         # One look for each publish tells that neither a deletion nor a bound is in its way.
         self._is_guarded = refuses(self.rules) or refuses(self.tried)
         self._drops = drops(self.rules) or drops(self.tried)
+        self._oldest_file = 0  # as of the last publish under a bound that drops: the first sequence of the oldest file
+        self._waits_since = inf  # since when publishes wait for files to be removed
         self._room: Room | None = None  # for this turn's publishes
         self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
         self._tried_room: Room | None = None  # the same if rules that are only tried were in force
@@ -120,7 +125,9 @@ class Bounded(Feed):
             self._tried_beyond = beyond
         if not drops(self.rules) or not (beyond := excess(self.rules, self._held())):
             return
-        end = min(self.passed() + beyond, self._written_tail)
+        self._drop_before(min(self.passed() + beyond, self._written_tail))
+
+    def _drop_before(self, end: int) -> None:
         for channel in self.channels.values():
             if channel.kept is None:
                 channel.drop_before(end)
@@ -129,6 +136,39 @@ class Bounded(Feed):
             self._pass_over(end)
             for channel in self.channels.values():
                 channel.pass_over(before, end)
+
+    def must_wait(self, coming: Held, now: float) -> bool:
+        """Make room for what is about to be published. Return whether it has to wait until files are removed.
+
+        This is how a bound of bytes holds by construction. Say it is 16 MiB, and files have 4 MiB. What waits is never
+        more than the bound, because the oldest messages are dropped *before* others are written. The file of the oldest
+        one may have up to 4 MiB that nobody needs. When all of that file is dropped, it is removed at once, and until it
+        is gone nothing more is written than those 4 MiB allow. So the files never have more than 20 MiB.
+        """
+        self._make_room(coming)
+        passed = self.passed()
+        if (base := self.log.file_of(passed)) != self._oldest_file:
+            self._oldest_file = base
+            self.let_go()
+        if not self.log.waits_for_removal(passed):
+            self._waits_since = inf
+            return False
+        self._waits_since = min(self._waits_since, now)
+        self._room = self._tried_room = None  # it is measured anew in each turn
+        return now - self._waits_since < _MOST_WAIT
+
+    def _make_room(self, coming: Held) -> None:
+        for channel in self.channels.values():
+            channel.make_room(coming)
+        if not drops(self.rules):
+            return
+        for _ in range(MOST_LOOKS):
+            if not (beyond := excess_with(self.rules, self._held(), coming)):
+                break
+            passed = self.passed()
+            self._drop_before(min(passed + beyond, self._written_tail))
+            if self.passed() == passed:
+                break
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing was published since some look before, nobody consumes, and there is no message."""

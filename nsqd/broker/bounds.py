@@ -9,7 +9,7 @@ Bytes are an estimate where a bound lies within a file of the log: each message 
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.broker.rules import Overflow
 
@@ -27,6 +27,9 @@ class Held(NamedTuple):
 
     def plus(self, other: Held) -> Held:
         return Held(self.messages + other.messages, self.size + other.size)
+
+
+MOST_LOOKS: Final = 20  # at how much is held while the oldest messages are dropped: they may be smaller than the mean
 
 
 class Full(NamedTuple):
@@ -59,6 +62,16 @@ def excess(rules: AnyRules, held: Held) -> int:
         mean = held.size / max(held.messages, 1)
         beyond = max(beyond, held.messages - int(rules.max_bytes / mean))
     return max(beyond, 0)
+
+
+def excess_with(rules: AnyRules, held: Held, coming: Held) -> int:
+    """Return how many of the held messages have to go so that the bytes of the coming ones fit, by the mean of the held.
+
+    A bound of messages is exact: only when others are written do the oldest go.
+    """
+    if rules.max_bytes is None or (too_much := held.size + coming.size - rules.max_bytes) <= 0:
+        return 0
+    return min(-(-too_much * held.messages // max(held.size, 1)), held.messages)
 
 
 class Room:

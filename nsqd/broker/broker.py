@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
+MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
 
@@ -104,6 +105,26 @@ class Broker(TopicWork[Channel, Topic]):
             topic.learned(())
 
     # The steps of a turn
+
+    def make_room(self, refusal: str | None) -> None:
+        """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.
+
+        A later turn seals them: one begins when a round has removed files. With a `refusal` nothing waits.
+        """
+        postponed, self.postponed = self.postponed, {}
+        for topic in postponed:
+            self.unsealed[topic] = self.deferring[topic] = None
+        if refusal is not None or self.refusal:
+            return
+        for topic in [topic for topic in self.unsealed if topic in self.dropping]:
+            coming = topic.coming()
+            if topic.log.refusal() is None and topic.must_wait(coming, self.now):
+                del self.unsealed[topic]
+                self.deferring.pop(topic, None)
+                if coming.size > MOST_POSTPONED:
+                    topic.refuse(f"topic {topic.name} is full: more comes than its oldest files can be removed for")
+                else:
+                    self.postponed[topic] = None
 
     def record_deferred(self) -> None:
         """Tell the journal which of this turn's publishes are deferred, before the logs have them."""

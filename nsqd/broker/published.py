@@ -31,6 +31,7 @@ _MOST_BYTES_SHARED: Final = 1 << 20  # of publishes in one batch, because a batc
 _LARGEST_SHARING: Final = 16 * 1024  # bytes of an MPUB; copying a larger one costs as much as a record of its own
 # Bytes. The length in a record's header has 16 bits, and the last publish may add up to 3,277 messages of five bytes.
 _LONGEST_KEY_PLACE: Final = 60_000
+_RECORD_FRONT: Final = 64  # bytes before the payload of a record, without its key
 _LENGTHS: Final = [bytes((length,)) for length in range(256)]  # before each key in its place
 
 # Payload, offsets, delay in ms, receipt, keys as they lie in the record, its flags, headers of all messages. It is a
@@ -163,6 +164,12 @@ class Published(Bounded):
             counts.append(len(offsets) - 1)
             sizes.append(len(payload) + len(headers))
         return Held(sum(counts), sum(sizes))
+
+    def coming(self) -> Held:
+        """Return what was published and has no place in the log yet, with about the bytes that it will take there."""
+        drafted = self._drafted()
+        fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
+        return Held(drafted.messages, drafted.size + fronts + _RECORD_FRONT + 2 * self._shared_key_bytes)
 
     def _find_key(self, key: bytes) -> Receipt | None:
         """Return the receipt of the publish that was made with this key, in this turn or before; None: there is none."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.bounds import drops, excess
+from nsqd.broker.bounds import MOST_LOOKS, drops, excess, excess_with
 from nsqd.broker.breaker import Breaker
 from nsqd.broker.buried import Note
 from nsqd.broker.operated import Operated
@@ -20,6 +20,7 @@ from nsqd.broker.rules import Overflow
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.bounds import Held
     from nsqd.broker.feed import Feed
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.work import ChannelWork
@@ -122,6 +123,15 @@ class Ruled(Operated):
         beyond = self._beyond(self.tried)
         self._count("overflow, dry run", beyond - self._tried_beyond)
         self._tried_beyond = beyond
+
+    def make_room(self, coming: Held) -> None:
+        """Drop the oldest messages that would be too many bytes together with those that are about to be published."""
+        if not drops(self.rules) or self.rules.overflow is Overflow.BURY:
+            return
+        for _ in range(MOST_LOOKS):
+            if not (beyond := min(excess_with(self.rules, self.held(), coming), self.depth)):
+                break
+            self.drop_oldest(beyond)
 
     def _beyond(self, rules: ChannelRules) -> int:
         return min(excess(rules, self.held()), self.depth) if drops(rules) else 0

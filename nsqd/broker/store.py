@@ -75,6 +75,16 @@ class TopicLog(BatchSource, Protocol):
     def bytes_from(self, sequence: int) -> int:
         """Return about how many bytes lie from this message to the tail."""
 
+    def file_of(self, sequence: int) -> int:
+        """Return the first sequence of the file that holds this one."""
+
+    def waits_for_removal(self, passed: int) -> bool:
+        """Return whether to write nothing until files are removed, which has been asked for and takes a moment.
+
+        That is so while more than a whole file's worth of the bytes on the disk lies before `passed`, where nobody needs
+        it any more, and a part of it is about to be removed.
+        """
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Put the batch into the buffer that the next write empties. Its base_sequence must be the tail.
 

@@ -40,6 +40,17 @@ class Topic(Published):
         self._deferred_keys = DeferredKeys(is_complete=not log.tail)
         self._deferred_ids = DeferredIds()
         self._parked = Parked()  # beyond H
+        self._note_bounds()
+
+    def bounds_changed(self) -> None:
+        super().bounds_changed()
+        self._note_bounds()
+
+    def _note_bounds(self) -> None:
+        if self._drops and not self.ephemeral:
+            self._work.dropping[self] = None
+        else:
+            self._work.dropping.pop(self, None)
 
     @property
     def flowing(self) -> bool:
@@ -276,7 +287,8 @@ class Topic(Published):
         self._deferred_keys.forget()
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
-        self._work.unsealed.pop(self, None)
+        for place in (self._work.unsealed, self._work.deferring, self._work.postponed, self._work.dropping):
+            place.pop(self, None)
         # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}
         for channel in channels.values():

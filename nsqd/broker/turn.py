@@ -1,5 +1,6 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
 
+0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
@@ -52,6 +53,8 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
+    if broker.dropping or broker.postponed:
+        broker.make_room(disk.publishing_error)
     while True:
         if broker.unsealed or broker.promised is not None:
             if broker.deferring:

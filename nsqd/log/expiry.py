@@ -28,6 +28,9 @@ class ExpiryHost(Protocol):
     def remove(self, paths: list[Path]) -> None:
         """Remove these files of finished messages, once the journal that says so is synced."""
 
+    def is_leaving(self, path: Path) -> bool:
+        """Return whether this file is about to be removed, and nothing has failed so far."""
+
 
 class Expiry:
     """Decides by retention and by remembered keys which segments are still wanted, and drops the others.
@@ -46,6 +49,7 @@ class Expiry:
         self._segments = segments
         self._cold = cold
         self._unsynced = unsynced
+        self._leaving: dict[Path, int] = {}  # dropped files that may still be there, with their sizes
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -101,4 +105,11 @@ class Expiry:
         self._unsynced.forget(gone)
         for segment in gone:
             self._host.reads.descriptors.forget(segment.path)
+        self._leaving |= {segment.path: segment.size for segment in gone}
         self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
+
+    def leaving_bytes(self) -> int:
+        """Return the size of the dropped files that are about to be removed, but still there."""
+        if self._leaving:
+            self._leaving = {path: size for path, size in self._leaving.items() if self._host.is_leaving(path)}
+        return sum(self._leaving.values())

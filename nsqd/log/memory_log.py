@@ -40,6 +40,12 @@ class MemoryLog:
         held = self.tail - self.first
         return self._cache.bytes * max(self.tail - max(sequence, self.first), 0) // max(held, 1)
 
+    def file_of(self, sequence: int) -> int:
+        return 0
+
+    def waits_for_removal(self, passed: int) -> bool:
+        return False
+
     def refusal(self) -> str | None:
         return None
 

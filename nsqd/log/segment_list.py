@@ -105,5 +105,10 @@ class SegmentList:
         end = self.end_of(segment)
         return later + segment.size * (end - max(sequence, segment.base)) // max(end - segment.base, 1)
 
+    def bytes_before(self, sequence: int) -> int:
+        """Return how many bytes of these files lie before this sequence, by the estimate of `bytes_from`."""
+        written = self._sealed_bytes + (self.active.size if self.active is not None else 0)
+        return written - self.bytes_from(sequence)
+
     def _place_of(self, sequence: int) -> int:
         return max(bisect_right(self._segments, sequence, key=_base_of) - 1, 0)

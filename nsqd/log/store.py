@@ -429,6 +429,12 @@ class Store:
     def remove(self, paths: list[Path]) -> None:
         self.removals.remove(paths)
 
+    def is_leaving(self, path: Path) -> bool:
+        return self.is_in_place and self.journal.error is None and self.removals.is_leaving(path)
+
+    def hurry_removals(self) -> None:
+        self.rounds.wanted_result()
+
     def disk(self) -> DiskSnapshot:
         """Return the figures of the disk."""
         return DiskSnapshot(

@@ -65,6 +65,9 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
     def log_written(self, log: DiskLog, messages: int) -> None:
         """Have the log synced, to which this many messages were written."""
 
+    def hurry_removals(self) -> None:
+        """Begin the next round at once, as publishers wait until files are removed."""
+
     def make_folder(self, log: DiskLog) -> None:
         """Create the folder of a new log, with the log.json that tells its id. Raises OSError."""
 
@@ -144,6 +147,16 @@ class DiskLog:
 
     def bytes_from(self, sequence: int) -> int:
         return self._segments.bytes_from(sequence) + self._buffer.size
+
+    def file_of(self, sequence: int) -> int:
+        return self._segments.holding(sequence).base if self._segments.active is not None else 0
+
+    def waits_for_removal(self, passed: int) -> bool:
+        leaving = self.expiry.leaving_bytes()
+        if not leaving or self._segments.bytes_before(passed) + leaving <= self._max_bytes:
+            return False
+        self._host.hurry_removals()
+        return True
 
     def refusal(self) -> str | None:
         return self._refuses(0)

@@ -223,6 +223,7 @@ class Life:
         for client in self.clients:
             client.is_open = False
         self.clients.clear()
+        self._drafts.clear()  # of publishes that waited for files to be removed, and were never answered
 
     # Turns
 
@@ -275,7 +276,12 @@ class Life:
             if receipt.settled and receipt.error is not None:
                 self.note(f"  refused: {receipt.error}")
                 continue
-            if self.ledger.topics.get(topic.name) is not topic or not self._is_sealed(draft):
+            if self.ledger.topics.get(topic.name) is not topic:
+                continue
+            if not receipt.settled and self.running.broker.topics[topic.name] in self.running.broker.postponed:
+                self._drafts.append(draft)  # a later turn seals it, when files are removed
+                continue
+            if not self._is_sealed(draft):
                 continue
             touched.setdefault(topic.name, (topic, topic.tail))
             first = self.ledger.appended(topic, draft.bodies)

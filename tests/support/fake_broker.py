@@ -42,6 +42,12 @@ class FakeLog:
     def bytes_from(self, sequence: int) -> int:
         return sum(len(batch.payload) for batch in self.batches if batch.base_sequence >= sequence)
 
+    def file_of(self, sequence: int) -> int:
+        return 0
+
+    def waits_for_removal(self, passed: int) -> bool:
+        return False
+
     def refusal(self) -> str | None:
         return None
 

@@ -36,6 +36,7 @@ class FakeLog:
         self._written: list[Batch] = []
         self._buffered: list[tuple[Batch, Receipt]] = []
         self._warm: set[int] = set()  # base sequences of loaded batches
+        self.waits = False  # files have to be removed before more is written
 
     @property
     def batches(self) -> list[Batch]:
@@ -61,6 +62,12 @@ class FakeLog:
             for batch in [*self._written, *(batch for batch, _ in self._buffered)]
             if batch.base_sequence >= sequence
         )
+
+    def file_of(self, sequence: int) -> int:
+        return 0
+
+    def waits_for_removal(self, passed: int) -> bool:
+        return self.waits
 
     def refusal(self) -> str | None:
         return None

@@ -39,13 +39,19 @@ class Removals:
         self._data_path = data_path
         self._disk = files
         self._files: list[Path] = []
+        self._leaving: set[Path] = set()  # all files that are to be removed, also those that a round has taken
         self._folders: list[Path] = []
         self._unmoved: dict[str, str] = {}  # the part of `gone` whose folders could not be renamed
         self._renamed = False  # whether folders were renamed since the last round began
 
     def remove(self, paths: list[Path]) -> None:
         self._files += paths
+        self._leaving.update(paths)
         self._wake_rounds()
+
+    def is_leaving(self, path: Path) -> bool:
+        """Return whether this file is about to be removed. False if that fails now: waiting would not help."""
+        return path in self._leaving and self._error is None
 
     def adopt(self, folders: list[Path]) -> None:
         """Take over the folders that an earlier process did not get to remove."""
@@ -116,11 +122,16 @@ class Removals:
             round_.files = [path for path in self._files if path.parent not in doubtful]
             round_.held = [path for path in self._files if path.parent in doubtful]
             self._files = []
+        round_.taken = len(round_.held) + len(round_.files)
         round_.folders, self._folders = self._folders, []
         if self._renamed:
             self._renamed = False
             round_.renamed_in = self._data_path.topics
             round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
+
+    def has_removed(self, round_: Round) -> bool:
+        """Return whether files of logs are gone that were there when the round began."""
+        return len(round_.held) + len(round_.files) < round_.taken
 
     def end_round(self, round_: Round) -> None:
         error = round_.error or (round_.held_error if round_.held else None)
@@ -129,6 +140,7 @@ class Removals:
         elif not (round_.held or round_.files or round_.folders):
             self._error = None
         self._files = round_.held + round_.files + self._files  # what could not be removed
+        self._leaving.intersection_update(self._files)
         self._folders = round_.folders + self._folders
         if round_.renamed_in is not None:
             self._renamed = True

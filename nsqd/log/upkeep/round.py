@@ -56,6 +56,7 @@ class Round:
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
         self.held: list[Path] = []  # to be removed only when their folder is synced
+        self.taken = 0  # how many files both lists had at the beginning
         self.held_error: str | None = None  # why a folder could not be synced
         self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed

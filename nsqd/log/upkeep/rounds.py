@@ -142,8 +142,8 @@ class Rounds:
         return taken, result
 
     def end(self, round_: Round) -> bool:
-        """Take back a round. Return whether publishers that waited have been answered."""
-        answered = False
+        """Take back a round. Return whether publishers that waited have been answered, or may go on."""
+        answered = self._removals.has_removed(round_)
         self._round = None
         for log, job in zip(round_.logs, round_.jobs, strict=True):
             answered |= log.end_sync(job)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from nsqd.broker.bounded import Refused
-from nsqd.broker.bounds import Held, Room, excess
+from nsqd.broker.bounds import Held, Room, excess, excess_with
+from nsqd.broker.broker import MOST_POSTPONED
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
+from tests.support.fake_store import FakeLog
 from tests.support.given_rules import GivenRules
 from tests.support.node import Node
 
@@ -25,6 +27,10 @@ class Bounded:
         self.node = Node(policy=self.policy, mem_queue_size=1000, idempotence_window=10**12)
         self.numbers = count(10)
         self.topic = self.node.broker.topic("t")
+
+    @property
+    def log(self) -> FakeLog:
+        return self.node.store.logs["t"]
 
     def publish(self, count: int = 1, **options: Any) -> None:
         """Publish one batch in a turn of its own."""
@@ -419,3 +425,100 @@ def test_a_full_channel_that_is_deleted_refuses_nobody_even_in_the_same_turn() -
     it.topic.publish(payload, (0, SIZE))
     it.node.turn()
     assert it.topic.log.tail == 4
+
+
+# Waiting for files to be removed
+
+
+def test_the_oldest_messages_go_before_others_are_written() -> None:
+    it = Bounded(ChannelRules(max_bytes=500, overflow=DROP))
+    it.topic.channel("c")
+    it.publish(50)
+    it.log.waits = True
+    it.publish(50)
+    assert (it.log.tail, it.node.channel().depth) == (50, 22), "the second 50 need 300 bytes and the front of a record"
+
+
+def test_publishes_wait_until_files_are_removed() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    receipts = [it.topic.publish_one(b"\0\0\0\2ab"), it.topic.publish_one(b"\0\0\0\2cd", 3_600_000)]
+    it.node.turn()
+    receipts.append(it.topic.publish(b"\0\0\0\2ef", (0, 6)))
+    it.node.turn()
+    assert it.log.tail == 0
+    assert not any(receipt.settled for receipt in receipts)
+    it.log.waits = False
+    it.node.turn()
+    assert it.log.tail == 3
+    assert [receipt.settled for receipt in receipts] == [True] * 3
+    assert (it.node.channel().depth, it.node.channel().deferred_count) == (2, 1)
+
+
+def test_other_topics_do_not_wait() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    it.topic.publish_one(b"\0\0\0\2ab")
+    it.node.broker.topic("other").publish_one(b"\0\0\0\2ab")
+    it.node.turn()
+    assert (it.log.tail, it.node.store.logs["other"].tail) == (0, 1)
+
+
+def test_without_a_bound_that_drops_nothing_waits() -> None:
+    it = Bounded(ChannelRules(max_messages=3))
+    it.topic.channel("c")
+    it.log.waits = True
+    it.publish(3)
+    assert it.log.tail == 3
+
+
+def test_a_bound_that_ends_lets_what_waits_go_on() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    it.publish(2)
+    it.follow()
+    assert it.log.tail == 2
+
+
+def test_publishes_go_on_if_a_removal_takes_very_long() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    it.publish(2)
+    it.node.pass_time(5)
+    assert it.log.tail == 0
+    it.node.pass_time(6)
+    assert it.log.tail == 2
+
+
+def test_what_waits_in_memory_has_a_bound() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    size = MOST_POSTPONED + 1
+    receipt = it.topic.publish(size.to_bytes(4, "big") + bytes(size), (0, 4 + size))
+    it.node.turn()
+    assert receipt.error is not None
+    assert "topic t is full" in receipt.error
+
+
+def test_what_waits_goes_with_its_topic() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.channel("c")
+    it.log.waits = True
+    receipt = it.topic.publish_one(b"\0\0\0\2ab")
+    it.node.turn()
+    it.node.broker.delete_topic("t")
+    it.node.turn()
+    assert receipt.error == "exiting"
+
+
+def test_small_messages_before_large_ones_make_room_for_all_that_comes() -> None:
+    held, coming = Held(1000, 1_000_000), Held(1, 900_000)
+    assert excess_with(ChannelRules(max_bytes=1_000_000), held, coming) == 900
+    assert excess_with(ChannelRules(max_bytes=1_900_000), held, coming) == 0
+    assert excess_with(ChannelRules(max_messages=900), held, coming) == 0
+    assert excess_with(ChannelRules(max_bytes=1), held, coming) == 1000
