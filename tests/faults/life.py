@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import accumulate
 from random import Random
@@ -89,6 +89,7 @@ class Draft:
     topic: TopicModel
     bodies: list[bytes]
     receipt: Receipt
+    has_waited: bool = False  # until files were removed
 
 
 def _doubts(recovered: Recovered) -> dict[str, int]:
@@ -279,16 +280,24 @@ class Life:
             if self.ledger.topics.get(topic.name) is not topic:
                 continue
             if not receipt.settled and self.running.broker.topics[topic.name] in self.running.broker.postponed:
-                self._drafts.append(draft)  # a later turn seals it, when files are removed
+                self._drafts.append(replace(draft, has_waited=True))  # a later turn seals it, when files are removed
                 continue
             if not self._is_sealed(draft):
                 continue
+            if draft.has_waited:
+                for body in draft.bodies:
+                    self._published_now(self.ledger.published[body])
             touched.setdefault(topic.name, (topic, topic.tail))
             first = self.ledger.appended(topic, draft.bodies)
             count = len(draft.bodies)
             receipt.when_settled(partial(self._answered, receipt, topic, first, count))
         for topic, first in touched.values():
             self.ledger.turn_over(topic, first, self.clock.true, self.clock.forward)
+
+    def _published_now(self, published: Published) -> None:
+        """Note that a message is published in this turn, although it was sent earlier."""
+        published.at, published.forward = self.clock.true, self.clock.forward
+        published.timestamp = self.running.broker.timestamp
 
     def _is_sealed(self, draft: Draft) -> bool:
         """Return whether the log has it. A machine that stops in the middle of a turn may not have come that far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,29 @@ def test_only_a_topic_with_its_own_retention_has_outdated_messages(tmp_path: Pat
         store.clock.now += 10
         assert store.log("t").outdated() == 0
         assert store.log("named").outdated() == 3
+
+
+def test_writing_waits_while_more_than_a_file_of_finished_bytes_is_about_to_be_removed(tmp_path: Path) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        publish(store, 6)
+        log = store.log()
+        assert [log.file_of(sequence) for sequence in range(7)] == [0, 0, 2, 2, 4, 4, 4]
+        assert not log.waits_for_removal(3), "nothing has been let go"
+        log.release(2)
+        assert not log.waits_for_removal(2), "a whole file, but no more"
+        assert log.waits_for_removal(3)
+        store.sync()
+        assert not log.waits_for_removal(3), "the file is gone"
+
+
+def test_writing_does_not_wait_for_files_that_cannot_be_removed(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files, **SEGMENT) as store:
+        publish(store, 6)
+        files.fail("unlink", errno.EIO)
+        log = store.log()
+        log.release(4)
+        assert log.waits_for_removal(4)
+        store.sync()
+        assert not log.waits_for_removal(4)
+        assert len(store.segments()) == 3, "they are still there"
