@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from common.wire.names import is_ephemeral
+from nsqd.broker.bounds import drops
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.keys import DeferredKeys
@@ -47,7 +48,8 @@ class Topic(Published):
         self._note_bounds()
 
     def _note_bounds(self) -> None:
-        if self._drops and not self.ephemeral:
+        has_bound = drops(self.rules) or any(drops(channel.rules) for channel in self.channels.values())
+        if has_bound and not self.ephemeral:
             self._work.dropping[self] = None
         else:
             self._work.dropping.pop(self, None)

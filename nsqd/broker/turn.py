@@ -53,9 +53,9 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
-    if broker.dropping or broker.postponed:
-        broker.make_room(disk.publishing_error)
     while True:
+        if broker.dropping or broker.postponed:
+            broker.make_room(disk.publishing_error)
         if broker.unsealed or broker.promised is not None:
             if broker.deferring:
                 broker.record_deferred()

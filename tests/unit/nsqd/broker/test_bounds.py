@@ -474,6 +474,14 @@ def test_without_a_bound_that_drops_nothing_waits() -> None:
     assert it.log.tail == 3
 
 
+def test_for_a_bound_that_is_only_tried_nothing_waits() -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP, dry=frozenset({"max_messages"})))
+    it.topic.channel("c")
+    it.log.waits = True
+    it.publish(3)
+    assert it.log.tail == 3
+
+
 def test_a_bound_that_ends_lets_what_waits_go_on() -> None:
     it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
     it.topic.channel("c")
