@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 import pytest
 
-_TIMEOUT: Final = 10.0
+_TIMEOUT: Final = 30.0
 _CLONE_NEWNET: Final = 0x40000000
 _numbers: Final = count()
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-_TIMEOUT: Final = 10.0
+_TIMEOUT: Final = 30.0
 _BLOCK: Final = 64 * 1024
 _REFUSALS: Final = 100
 _CAP_SYS_ADMIN: Final = 1 << 21
