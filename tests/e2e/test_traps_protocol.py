@@ -10,7 +10,7 @@ import pytest
 from common.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
 from common.wire.frames import FrameType
 from tests.e2e.conftest import StartNsqd
-from tests.support.client import HEARTBEAT, Refused
+from tests.support.client import HEARTBEAT, TIMEOUT, Refused
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
@@ -207,10 +207,10 @@ def test_trap_13_a_second_identify_moves_the_deadline_not_the_heartbeats(nsqd: N
     client = nsqd.connect()
     client.identify(heartbeat_interval=-1)
     client.identify(heartbeat_interval=1000)
-    client.send(nop())
     began = time.monotonic()
-    assert client.closes(4)
-    assert 1.9 < time.monotonic() - began < 2.5
+    client.send(nop())
+    assert client.closes()
+    assert 1.9 < time.monotonic() - began < 20  # the deadline of the usual heartbeats is a minute
 
 
 def test_trap_14_null_is_a_fine_identify(nsqd: Nsqd) -> None:
@@ -237,16 +237,14 @@ def test_trap_15_no_buffer_is_a_buffer_of_one_and_no_timeout(nsqd: Nsqd) -> None
 # Delivery
 
 
-@pytest.mark.parametrize("timeout", [1000, -1])
+@pytest.mark.parametrize("timeout", [30_000, -1])
 def test_trap_16_17_a_message_never_waits_for_a_buffer(nsqd: Nsqd, topic: str, timeout: int) -> None:
     consumer, publisher = nsqd.connect(), nsqd.connect()
     consumer.identify(output_buffer_timeout=timeout, output_buffer_size=65536)
     consumer.subscribe(topic, ready=100)
     for number in range(5):  # the first comes after a pause, the others between the ticks of NSQ's timer
-        began = time.monotonic()
         publisher.publish(topic, b"%d" % number)
-        consumer.message()
-        assert time.monotonic() - began < 0.2
+        consumer.message(15)
 
 
 def test_trap_18_messages_and_responses_share_one_order(nsqd: Nsqd, topic: str) -> None:
@@ -279,16 +277,18 @@ def test_trap_19_what_a_sample_leaves_out_is_gone_for_good(nsqd: Nsqd, topic: st
 @pytest.mark.slow
 def test_trap_20_attempts_wrap_and_never_end(nsqd: Nsqd, topic: str) -> None:
     consumer = nsqd.connect()
-    consumer.identify(heartbeat_interval=60_000)  # a slow machine takes longer than the usual 30 s
+    consumer.identify(heartbeat_interval=60_000)
     consumer.subscribe(topic, ready=1)
     nsqd.connect().publish(topic, b"x")
     message = consumer.message()
     again, size, sock = req(message.id, 0), 8 + 26 + 1, consumer.sock
-    sock.settimeout(5)
+    heartbeat = pack(">ii", 4 + len(HEARTBEAT), 0) + HEARTBEAT
+    sock.settimeout(TIMEOUT)
     attempts = [1]
     for _ in range(65_536):
         sock.sendall(again)
-        frame = sock.recv(4096)
+        while not (frame := sock.recv(4096).replace(heartbeat, b"")):
+            pass  # a slow machine takes longer than a minute for all of them
         assert len(frame) == size
         attempts.append(int.from_bytes(frame[16:18], "big"))
     assert attempts[-4:] == [65_534, 65_535, 0, 1]
@@ -312,11 +312,11 @@ def test_trap_21_no_two_messages_have_the_same_id(nsqd: Nsqd, topic: str) -> Non
 def test_trap_22_the_deadline_is_for_the_whole_command(nsqd: Nsqd, topic: str) -> None:
     client = nsqd.connect()
     client.identify(heartbeat_interval=1000)
-    client.send(f"PUB {topic}\n".encode(), pack(">i", 1000))
     began = time.monotonic()
+    client.send(f"PUB {topic}\n".encode(), pack(">i", 1000))
     error = None
     while error is None:  # a byte now and then does not help
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         client.send(b"x")
         try:
             client.response(0.2)
@@ -325,21 +325,23 @@ def test_trap_22_the_deadline_is_for_the_whole_command(nsqd: Nsqd, topic: str) -
         except Refused as refused:
             error = str(refused)
     assert error == "E_BAD_MESSAGE PUB failed to read message body"
-    assert 1.8 < time.monotonic() - began < 2.6
+    assert time.monotonic() - began > 1.8
 
 
 def test_trap_23_heartbeats_come_to_the_busy_as_well(nsqd: Nsqd) -> None:
     client = nsqd.connect()
-    client.identify(heartbeat_interval=1000)
     began = time.monotonic()
-    while time.monotonic() - began < 1.5:
+    client.identify(heartbeat_interval=1000)
+    frame = None
+    while frame is None:
+        assert time.monotonic() - began < 30
         client.send(nop() * 50)
         try:
-            assert client.frame(0.005).data == HEARTBEAT
-            break
+            frame = client.frame(0.005)
         except TimeoutError:
             continue
-    assert 0.9 < time.monotonic() - began < 1.4
+    assert frame.data == HEARTBEAT
+    assert time.monotonic() - began > 0.9
 
 
 def test_trap_24_a_line_may_have_16384_bytes(nsqd: Nsqd) -> None:
@@ -352,18 +354,18 @@ def test_trap_24_a_line_may_have_16384_bytes(nsqd: Nsqd) -> None:
 
 
 def test_trap_25_a_lost_consumer_keeps_its_messages_until_their_time(start_nsqd: StartNsqd) -> None:
-    nsqd = start_nsqd("msg-timeout=700ms")
+    nsqd = start_nsqd("msg-timeout=4s")
     lost, other = nsqd.connect(), nsqd.connect()
     lost.subscribe("t", ready=1)
-    lost.publish("t", b"x")
     began = time.monotonic()
+    lost.publish("t", b"x")
     lost.message()
     lost.close()
     other.subscribe("t", ready=1)
     eventually(lambda: nsqd.channel("t")["client_count"] == 1)
     assert nsqd.channel("t")["in_flight_count"] == 1
     assert other.message().attempts == 2
-    assert 0.65 < time.monotonic() - began < 0.85
+    assert time.monotonic() - began >= 4
 
 
 def test_trap_64_only_auth_minds_more_parameters(nsqd: Nsqd, topic: str) -> None:
