@@ -67,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             node.post("/channel/create?topic=orders&channel=billing")
             node.post("/mpub?topic=orders", b"\n".join(b"%d" % number for number in range(100)))
         eventually(lambda: len(lookupd.producers("orders")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=700ms")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         eventually(lambda: admin.json("GET", "/api/v2/health").json["totals"]["depth"] == 300)
         yield Cluster(nodes, admin, lookupd)
@@ -166,8 +166,11 @@ def test_a_node_is_drained_until_it_is_safe_to_stop_and_then_taken_back(cluster:
     eventually(lambda: "publishing is refused from now on" in node.log)
     assert node.http("POST", "/pub?topic=orders", b"late").status == 503
     eventually(lambda: "Not yet safe to stop: 5 messages to deliver" in page())
-    nodes = {it["tcp_port"]: it.get("state") for it in cluster.lookupd.get("/nodes")["producers"]}
-    assert nodes == {it.tcp[1]: "draining" if it is node else None for it in cluster.nodes}
+
+    def states() -> dict[int, str | None]:
+        return {it["tcp_port"]: it.get("state") for it in cluster.lookupd.get("/nodes")["producers"]}
+
+    eventually(lambda: states() == {it.tcp[1]: "draining" if it is node else None for it in cluster.nodes})
     consumer.finish(held)
     for _ in range(4):
         consumer.finish(consumer.message())

@@ -610,12 +610,10 @@ def test_a_node_that_speaks_tls_only_is_asked_where_it_does(tmp_path: Path) -> N
         options = (f"nsqd-http-address={name_of(node)}", f"http-client-tls-root-ca-file={made.authority}")
         with Nsqadmin(*options, f"nsqd-token-file={token}") as admin:
             assert admin.json("GET", "/api/nodes").json["nodes"][0]["http_port"] == node.http_address[1]
-            assert admin.json("GET", "/api/v2/nodes").json["nodes"][0]["health"] == "ok"
+            eventually(lambda: admin.json("GET", "/api/v2/nodes").json["nodes"][0]["health"] == "ok")
         with Nsqadmin(options[0]) as distrustful:
             answer = distrustful.json("GET", "/api/topics")
             assert answer.status == 502
             assert "certificate" in answer.json["message"]
-            assert (
-                "--http-client-tls-root-ca-file"
-                in distrustful.json("GET", "/api/v2/nodes").json["nodes"][0]["explanation"]
-            )
+            option = "--http-client-tls-root-ca-file"
+            eventually(lambda: option in distrustful.json("GET", "/api/v2/nodes").json["nodes"][0]["explanation"])

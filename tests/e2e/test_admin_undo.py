@@ -71,7 +71,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
             for body in BODIES:
                 node.post("/pub?topic=orders", body)
         eventually(lambda: len(lookupd.producers("orders")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=700ms")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=3s")
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         it = Cluster(nodes, admin, lookupd)
         it.sees(120)

@@ -29,9 +29,9 @@ def server() -> Iterator[AuthServer]:
         yield server
 
 
-def guarded(start_nsqd: StartNsqd, *servers: AuthServer, method: str = "get") -> Nsqd:
+def guarded(start_nsqd: StartNsqd, *servers: AuthServer, method: str = "get", patience: str = "20s") -> Nsqd:
     addresses = [f"auth-http-address={server.address}" for server in servers]
-    return start_nsqd(*addresses, f"auth-http-request-method={method}", "http-client-request-timeout=500ms")
+    return start_nsqd(*addresses, f"auth-http-request-method={method}", f"http-client-request-timeout={patience}")
 
 
 def log_in(nsqd: Nsqd, secret: bytes = b"secret") -> Client:
@@ -100,12 +100,13 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
     nsqd = guarded(start_nsqd, server)
     client = log_in(nsqd)
     client.subscribe("t", ready=1)
+    asked = len(server.asked)
     time.sleep(1.1)  # until the grant expires, which nsqd does not show
     client.send(b"NOP\nRDY 2\n")
     client.in_step()
-    assert len(server.asked) == 1
+    assert len(server.asked) == asked
     client.publish("t", b"x")
-    assert [it.secret for it in server.asked] == ["secret", "secret"]
+    assert [it.secret for it in server.asked] == ["secret"] * (asked + 1)
     client.message()
     time.sleep(1.1)  # until the new grant expires
     server.answer = lambda asked: Reply(500)
@@ -176,7 +177,7 @@ def test_a_server_that_hangs_holds_up_nobody_else(start_nsqd: StartNsqd, server:
         return granting(EVERYTHING)
 
     server.answer = answer
-    nsqd = guarded(start_nsqd, server)
+    nsqd = guarded(start_nsqd, server, patience="2s")
     client = log_in(nsqd)
     try:
         waiting = [nsqd.connect() for _ in range(20)]

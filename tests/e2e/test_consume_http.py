@@ -16,7 +16,7 @@ from common.wire.commands import mpub, sub
 from tests.e2e.conftest import StartNsqd
 from tests.e2e.test_rights import allow
 from tests.support.auth_server import AuthServer, granting
-from tests.support.client import Refused
+from tests.support.client import TIMEOUT, Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
@@ -62,7 +62,7 @@ def test_what_a_killed_poller_has_comes_back_after_its_lease_and_nothing_is_lost
     got: dict[bytes, int] = {}
     with HttpConsumer(nsqd.http_address, topic) as consumer:
         while len(got) < 400:
-            assert time.monotonic() < began + 30, f"{len(got)} of 400"
+            assert time.monotonic() < began + 2 * TIMEOUT, f"{len(got)} of 400"
             messages = consumer.take(100, wait="1s")
             assert consumer.finish(message.id for message in messages) == []
             got.update((message.body, message.attempts) for message in messages)
@@ -100,7 +100,8 @@ def test_pollers_that_never_answer_are_bounded_and_leave_others_alone(start_nsqd
             for _ in range(4000):
                 consumer.finish(consumer.message())
         assert nsqd.http("GET", "/ping").body == b"OK"
-    assert nsqd.channel("t")["in_flight_count"] == 1000
+    # The consumer's last FINs may still be on their way.
+    eventually(lambda: nsqd.channel("t")["in_flight_count"] == 1000)
 
 
 def test_polls_that_wait_by_the_hundred_are_bounded_and_leave_others_alone(start_nsqd: StartNsqd) -> None:
@@ -150,10 +151,14 @@ def test_after_kill_9_leases_come_again_and_answered_finishes_hold(tmp_path: Pat
             nsqd.kill()
         nsqd.start()
         with HttpConsumer(nsqd.http_address, "t") as consumer:
+            wanted = bodies - {message.body for message in done}
             again: list[bytes] = []
-            while taken := consumer.take(1000, wait="500ms"):
+            while len(again) < len(wanted):
+                taken = consumer.take(1000, wait="20s")
+                assert taken, f"{len(again)} of {len(wanted)}"
                 again += [message.body for message in taken]
-        assert sorted(again) == sorted(bodies - {message.body for message in done})
+            assert consumer.take() == []
+        assert sorted(again) == sorted(wanted)
 
 
 # Streams
@@ -161,7 +166,7 @@ def test_after_kill_9_leases_come_again_and_answered_finishes_hold(tmp_path: Pat
 
 def events(sock: socket.socket, data: bytearray, count: int) -> list[dict[str, object]]:
     """Return the next events, with their ids."""
-    sock.settimeout(10)
+    sock.settimeout(TIMEOUT)
     while data.count(b"\ndata: ") < count or not data.endswith(b"\r\n"):
         piece = sock.recv(1 << 16)
         assert piece, bytes(data)
@@ -172,7 +177,7 @@ def events(sock: socket.socket, data: bytearray, count: int) -> list[dict[str, o
 
 
 def stream(nsqd: Nsqd, topic: str, arguments: str = "", **headers: str) -> socket.socket:
-    sock = socket.create_connection(nsqd.http_address, timeout=10)
+    sock = socket.create_connection(nsqd.http_address, timeout=TIMEOUT)
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     target = f"/sub?topic={topic}&channel=c{arguments}"
     sock.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n{more}\r\n".encode())
@@ -303,15 +308,13 @@ def test_a_drain_delivers_what_waits_to_who_consumes_over_http(start_nsqd: Start
 
 
 def test_a_stop_answers_polls_and_ends_streams(start_nsqd: StartNsqd) -> None:
-    nsqd = start_nsqd()
+    nsqd = start_nsqd("drain-timeout=120s")  # longer than a stop may take here
     fill(nsqd, "t", 0)
     with HttpConsumer(nsqd.http_address, "t") as poller, stream(nsqd, "t") as reader:
         poller.ask("sub", "wait=60s")
         eventually(lambda: sum(it["ready_count"] for it in nsqd.channel("t")["clients"]) == 101)
-        began = time.monotonic()
         assert nsqd.stop() == 0
-        assert time.monotonic() - began < 10
-        reader.settimeout(10)
+        reader.settimeout(TIMEOUT)
         data = b""
         while piece := reader.recv(1 << 16):
             data += piece
