@@ -147,7 +147,7 @@ def processor_seconds(admin: Nsqadmin) -> float:
 
 def nodes_of(admin: Nsqadmin) -> dict[int, dict[str, Any]]:
     """Return the API's nodes by HTTP port."""
-    answer = admin.http("GET", "/api/v2/nodes", timeout=LIMIT)
+    answer = admin.http("GET", "/api/v2/nodes", timeout=2 * LIMIT)
     return {it["http_port"]: it for it in answer.json["nodes"]}
 
 

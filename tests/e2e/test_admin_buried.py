@@ -80,7 +80,7 @@ def two_nodes(folder: Path) -> Iterator[Two]:
         for node in nodes:
             bury(node)
         eventually(lambda: len(lookupd.producers("t")) == 2)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=2s")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=5s")
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         it = Two(nodes, admin)
         eventually(lambda: it.count == 2 * COUNT)

@@ -96,7 +96,7 @@ def three_nodes(folder: Path) -> Iterator[Three]:
         for index, node in enumerate(nodes):
             fill(node, index)
         eventually(lambda: len(lookupd.producers("t")) == 3)
-        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=2s")
+        quick = ("sample-interval=300ms", "discovery-interval=300ms", "http-client-request-timeout=5s")
         admin = stack.enter_context(Nsqadmin(f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}", *quick))
         it = Three(nodes, admin)
         eventually(lambda: f"{3 * COUNT} messages on 3 nodes" in it.text())

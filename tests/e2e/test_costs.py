@@ -42,9 +42,9 @@ def test_5000_idle_connections(start_nsqd: StartNsqd) -> None:
     with ExitStack() as clients:
         for _ in range(5000):
             clients.enter_context(Client(nsqd.tcp)).send(sub("t", "c"))
-        eventually(lambda: nsqd.channel("t")["client_count"] == 5000, timeout=30)
+        eventually(lambda: nsqd.channel("t")["client_count"] == 5000, timeout=60)
         assert nsqd.resident_bytes < 250 * MEGABYTE
-        assert cpu_while_idle(nsqd, 2) < 0.1
+        eventually(lambda: cpu_while_idle(nsqd, 2) < 0.1, timeout=60)  # until everything is synced
         clients.close()
     assert nsqd.http("GET", "/ping").body == b"OK"
 
@@ -62,7 +62,7 @@ def test_2000_idle_topics(start_nsqd: StartNsqd) -> None:
             consumer.raw(OK_FRAME_SIZE)
     assert len(nsqd.stats()["topics"]) == 2000
     assert nsqd.resident_bytes < 300 * MEGABYTE
-    eventually(lambda: cpu_while_idle(nsqd, 2.5) == 0, timeout=30)  # until everything is synced
+    eventually(lambda: cpu_while_idle(nsqd, 2.5) == 0, timeout=90)  # until everything is synced
     assert cpu_while_idle(nsqd, 3) <= 0.03
 
 

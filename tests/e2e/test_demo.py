@@ -143,7 +143,7 @@ def test_the_demo_from_start_to_end(tmp_path: Path) -> None:
             producers = demo.ask(nsqlookupd + 1, "/lookup?topic=orders")["producers"]
             assert {it["tcp_port"] for it in producers} == set(ports)
         demo.wait_for(r"^published [1-9]\d*, ")
-        assert demo.ask(demo.cluster.admin_port, "/api/topics")["topics"] == ["orders"]
+        eventually(lambda: demo.ask(demo.cluster.admin_port, "/api/topics")["topics"] == ["orders"], LOADED)
         with urlopen(f"http://127.0.0.1:{demo.cluster.admin_port}/", timeout=TIMEOUT) as page:
             assert "<html" in page.read().decode()
 

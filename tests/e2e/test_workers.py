@@ -91,7 +91,7 @@ def test_a_rolling_restart_under_traffic_loses_nothing(data: Path) -> None:
             try:
                 producer.publish(TOPIC, b"first", timeout=LIMIT)
                 nsqd.send_signal(signal.SIGUSR2)
-                deadline = time.monotonic() + 2 * LIMIT
+                deadline = time.monotonic() + 4 * LIMIT
                 while "all workers have been restarted" not in nsqd.log:
                     assert time.monotonic() < deadline, nsqd.log
                     producer.publish(TOPIC, b"%d" % sent, timeout=LIMIT)

@@ -79,7 +79,8 @@ def test_nothing_is_lost_when_a_client_stands_still(tmp_path: Path) -> None:
             tool.signal(signal.SIGSTOP)
             eventually(lambda: not source.channel("orders")["clients"], timeout=LIMIT)  # nsqd has dropped it
             tool.signal(signal.SIGCONT)
-            publisher.join(LIMIT)
+            publisher.join(3 * LIMIT)
+            assert not publisher.is_alive()
             eventually(lambda: is_done(source), timeout=LIMIT)
         client = copy.connect()
         client.subscribe("orders", "check", ready=2500)

@@ -72,8 +72,8 @@ class Cluster:
             auth_secret=SECRET,
             lookupd_poll_interval=2.0,
             reconnect_delay="fixed",  # a growing delay reaches a minute if a node is killed often
-            dial_timeout=10.0,  # the machine may be busy
-            write_timeout=10.0,
+            dial_timeout=30.0,  # the machine may be busy
+            write_timeout=30.0,
             **settings,
         )
 

@@ -7,6 +7,7 @@ A signal (SIGINT, SIGTERM) leads to "no more publishing" at once; a second one s
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Final
 
 import trio
 
+from common.http_client import HttpFailed
 from tests.soak.cluster import Cluster, a_cluster, ask
 from tests.soak.ledger import Ledger
 from tests.soak.load import CHANNELS, MSG_TIMEOUT, Load, Pace
@@ -30,6 +32,8 @@ MOST_DESCRIPTORS: Final = 10.0  # the same for descriptors; an hour's line is le
 SHORTEST_JUDGED: Final = 1800.0  # seconds after the warm-up; a shorter line says nothing about an hour
 _SAMPLE_EVERY: Final = 5.0
 _SAY_EVERY: Final = 60.0
+_READY: Final = 60.0  # seconds for everybody to know each other, on a busy machine
+_LOOK: Final = 0.2
 _MEGABYTE: Final = 1e6
 
 
@@ -96,11 +100,14 @@ class _Soak:
             everything.cancel_scope.cancel()
 
     async def _prepare(self) -> None:
-        """Create the channels before the first message."""
+        """Create the channels before the first message, and wait until nsqlookupd and nsqadmin know them."""
         for node in (self.cluster.steady, self.cluster.victim):
             for topic, channel in CHANNELS:
                 await ask(node, f"/topic/create?topic={topic}", method="POST")
                 await ask(node, f"/channel/create?topic={topic}&channel={channel}", method="POST")
+        with trio.fail_after(_READY):
+            while not await _is_known("orders", self.cluster):  # noqa: ASYNC110 -- other processes give no event
+                await trio.sleep(_LOOK)
         for daemon in (self.cluster.steady, self.cluster.victim):
             await be_quiet(daemon)
 
@@ -159,6 +166,16 @@ class _Soak:
         used = [f"    {name:<14}{_shown(it.samples[-1])}" for name, it in self.cluster.series.items() if it.samples]
         head = f"{(now - self.began) / 60:4.0f} min  {wrong}; {waiting}; latest {self.ledger.latest:.1f} s; {counts}"
         return "\n".join([head, *used])
+
+
+async def _is_known(topic: str, cluster: Cluster) -> bool:
+    """Return whether nsqlookupd knows both nodes of the topic, and nsqadmin has a page for it."""
+    try:
+        found = json.loads((await ask(cluster.lookupd, f"/lookup?topic={topic}")).body)["producers"]
+        await ask(cluster.admin, f"/topics/{topic}")
+    except HttpFailed:
+        return False
+    return {it["tcp_port"] for it in found} == {cluster.steady.tcp[1], cluster.victim.tcp[1]}
 
 
 def _shown(sample: Sample) -> str:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 needs_module("jinja2")  # nsqadmin
 
 QUICK = Rhythm(passing=2, ephemeral=4, empty=3, pause=4, paused=6, history=4, replay=5, death=4, look=3, kill=6)
-LIMIT = 120
+LIMIT = 160  # beyond the 130 s that it waits for the last message at most
 
 
 def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     status = trio.run(run, plan, tmp_path, said.append)
     assert status == 0, "\n".join(said)
     done = dict(re.findall(r"([a-z_]+) ([\d,]+)", said[-2]))
-    assert int(done["published"].replace(",", "")) > 500
+    assert int(done["published"].replace(",", "")) > 200  # of 2,100, on a machine that other tests keep busy
     operations = {"kill", "replay", "read_history", "pause", "empty", "pass_by", "look"}
     assert operations <= done.keys(), said[-2]
     # Missing are `ephemeral` and `death`, which a short soak may leave out, and the length of a pause.

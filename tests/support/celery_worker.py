@@ -115,7 +115,9 @@ class Worker:
 
 
 def lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+    """Return the complete lines of a file that may be there; the last one may be half written."""
+    found = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line.removesuffix("\n") for line in found if line.endswith("\n")]
 
 
 def wait_for_lines(path: Path, count: int) -> list[str]:

@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # scripts/test-compiled names the interpreter of another installation. Then that installation runs, not this tree.
 PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
 PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
-START_TIMEOUT: Final = 30.0  # seconds; includes recovery on a slow machine
+START_TIMEOUT: Final = 60.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 30.0
 
 _LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:(\[[\da-f:]*\]|[\d.]+):(\d+)|(/.*))$")
