@@ -358,14 +358,14 @@ def test_a_worker_that_has_to_stop_at_once_gives_back_what_runs(nsqd: Nsqd, app:
 def test_a_long_job_is_touched_while_it_runs(tmp_path: Path) -> None:
     path, go = tmp_path / "held", tmp_path / "go"
     with (
-        SteadyNsqd(tmp_path / "nsqd", "msg-timeout=3s") as nsqd,
+        SteadyNsqd(tmp_path / "nsqd", "msg-timeout=6s") as nsqd,
         Worker(tmp_path, url_of(nsqd), "-c", "1", "--without-mingle", queues=["long"]),
     ):
         app = make_app(url_of(nsqd))
         app.send_task("hold", (str(path), str(go)), queue="long")
         wait_for_lines(path, 1)
         began = time.monotonic()
-        eventually(lambda: time.monotonic() > began + 4, TIMEOUT)  # longer than nsqd waits for an answer
+        eventually(lambda: time.monotonic() > began + 7, TIMEOUT)  # longer than nsqd waits for an answer
         channel = nsqd.channel("long", "jobs")
         assert (channel["in_flight_count"], channel["timeout_count"]) == (1, 0)
         go.touch()

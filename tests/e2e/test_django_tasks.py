@@ -293,8 +293,7 @@ def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue:
     queue.path("go").touch()
     assert first.wait(TIMEOUT) == 0
     assert queue.noted("end") == ["first"]
-    assert queue.jobs()["depth"] == 1
-    assert queue.jobs()["in_flight_count"] == 0
+    eventually(lambda: (queue.jobs()["depth"], queue.jobs()["in_flight_count"]) == (1, 0), TIMEOUT)
     queue.start_worker()
     queue.wait_for("end", 2)
     assert queue.noted("begin") == ["first", "second"]
@@ -307,7 +306,7 @@ def test_a_worker_that_is_to_stop_soon_gives_back_what_does_not_end(queue: Queue
     first.send_signal(signal.SIGTERM)
     assert first.wait(TIMEOUT) == 0
     assert not queue.noted("end")
-    assert queue.jobs()["depth"] == 1
+    eventually(lambda: queue.jobs()["depth"] == 1, TIMEOUT)
     queue.path("go").touch()
     queue.start_worker()
     queue.wait_for("end")

@@ -429,8 +429,8 @@ def test_a_worker_that_is_to_stop_finishes_its_job_and_gives_back_the_others(
     (workers.notes.parent / "go").touch()
     assert first.wait(TIMEOUT) == 0
     assert workers.noted("begin") == workers.noted("end")
-    assert jobs(nsqd, queue)["depth"] == 2 - len(workers.noted("end"))
-    assert jobs(nsqd, queue)["in_flight_count"] == 0
+    left = 2 - len(workers.noted("end"))
+    eventually(lambda: (it := jobs(nsqd, queue)) and (it["depth"], it["in_flight_count"]) == (left, 0), TIMEOUT)
     workers.start()
     workers.wait_for("end", 2)
     assert workers.noted("begin") == ["first", "second"]

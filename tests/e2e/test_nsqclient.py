@@ -416,7 +416,7 @@ def test_a_plain_function_may_leave_the_answer_to_others(nsqd: Nsqd, topic: str,
             assert consumer.stats().finished == 0
 
     run(test)
-    assert nsqd.channel(topic)["depth"] == 2
+    eventually(lambda: nsqd.channel(topic)["depth"] == 2)
 
 
 def test_on_asyncio_a_task_that_breaks_ends_the_consumer(nsqd: Nsqd) -> None:
@@ -447,8 +447,7 @@ def test_on_asyncio_a_drain_does_not_wait_for_ever(nsqd: Nsqd, topic: str) -> No
             await consumer.run(never)
 
     in_asyncio(test)
-    channel = nsqd.channel(topic)
-    assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+    eventually(lambda: (it := nsqd.channel(topic)) and (it["depth"], it["in_flight_count"]) == (1, 0))
 
 
 @on_each_loop
@@ -799,7 +798,7 @@ def test_a_script(nsqd: Nsqd, topic: str) -> None:
             producer.publish(topic, b"")
     with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
         got = []
-        for message in consumer.messages(idle_timeout=1.0):
+        for message in consumer.messages(idle_timeout=4.0):
             got.append(message.body)
             assert message.finish()
             assert message.answered == "finished"
@@ -820,7 +819,7 @@ def test_a_script_buries_and_requeues_without_counting(start_nsqd: StartNsqd, to
     seen: list[tuple[bytes, int]] = []
     config = Config(max_in_flight=1)
     with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
-        for message in consumer.messages(idle_timeout=2.0):
+        for message in consumer.messages(idle_timeout=LIMIT):
             seen.append((message.body, message.attempts))
             if message.body == b"bad":
                 assert message.can_bury
@@ -848,11 +847,11 @@ def test_a_script_stops_and_what_it_has_goes_back(nsqd: Nsqd, topic: str) -> Non
         for message in consumer.messages():
             message.requeue(0, backoff=False)
             consumer.stop()
-    assert nsqd.channel(topic)["depth"] == 1
+    eventually(lambda: nsqd.channel(topic)["depth"] == 1)
     with pytest.raises(KeyError), nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
         for _ in consumer.messages():
             raise KeyError
-    assert nsqd.channel(topic)["in_flight_count"] == 0
+    eventually(lambda: nsqd.channel(topic)["in_flight_count"] == 0)
 
 
 def test_a_script_hears_what_keeps_it_from_starting() -> None:
