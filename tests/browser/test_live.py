@@ -209,7 +209,8 @@ def test_the_list_of_topics_filters_sorts_and_folds(page: Browser) -> None:
     page.open("/topics")
     page.click_text("Depth", "thead a")
     page.wait("location.search === '?sort=-depth'")
-    assert page.count("th[aria-sort=descending]") == 1
+    page.wait("document.querySelectorAll('th[aria-sort=descending]').length === 1")
+    page.wait("document.readyState === 'complete'")
     page.run("document.querySelector('.fold').click()")
     assert page.run("return document.querySelector('.fold').getAttribute('aria-expanded')") == "false"
     assert (
@@ -254,7 +255,7 @@ def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster
     text = page.text("[data-live='readers']")
     assert all(word in text for word in ("s3://lake/t", "delta", "etl-1"))
     behind = "[data-live='readers'] tr.topic [data-label='Behind']"
-    assert page.text(behind) == "3", "two on one node, and one on the other"
+    page.wait("document.querySelector(arguments[0]).innerText === '3'", behind)  # two on one node, one on the other
     page.screenshot(ARTEFACTS / "lands-in.png")
     report(0, 3)
     page.wait_for_text("1", behind)
@@ -288,7 +289,7 @@ def test_a_channel_that_is_partly_paused_can_be_finished_both_ways(page: Browser
     assert "done on 1 of 1 node" in press(page, "Pause here")
     assert sum(node.channel(topic)["paused"] for node in cluster.nodes) == 1
     page.open(f"/topics/{topic}/c?fresh=1")
-    assert "Partly paused" in page.text("[data-live='state']")
+    page.wait_for_text("Partly paused", "[data-live='state']")
     assert "Pause the rest" in page.text("[data-live='actions']")
     press(page, "Unpause")
     assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
