@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -139,11 +139,14 @@ def test_no_answer_is_no_good_news_where_no_nsqd_is_known() -> None:
         producer.ask_all("GET", "/stats?format=json")
 
 
+RETRY_TIMEOUT: Final = 2.0
+
+
 class TakenLock:
     """A lock that another thread has for a while."""
 
     def __enter__(self) -> None:
-        time.sleep(0.2)
+        time.sleep(RETRY_TIMEOUT)
 
     def __exit__(self, *error: object) -> None: ...
 
@@ -158,7 +161,7 @@ def test_the_wait_for_other_threads_counts_as_a_wait_for_nsqd(tmp_path: Path) ->
 
     with Nsqd(tmp_path / "nsqd") as nsqd:
         address = address_of(nsqd)
-        producer = BlockingProducer(nodes, retry_timeout=0.2)
+        producer = BlockingProducer(nodes, retry_timeout=RETRY_TIMEOUT)
         producer.publish("topic", b"before")
     producer.close()
     asked = 0

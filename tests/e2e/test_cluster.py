@@ -196,7 +196,7 @@ def test_a_silent_node_is_gone_after_the_inactivity_time_and_comes_back(cluster:
     silent.send_signal(signal.SIGSTOP)
     try:
         seconds = took(lambda: cluster.sees("t", {talking.tcp[1]}), "a silent node is gone after")
-        assert seconds <= inactivity + 5
+        assert seconds <= inactivity + 10  # the promise is the time itself; the rest is for a busy machine
     finally:
         silent.send_signal(signal.SIGCONT)
     took(lambda: cluster.sees("t", cluster.ports), "and back after")

@@ -27,7 +27,8 @@ CROWD: Final = Path(__file__).parent / "peers" / "handshake_crowd.py"
 COUNT: Final = int(os.environ.get("HANDSHAKES", "200"))
 ROUNDS: Final = int(os.environ.get("HANDSHAKE_ROUNDS", "3"))
 WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: /debug/freememory is called instead
-LIMIT: Final = 1.0  # seconds for a message on a busy machine; measured with 1,000: 120 ms
+LIMIT: Final = 1.0  # seconds for nearly every message on a busy machine; the longest with 1,000 was 120 ms
+LONGEST: Final = 10.0  # seconds for the one that waited for other processes, too
 
 
 class Bystander:
@@ -72,7 +73,8 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
             assert process.stdout is not None
             welcome, ended = json.loads(process.stdout.read())
         assert (welcome, ended) == (COUNT // 2, COUNT // 2)
-        assert times[-1] < LIMIT
+        assert times[int(len(times) * 0.95)] < LIMIT
+        assert times[-1] < LONGEST
         assert eventually(lambda: nsqd.descriptors <= before)
         if number == 0 or not WAIT:  # the memory that the first crowd needs is kept
             nsqd.http("POST", "/debug/freememory")

@@ -195,7 +195,7 @@ def test_a_drain_closes_the_log_for_who_asks_and_the_next_start_opens_it(start_n
     answers: dict[str, Any] = {}
 
     def wait(known: str) -> None:
-        answers[known] = log_of(nsqd, "drained", f"&wait=2s&next=2{known}")
+        answers[known] = log_of(nsqd, "drained", f"&wait=4s&next=2{known}")
 
     waiting = [threading.Thread(target=wait, args=(known,)) for known in ("&closed=false", "&closed=true", "")]
     began = time.monotonic()
@@ -204,10 +204,10 @@ def test_a_drain_closes_the_log_for_who_asks_and_the_next_start_opens_it(start_n
     until_waiting(nsqd, 3)
     nsqd.post("/drain?stay=30s")
     waiting[0].join(20)
-    assert time.monotonic() - began < 1.9, "who follows the log hears of it at once"
+    assert time.monotonic() - began < 3.9, "who follows the log hears of it at once"
     for thread in waiting[1:]:
         thread.join(20)
-    assert time.monotonic() - began >= 1.9, "and who knows it, or never heard of it, is not made to ask for ever"
+    assert time.monotonic() - began >= 3.9, "and who knows it, or never heard of it, is not made to ask for ever"
     assert [answer["closed"] for answer in answers.values()] == [True] * 3
     assert nsqd.http("GET", "/topic/read?topic=drained").status == 200
     assert nsqd.http("POST", "/drain?stay=soon").json == {"message": "INVALID_ARG_STAY"}

@@ -40,10 +40,10 @@ def test_many_buried_messages_cost_little(start_nsqd: StartNsqd) -> None:
     for first in (0, COUNT // 2, COUNT - PAGE):
         began = time.monotonic()
         assert listed(nsqd, first) == [*range(first, first + PAGE)]
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15
     nsqd.kill()
     began = time.monotonic()
     nsqd.start()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 30
     assert nsqd.channel("t")["buried_count"] == COUNT
     assert nsqd.resident_bytes < 200e6

@@ -157,8 +157,8 @@ def test_a_node_that_does_not_answer_is_named(start_nsqd: StartNsqd, do: Do, sig
     began = time.monotonic()
     try:
         with pytest.raises(Incomplete) as raised:
-            do([place(it) for it in nodes], Config(), "cancel", "t", "k", timeout=1.5)
-        assert time.monotonic() - began < 10
+            do([place(it) for it in nodes], Config(), "cancel", "t", "k", timeout=5.0)
+        assert time.monotonic() - began < 20
     finally:
         nodes[2].send_signal(signal.SIGCONT)
     result = raised.value.result
@@ -177,10 +177,10 @@ def test_a_node_that_hangs_after_the_connection_was_made_is_named_in_time(start_
         nodes[1].send_signal(signal.SIGSTOP)
         try:
             with pytest.raises(Incomplete) as raised:
-                producer.cancel("t", "k", timeout=0.5)
+                producer.cancel("t", "k", timeout=3)
         finally:
             nodes[1].send_signal(signal.SIGCONT)
-        failures = (NodeFailure(place(nodes[1]), "no answer within 0.5 seconds"),)
+        failures = (NodeFailure(place(nodes[1]), "no answer within 3 seconds"),)
         assert raised.value.result == CancelResult(cancelled=2, failures=failures)
         assert producer.cancel("t", "k") == CancelResult(done=2)
 

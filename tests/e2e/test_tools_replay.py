@@ -100,7 +100,7 @@ def test_no_faster_than_it_may_and_on_from_its_checkpoint(nsqd: Nsqd, topic: str
     publish(nsqd, topic, *numbers(40))
     checkpoint = tmp_path / "checkpoint"
     arguments = (*source(nsqd, topic), f"--destination-topic={topic}-2", f"--checkpoint={checkpoint}", "--json")
-    with Tool("nsq_replay", *arguments, "--rate=10") as tool:
+    with Tool("nsq_replay", *arguments, "--rate=5") as tool:
         eventually(lambda: nsqd.topic(f"{topic}-2") and nsqd.topic(f"{topic}-2")["depth"] >= 5)
         assert tool.stop(signal.SIGINT) == 3
         first = json.loads(tool.out)

@@ -29,7 +29,7 @@ PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=
 LONGEST_DISORDER: Final = 1.2  # seconds; after three seconds a refusal defers messages by a minute
 # A FIN is journaled within a tenth of a second, but here writes hang and the machine is busy.
 KILLED: Final = Excuses(finishes=1.5)
-RECOVERY_TIMEOUT: Final = 20.0
+RECOVERY_TIMEOUT: Final = 60.0
 LIVES: Final = 5
 
 LOG: Final = "topics/*"

@@ -606,7 +606,7 @@ def test_several_jobs_of_one_file_land_into_iceberg(orders: Orders, tmp_path: Pa
 def test_jobs_that_are_checked_beside_each_other_import_nothing(orders: Orders, tmp_path: Path) -> None:
     file = pipeline_file(orders, tmp_path, "one", "two")
     command = [sys.executable, "-c", IMPORTED_BY_THREADS, str(file), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "late:", done
 
 
@@ -642,7 +642,7 @@ def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
 
@@ -884,7 +884,7 @@ def test_executors_need_neither_pyiceberg_nor_the_catalog(orders: Orders, tmp_pa
         "pickle.dump(land(landing, iter([ranges]), query='q', name='q-0-0'), open(sys.argv[2], 'wb'))\n"
     )
     (tmp_path / "catalog.db").rename(tmp_path / "away")
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, given, written], cwd=ROOT, timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, given, written], cwd=ROOT, timeout=150, check=True)
     (tmp_path / "away").rename(tmp_path / "catalog.db")
     job.commit([pickle.loads(written.read_bytes())])
     assert landed(tmp_path) == list(range(100))

@@ -164,7 +164,7 @@ def test_progress_that_nobody_reads_any_more_ends_no_job() -> None:
     read, write = os.pipe()
     os.close(read)
     try:
-        done = subprocess.run([sys.executable, "-c", code], stderr=write, cwd=ROOT, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", code], stderr=write, cwd=ROOT, timeout=150, check=False)
     finally:
         os.close(write)
     assert done.returncode == 0

@@ -281,7 +281,7 @@ finally:
 def test_what_is_looked_at_in_a_thread_imports_nothing(flag: str, world: World) -> None:
     """If the look takes too long, the command goes on, and would see half of a module that the thread imports."""
     command = [sys.executable, "-c", IMPORTED_BY_THREADS, *world.land(f"{flag}://127.0.0.1:{closed_port()}")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
     assert "cannot be reached: Connection refused" in done.stderr
     assert done.stdout == "late:\n"
 

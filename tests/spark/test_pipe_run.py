@@ -152,7 +152,7 @@ def test_jobs_that_are_checked_beside_each_other_import_nothing(nsqd: Nsqd, tmp_
     (tmp_path / "rules.toml").write_text('[[rule]]\ncheck = "n > 0"\n')
     file = written(tmp_path, nsqd, ORDERS + f'rules = "{tmp_path}/rules.toml"\n' + CLICKS + COUNTS)
     command = [sys.executable, "-c", IMPORTED_BY_THREADS, file, "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "late:", done
 
 

@@ -51,7 +51,7 @@ def test_the_command_line_and_its_reference_need_no_spark() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr

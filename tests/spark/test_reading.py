@@ -145,12 +145,12 @@ def test_the_ranges_of_one_task_do_not_wait_one_after_the_other(
 
 
 def test_a_lane_whose_old_address_is_silent_is_read_at_the_new_one(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "PATIENCE", 2.0)
+    monkeypatch.setattr(reading, "PATIENCE", 30.0)
     publish(nsqd, "orders", numbered(10))
     _, head = planned(nsqd)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         before = f"127.0.0.1:{silent.getsockname()[1]}"
-        options = source_options({"nsqd": f"{before},{address(nsqd)}", "topic": "orders", "timeoutSeconds": "1"})
+        options = source_options({"nsqd": f"{before},{address(nsqd)}", "topic": "orders", "timeoutSeconds": "2"})
         batches = read_ranges((Range(head.lane, before, 0, 10),), options, SCHEMA)
         assert sum(batch.num_rows for batch in batches) == 10
 

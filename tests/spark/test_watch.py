@@ -228,7 +228,7 @@ def test_a_lane_that_has_moved_is_not_thought_to_be_where_it_was(nodes: Nodes, h
 def test_a_batch_that_is_run_again_waits_for_its_lanes_and_with_loss_allowed_not_for_ever(
     nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_source, "PATIENCE", 0.3)
+    monkeypatch.setattr(stream_source, "PATIENCE", 1.0)
     publish(nsqd, "orders", [b"1"])
     # One node is down, so a lane that no other node has may or may not be gone.
     options = source_options({"nsqd": f"127.0.0.1:1,{address(nsqd)}", "topic": "orders", "failOnDataLoss": "false"})
@@ -237,7 +237,7 @@ def test_a_batch_that_is_run_again_waits_for_its_lanes_and_with_loss_allowed_not
     lanes = [Lane(f"node{number}", "orders", "log") for number in range(10)]
     begin, end = Offsets(dict.fromkeys(lanes, 3)), Offsets(dict.fromkeys(lanes, 9))
     (task,) = reader.partitions(begin.to_json(), end.to_json())
-    assert 0.3 < time.monotonic() - began < 2.0, "once for all of them"
+    assert 1.0 < time.monotonic() - began < 8.0, "once for all of them"
     assert isinstance(task, Task)
     assert task.ranges == tuple(Range(lane, "", 3, 9) for lane in lanes)
 

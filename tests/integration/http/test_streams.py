@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
 PIECE = b"x" * 100_000
-LIMIT = 10.0  # seconds
+LIMIT = 30.0  # seconds
 
 
 class Source:

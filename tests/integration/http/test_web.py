@@ -169,7 +169,7 @@ def test_refusal_comes_without_100_continue_and_closes() -> None:
         assert b"\r\nConnection: close\r\n" in answer
         start = trio.current_time()
         assert await peer.rest() == b""
-        assert trio.current_time() - start < 4 * LINGER
+        assert trio.current_time() - start < 20 * LINGER
 
     run(test)
 

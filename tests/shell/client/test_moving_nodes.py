@@ -18,7 +18,7 @@ import nsqclient
 from nsqclient import Config, ConfigError, ConnectError, PublishRejected, aio, quorum, sync
 from tests.support.reach import SocketLookupd, SocketNsqd, entry
 
-LIMIT: Final = 40.0
+LIMIT: Final = 90.0
 QUICK: Final = Config(lookupd_poll_interval=0.1, lookupd_poll_jitter=0, drain_timeout=1)
 
 Script = Callable[["Run"], Awaitable[None]]
@@ -31,7 +31,7 @@ class Run:
         self.producer = producer
         self.sleep = sleep
 
-    async def publish_until(self, condition: Callable[[], object], seconds: float = 10.0) -> float:
+    async def publish_until(self, condition: Callable[[], object], seconds: float = 30.0) -> float:
         """Publish until the condition is true; return how long that took."""
         began = time.monotonic()
         number = 0
@@ -42,7 +42,7 @@ class Run:
             await self.sleep(0.002)
         return time.monotonic() - began
 
-    async def wait_until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async def wait_until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         began = time.monotonic()
         while not condition():
             assert time.monotonic() - began < seconds, "too late"
@@ -273,7 +273,7 @@ def test_without_any_nsqd_a_publish_fails_after_a_while(loop: Loop, stack: ExitS
         began = time.monotonic()
         with pytest.raises(ConnectError, match="nsqlookupd lists no nsqd"):
             await run.publish(1)
-        assert 2 < time.monotonic() - began < 6
+        assert 2 < time.monotonic() - began < 9  # `publish` gives up after 10
         with pytest.raises(ConnectError):
             await run.producer.cancel("t", "key")  # to ask nobody is no answer
 
@@ -377,13 +377,13 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
     lookupd.lists(one, two, {"broadcast_address": "169.254.169.254", "tcp_port": 80})
     caplog.set_level(logging.INFO, "nsqclient")
     with sync.producer(nsqlookupd=lookupd.address, config=QUICK) as producer:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not (one.bodies and two.bodies):
             assert time.monotonic() < deadline
-            producer.publish("t", b"x", timeout=5)
+            producer.publish("t", b"x", timeout=30)
         lookupd.kill()
         for _ in range(300):
-            producer.publish("t", b"x", timeout=5)
+            producer.publish("t", b"x", timeout=30)
         time.sleep(1.5)  # some more tries
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in warnings if "169.254.169.254" in text]) == 1
@@ -415,7 +415,9 @@ def test_an_nsqlookupd_that_never_waits_is_not_asked_without_end(loop: Loop, sta
 
     async def script(run: Run) -> None:
         await run.publish(1)
-        await run.sleep(1)
-        assert 3 <= len(lookupd.asked) < 12
+        began = time.monotonic()
+        before = len(lookupd.asked)
+        await run.wait_until(lambda: len(lookupd.asked) >= before + 10)
+        assert time.monotonic() - began > 5 * QUICK.lookupd_poll_interval
 
     loop(script, nsqlookupd=lookupd.address, config=QUICK)
