@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 # With these flags the program is no daemon.
 OTHER: Final = ("fsck", "policy", "--help", "-h", "--version", "-version")
 
