@@ -126,25 +126,25 @@ def test_the_largest_body_of_identify_and_auth(start_nsqd: StartNsqd) -> None:
 def test_a_message_comes_back_after_the_default_timeout(strict: Nsqd, topic: str) -> None:
     consumer = strict.connect()
     consumer.subscribe(topic, ready=1)
+    began = time.monotonic()
     strict.connect().publish(topic, b"x")
     assert consumer.message().attempts == 1
-    began = time.monotonic()
     assert consumer.message().attempts == 2
-    assert time.monotonic() - began > 1.4
+    assert time.monotonic() - began >= 1.5
 
 
 def test_touch_reaches_the_longest_timeout_at_most(start_nsqd: StartNsqd) -> None:
-    nsqd = start_nsqd("msg-timeout=1s", "max-msg-timeout=1500ms")
+    nsqd = start_nsqd("msg-timeout=3s", "max-msg-timeout=3500ms")
     consumer = nsqd.connect()
     consumer.subscribe("t", ready=1)
+    began = time.monotonic()
     nsqd.connect().publish("t", b"x")
     message = consumer.message()
-    began = time.monotonic()
     for _ in range(6):
-        time.sleep(0.2)  # a TOUCH now and then, each before the timeout
+        time.sleep(0.5)  # a TOUCH now and then, each before the timeout
         consumer.send(b"TOUCH " + message.id + b"\n")
     assert consumer.message().attempts == 2
-    assert 1.4 < time.monotonic() - began < 10
+    assert time.monotonic() - began >= 3.5
 
 
 def test_compression_is_granted_up_to_the_highest_level(start_nsqd: StartNsqd) -> None:
@@ -256,7 +256,7 @@ def test_statsd_is_told_of_memory_and_of_what_is_ephemeral_unless_told_otherwise
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(("127.0.0.1", 0))
-        sink.settimeout(10)
+        sink.settimeout(TIMEOUT)
         nsqd = start_nsqd(
             f"statsd-address=127.0.0.1:{sink.getsockname()[1]}",
             "statsd-interval=500ms",

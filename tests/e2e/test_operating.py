@@ -15,7 +15,7 @@ import pytest
 from common.wire import commands
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import make_certificates
-from tests.support.client import Disconnected, Refused
+from tests.support.client import TIMEOUT, Disconnected, Refused
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module, run_to_end
 
 pytestmark = pytest.mark.e2e
@@ -142,7 +142,7 @@ def test_the_service_manager_hears_of_start_and_stop(
     path = str(tmp_path_factory.mktemp("n") / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path)
-        manager.settimeout(10)
+        manager.settimeout(TIMEOUT)
         with Nsqd(tmp_path_factory.mktemp("data"), environ={"NOTIFY_SOCKET": path}) as nsqd:
             assert manager.recv(100) == b"READY=1"
             assert nsqd.stop() == 0
@@ -174,7 +174,7 @@ def test_the_inside_of_a_running_broker(start_nsqd: StartNsqd) -> None:
 def test_statsd_gets_every_figure(start_nsqd: StartNsqd) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.bind(("127.0.0.1", 0))
-        sink.settimeout(10)
+        sink.settimeout(TIMEOUT)
         nsqd = start_nsqd(
             f"statsd-address=127.0.0.1:{sink.getsockname()[1]}",
             "statsd-interval=1s",

@@ -121,11 +121,10 @@ def test_the_retention_of_a_topic_changes_while_nsqd_runs(start_nsqd: StartNsqd,
 RATE = 500
 
 
-def seconds_for(clients: list[Client], count: int) -> float:
-    """Return how long it took from now on until so many messages were delivered and finished, to all of them together."""
+def until_finished(clients: list[Client], count: int) -> float:
+    """Return when so many messages were delivered and finished, to all of them together."""
     lock, deadline = threading.Lock(), time.monotonic() + 90.0
     got, ended = 0, 0.0
-    began = time.monotonic()
 
     def consume(client: Client) -> None:
         nonlocal got, ended
@@ -147,7 +146,7 @@ def seconds_for(clients: list[Client], count: int) -> float:
     with ThreadPoolExecutor(len(clients)) as threads:
         list(threads.map(consume, clients))
     assert ended, f"only {got} were delivered"
-    return ended - began
+    return ended
 
 
 @pytest.mark.parametrize("consumers", [1, 50])
@@ -159,11 +158,12 @@ def test_a_channel_delivers_at_its_rate(start_nsqd: StartNsqd, file: Path, consu
         clients = [stack.enter_context(nsqd.connect()) for _ in range(consumers)]
         for client in clients:
             client.subscribe("t", "slow", ready=20)
+        began = time.monotonic()
         clients[0].publish("t", *[b"x"] * (RATE * (seconds + 3)))
-        took = seconds_for(clients, RATE * (seconds + 1))  # one second's worth came at once
+        took = until_finished(clients, RATE * (seconds + 1)) - began  # one second's worth came at once
     print(f"{consumers} consumers got {RATE * seconds / took:.1f} a second")
     assert took >= 0.98 * seconds  # never too fast
-    assert took <= 1.02 * seconds + 1.0  # the end of a run waits for the machine
+    assert took <= 1.02 * seconds + 3.0  # the machine may be busy; half the rate would be four more
 
 
 def test_a_publish_beyond_a_bound_is_refused_until_there_is_room(start_nsqd: StartNsqd, file: Path) -> None:
