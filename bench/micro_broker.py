@@ -69,6 +69,12 @@ class NoLog:
     def outdated(self) -> int:
         return 0
 
+    def file_of(self, sequence: int) -> int:
+        return 0
+
+    def waits_for_removal(self, passed: int) -> bool:
+        return False
+
     def release(self, sequence: int, passed: int | None = None) -> None:
         pass
 
