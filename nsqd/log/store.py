@@ -303,8 +303,16 @@ class Store:
         return self.journal_keeper.write()
 
     def hurry(self) -> None:
-        """Begin a round if clients wait for one."""
-        if self.rounds.holds_up_clients:
+        """Begin a round if clients wait for one.
+
+        A client that this turn has answered will probably publish again at once. If the next round began without it, two
+        clients that publish one at a time would never share a round. So the next turn begins that round, or the committer
+        if no turn comes.
+        """
+        rounds = self.rounds
+        if rounds.has_just_answered:
+            rounds.has_just_answered = False
+        elif rounds.holds_up_clients:
             self.begin_at_once()
 
     @property

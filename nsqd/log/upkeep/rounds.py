@@ -47,6 +47,7 @@ class Rounds:
         self._synced: dict[DiskLog, None] = {}  # synced logs of which the journal has no checkpoint yet
         self._followers: list[Callable[[str], None]] = []
         self.holds_up_clients = False  # a publisher or a call of `Store.sync` waits for a round, or for the running one
+        self.has_just_answered = False  # this turn has ended a round, and others wait for the next one
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have `follower` called with the name of each topic whose log has more synced messages, or was deleted."""
@@ -166,6 +167,7 @@ class Rounds:
         result.log_errors = {one.topic: one.error for one in self._faults if isinstance(one, DiskLog) and one.error}
         result.ended.set()
         self.holds_up_clients = self.is_awaited
+        self.has_just_answered = answered and self.holds_up_clients
         return answered
 
     def take_synced(self) -> list[DiskLog]:

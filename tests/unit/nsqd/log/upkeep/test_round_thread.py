@@ -114,8 +114,24 @@ def test_publishers_that_come_during_a_round_share_the_next_one(node: Node) -> N
     assert (first.settled, [receipt.settled for receipt in later]) == (True, [False, False])
     assert node.store.rounds.holds_up_clients
     node.store.hurry()
+    node.store.hurry()
     assert node.end()
     assert [receipt.settled for receipt in later] == [True, True]
+
+
+def test_who_has_just_been_answered_can_share_the_next_round(node: Node) -> None:
+    node.files.answers.clear()
+    node.publish(b"1")
+    node.store.hurry()
+    other = node.publish(b"2")
+    node.files.answers.set()
+    assert node.end()
+    node.store.hurry()  # the turn that has answered the first publisher ends
+    assert not node.thread.is_busy
+    again = node.publish(b"3")
+    node.store.hurry()
+    assert node.end()
+    assert (other.settled, again.settled) == (True, True)
 
 
 def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
