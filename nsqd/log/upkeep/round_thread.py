@@ -70,8 +70,13 @@ class RoundThread:
         return self._round is not None
 
     def answers_soon(self) -> bool:
-        """Return whether clients wait for the running round, and it will probably end within a millisecond."""
-        return self._round is not None and self.took < QUICK and self._store.rounds.holds_up_clients
+        """Return whether clients wait for the running round, and it will probably end within a millisecond.
+
+        A round that already takes longer does not count: if the disk hangs, other tasks must not wait at each turn.
+        """
+        if self._round is None or self.took >= QUICK or not self._store.rounds.holds_up_clients:
+            return False
+        return self._store.now() - self._began < QUICK
 
     def begin(self) -> None:
         """Begin a round, unless one is running."""

@@ -151,6 +151,15 @@ def test_an_answer_comes_soon_while_the_disk_is_quick(node: Node) -> None:
     node.end()
 
 
+def test_no_answer_comes_soon_from_a_disk_that_hangs_although_it_was_quick_before(node: Node) -> None:
+    node.files.answers.clear()
+    node.publish(b"1")
+    node.store.hurry()
+    assert node.thread.answers_soon()
+    node.now += QUICK
+    assert not node.thread.answers_soon()
+
+
 def test_a_bug_in_the_thread_is_raised_on_the_loop(node: Node) -> None:
     node.files.bug = ZeroDivisionError()
     node.publish(b"1")
