@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
+_POSTPONED_INTERVAL: Final = 0.1  # seconds
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _SWEEP_INTERVAL: Final = 1.0  # seconds
@@ -74,6 +75,21 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
         broker.shape_unsaved = False
         store.names_changed(broker.topology_parts)
     broker.record_progress()
+
+
+async def retry_postponed(broker: Broker, turn: Turn) -> None:
+    """Begin turns while publishes wait until files are removed.
+
+    A round that has removed files begins a turn itself. But if the removal fails or the disk hangs, there may be no other
+    turn for as long as the publishers wait for their answers.
+    """
+    while True:
+        turn.publishes_wait.clear()
+        if not broker.postponed:
+            await turn.publishes_wait.wait()
+        await trio.sleep(_POSTPONED_INTERVAL)
+        with in_turn(turn):
+            pass
 
 
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:

@@ -37,6 +37,7 @@ class Turn:
         self._flush = flush
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
+        self.publishes_wait = Wakeup()  # until files are removed
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
@@ -56,6 +57,8 @@ class Turn:
             self.alarm_came_closer.set()
         if broker.changed or broker.to_release or broker.shape_unsaved:
             self.progress_made.set()
+        if broker.postponed:
+            self.publishes_wait.set()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk."""

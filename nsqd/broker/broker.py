@@ -109,7 +109,8 @@ class Broker(TopicWork[Channel, Topic]):
     def make_room(self, refusal: str | None) -> None:
         """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.
 
-        A later turn seals them: one begins when a round has removed files. With a `refusal` nothing waits.
+        A later turn seals them. It begins when a round has removed files, and several times a second in any case, because
+        a removal may fail or take too long. With a `refusal` nothing waits.
         """
         postponed, self.postponed = self.postponed, {}
         for topic in postponed:

@@ -8,12 +8,34 @@ from threading import Event
 import trio
 import trio.testing
 
+from common.turn import in_turn
 from common.wire.commands import pub
 from nsqd import timers
 from nsqd.broker.idle import Expired
-from nsqd.broker.rules import ChannelRules
+from nsqd.broker.rules import ChannelRules, Overflow
+from nsqd.turn import Turn
+from tests.support.fake_store import tell_nobody
 from tests.support.given_rules import GivenRules
 from tests.support.node import Node, NodeTurn
+
+
+class TurnStore:
+    """A node's store as a turn of nsqd sees it."""
+
+    def __init__(self, node: Node) -> None:
+        self._store = node.store
+        self.journal_error: str | None = None
+        self.publishing_error: str | None = None
+
+    def write_journal(self) -> None:
+        self._store.write_journal()
+
+    def write_logs(self) -> None:
+        self._store.write_logs()
+
+    def hurry(self) -> None: ...
+
+    async def sync(self) -> None: ...
 
 
 def test_retention_reaches_idle_topics() -> None:
@@ -38,6 +60,33 @@ def test_retention_reaches_idle_topics() -> None:
 def test_without_retention_nobody_looks() -> None:
     node = Node()
     trio.run(timers.apply_retention, node.broker, NodeTurn(node), lambda: None)
+
+
+def test_publishes_that_wait_for_a_removal_go_on_although_nothing_else_happens() -> None:
+    """A removal that fails begins no turn, and their publishers may send nothing before they are answered."""
+
+    node = Node(policy=GivenRules(ChannelRules(max_messages=3, overflow=Overflow.DROP_OLDEST)))
+    topic = node.broker.topic("t")
+    topic.channel("c")
+
+    async def main() -> None:
+        turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.retry_postponed, node.broker, turn)
+            await trio.testing.wait_all_tasks_blocked()
+            node.store.logs["t"].waits = True
+            with in_turn(turn):
+                receipt = topic.publish_one(b"\0\0\0\2ab")
+            answered = trio.Event()
+            receipt.when_settled(answered.set)
+            await trio.sleep(1)
+            assert not answered.is_set()
+            node.store.logs["t"].waits = False
+            with trio.fail_after(30):
+                await answered.wait()
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_memory_is_returned_after_a_crowd() -> None:
