@@ -166,10 +166,17 @@ class Published(Bounded):
         return Held(sum(counts), sum(sizes))
 
     def coming(self) -> Held:
-        """Return what was published and has no place in the log yet, with about the bytes that it will take there."""
+        """Return what was published and has no place in the log yet, with the bytes that it will take there, or a few more."""
         drafted = self._drafted()
         fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
-        return Held(drafted.messages, drafted.size + fronts + _RECORD_FRONT + 2 * self._shared_key_bytes)
+        return Held(drafted.messages, drafted.size + fronts + self._shared_front())
+
+    def _shared_front(self) -> int:
+        """Return what precedes the messages that share a batch: also those without a key or headers have a place there."""
+        count = len(self._shared_offsets) - 1
+        keys = count + self._shared_key_bytes if self._shared_keys else 0
+        headers = len(NO_HEADERS) * (count - len(self._shared_headers)) if self._shared_headers else 0
+        return _RECORD_FRONT + keys + headers
 
     def _find_key(self, key: bytes) -> Receipt | None:
         """Return the receipt of the publish that was made with this key, in this turn or before; None: there is none."""

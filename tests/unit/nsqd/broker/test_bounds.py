@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from common.wire.headers import encode_headers
 from nsqd.broker.bounded import Refused
 from nsqd.broker.bounds import Held, Room, excess, excess_with
 from nsqd.broker.broker import MOST_POSTPONED
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
+from nsqd.log.record import size_of
 from tests.support.fake_store import FakeLog
 from tests.support.given_rules import GivenRules
 from tests.support.node import Node
@@ -522,6 +524,21 @@ def test_what_waits_goes_with_its_topic() -> None:
     it.node.broker.delete_topic("t")
     it.node.turn()
     assert receipt.error == "exiting"
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 20])
+@pytest.mark.parametrize("headers", [b"", encode_headers({"a": "b"})])
+def test_room_is_made_for_all_bytes_that_the_log_is_going_to_take(key: bytes, headers: bytes) -> None:
+    it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
+    it.topic.publish(b"\0\0\0\2ab", (0, 6), 3_600_000, b"other")
+    it.topic.publish_one(b"\0\0\0\2ab", key=key, headers=headers)
+    for _ in range(1000):  # without a key or headers, for which the record has a place all the same
+        it.topic.publish_one(b"\0\0\0\2ab")
+    coming = it.topic.coming()
+    it.node.turn()
+    taken = sum(map(size_of, it.log.batches))
+    assert taken <= coming.size < taken + 100
+    assert coming.messages == it.log.tail == 1002
 
 
 def test_small_messages_before_large_ones_make_room_for_all_that_comes() -> None:
