@@ -116,7 +116,8 @@ class Discovery:
             is_news = self.question.take(lookupd, answer.status, answer.body)
         except (OSError, ValueError, BadResponse, BadAnswer) as error:
             pace.record_query(has_answered=False)
-            self._silence.record(lookupd, has_answered=isinstance(error, BadAnswer))
+            if self._silence.record(lookupd, has_answered=isinstance(error, BadAnswer)) and len(self._groups) > 1:
+                self.hurry()  # the others may be in a long pause, which they began while somebody still answered
             reason = str(error) or "timeout"
             if self.question.record_failure(lookupd, reason):
                 self._emit(LookupFailed(str(lookupd), reason))

@@ -92,7 +92,8 @@ class Discovery:
             self.silence.record(lookupd, has_answered=True)
             is_news = self.question.take(lookupd, answer.status, answer.body)
         except (HttpFailed, BadAnswer) as error:
-            self.silence.record(lookupd, has_answered=isinstance(error, BadAnswer))
+            if self.silence.record(lookupd, has_answered=isinstance(error, BadAnswer)) and len(self._followers) > 1:
+                self.hurry()  # the others may be in a long pause, which they began while somebody still answered
             if self.question.record_failure(lookupd, str(error)):
                 self._emit(LookupFailed(str(lookupd), str(error)))
                 self._emit(DiscoveryRound(self.question.found, self.question.failures))

@@ -190,12 +190,14 @@ class Silence:
         self._all = frozenset(lookupds)
         self._silent: set[Lookupd] = set()
 
-    def record(self, lookupd: Lookupd, *, has_answered: bool) -> None:
-        """Take note of a query."""
+    def record(self, lookupd: Lookupd, *, has_answered: bool) -> bool:
+        """Take note of a query. Return whether it was the one that made the silence total."""
+        was_total = self.is_total
         if has_answered:
             self._silent.discard(lookupd)
         else:
             self._silent.add(lookupd)
+        return self.is_total and not was_total
 
     @property
     def is_total(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from random import Random
 from typing import Final
@@ -19,27 +20,34 @@ from nsqclient.events import Event, LookupFailed
 
 LIMIT: Final = 30.0
 QUERIES: Final = 20
+ANSWER: Final = b'{"producers": []}'
 CONFIG: Final = Config(lookupd_poll_interval=300)
 
 
 class Count:
-    """Calls `enough` after so many failures."""
+    """Calls `enough` when so many queries of the first nsqlookupd have failed."""
 
-    def __init__(self, enough: Callable[[], None]) -> None:
-        self._left = QUERIES
+    def __init__(self, queries: int, address: str, enough: Callable[[], None]) -> None:
+        self._left = queries
+        self._lookupd = str(parse_lookupd(address))
         self._enough = enough
 
     def __call__(self, event: Event) -> None:
-        self._left -= isinstance(event, LookupFailed)
+        self._left -= isinstance(event, LookupFailed) and event.lookupd == self._lookupd
         if self._left <= 0:
             self._enough()
 
 
-def on_trio(address: str) -> None:
+def on_trio(queries: int, *addresses: str) -> None:
     async def main() -> None:
         enough = trio.Event()
         discovery = Discovery(
-            Listings("t"), [parse_lookupd(address)], CONFIG, random=Random(1), emit=Count(enough.set), apply=print
+            Listings("t"),
+            [parse_lookupd(address) for address in addresses],
+            CONFIG,
+            random=Random(1),
+            emit=Count(queries, addresses[0], enough.set),
+            apply=print,
         )
         with trio.fail_after(LIMIT):
             async with trio.open_nursery() as nursery:
@@ -50,11 +58,16 @@ def on_trio(address: str) -> None:
     trio.run(main)
 
 
-def on_asyncio(address: str) -> None:
+def on_asyncio(queries: int, *addresses: str) -> None:
     async def main() -> None:
         enough = asyncio.Event()
         discovery = AioDiscovery(
-            Listings("t"), [parse_lookupd(address)], CONFIG, random=Random(1), emit=Count(enough.set), apply=print
+            Listings("t"),
+            [parse_lookupd(address) for address in addresses],
+            CONFIG,
+            random=Random(1),
+            emit=Count(queries, addresses[0], enough.set),
+            apply=print,
         )
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as tasks:
             started: list[asyncio.Task[None]] = []
@@ -68,10 +81,37 @@ def on_asyncio(address: str) -> None:
 
 @pytest.mark.parametrize("loop", [on_trio, on_asyncio])
 def test_pauses_do_not_grow_while_no_nsqlookupd_can_be_reached(
-    loop: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    loop: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends only after many failures, which pauses that double would spread over hours."""
     monkeypatch.setattr(_listings, "_LONGEST_BLIND", 0.01)
     with socket.socket() as bound:  # nobody listens there, and nobody else can
         bound.bind(("127.0.0.1", 0))
-        loop(f"127.0.0.1:{bound.getsockname()[1]}")
+        loop(QUERIES, f"127.0.0.1:{bound.getsockname()[1]}")
+
+
+@pytest.mark.parametrize("loop", [on_trio, on_asyncio])
+def test_a_dead_nsqlookupd_is_asked_again_when_the_last_one_that_answered_dies(
+    loop: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be back by then, and its pause may have become long while the other one answered."""
+    monkeypatch.setattr(_listings, "_FIRST_RETRY", 300.0)
+    with socket.socket() as dead, socket.create_server(("127.0.0.1", 0)) as dying:
+        dead.bind(("127.0.0.1", 0))
+        answering = threading.Thread(target=answer_once, args=(dying,))
+        answering.start()
+        loop(2, *(f"127.0.0.1:{it.getsockname()[1]}" for it in (dead, dying)))
+        answering.join()
+
+
+def answer_once(listener: socket.socket) -> None:
+    """Answer one query, so that the client waits for a change, and none after it."""
+    listener.settimeout(LIMIT)
+    peer, _ = listener.accept()
+    with peer:
+        peer.recv(4096)
+        peer.sendall(
+            b"HTTP/1.1 200 OK\r\nX-Nsq-Index: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(ANSWER), ANSWER)
+        )
+    listener.close()
