@@ -170,7 +170,10 @@ class Past:
                 return None
             index = index_of(self._files, view)
             after = bisect_right(index.offsets, message_id, key=lambda offset: _id_of(header_at(read, offset)))
-            offset, sequence = proven_entry(read, index, after - 1) or (0, view.base)
+            entry = proven_entry(read, index, after - 1)
+            if entry is None and after:
+                return None  # the index is wrong, and reading from the segment's start might take all of it into memory
+            offset, sequence = entry or (0, view.base)
             end = index.offsets[after] if after < len(index) else min(offset + 2 * INDEX_INTERVAL, view.size)
             return find_id(read(offset, end - offset), sequence, message_id)
 

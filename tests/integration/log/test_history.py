@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,8 @@ from common.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
 from common.wire.log_record import KEYS, MAGIC
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
+from nsqd.log.record import INDEX_INTERVAL
+from nsqd.log.segment import INDEX_SUFFIX
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.nsqd.log.batches import make_batch
 
@@ -185,6 +188,26 @@ def test_an_id_is_found_past_damage(tmp_path: Path) -> None:
         data[place : place + 60] = bytes(60)
         segment.write_bytes(data)
         assert [past(store).sequence_of(1000 + sequence) for sequence in (0, 4, 6, 499)] == [0, None, 6, 499]
+
+
+def test_an_id_is_found_with_a_wrong_index_and_without_reading_a_whole_file_at_once(tmp_path: Path) -> None:
+    class NotedFiles(TroubledFiles):
+        largest = 0
+
+        def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
+            self.largest = max(self.largest, size)
+            return super().read_fully(descriptor, size, offset)
+
+    files = NotedFiles()
+    with opened(tmp_path, files, max_bytes_per_file=1_000_000) as store:
+        fill(store, 1200, 1000)
+        store.checkpoint()
+        index = store.segments()[0].with_suffix(INDEX_SUFFIX)
+        entries = [struct.unpack_from(">QQ", index.read_bytes(), at) for at in range(0, index.stat().st_size, 16)]
+        index.write_bytes(b"".join(struct.pack(">QQ", sequence + 1, offset) for sequence, offset in entries))
+        files.largest = 0
+        assert past(store).sequence_of(1800) == 800
+        assert files.largest <= 2 * INDEX_INTERVAL
 
 
 def test_an_id_is_found_also_if_the_node_had_another_number_before(tmp_path: Path) -> None:
