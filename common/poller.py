@@ -263,10 +263,10 @@ class Poller(Generic[T]):
     def watch(self, descriptor: int, on_ready: Callable[[], object], *, is_soon: Callable[[], bool]) -> None:
         """Call `on_ready` in a turn when a thread has written to this descriptor, the only one that can be watched.
 
-        `is_soon`: clients wait for that, and it will come so soon that other tasks should not run before it.
+        `is_soon` tells whether clients wait for that call, and it will come so soon that other tasks should run after it.
 
-        Nobody has to read from the descriptor. The call may be missing after a turn that took too long, so somebody else
-        has to wait for the descriptor as well.
+        The poller does not read from the descriptor. After a turn that took too long it may miss the call, so a task has
+        to wait for the descriptor as well.
         """
         self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsqd.broker.rules import ChannelRules, TopicRules
     from nsqd.broker.store import TopicLog
 
-_MOST_WAIT: Final = 10.0  # seconds that publishes wait for files to be removed; a disk that takes longer is worse off
+_MOST_WAIT: Final = 10.0  # seconds that publishes wait for files to be removed; after that, an answer matters more
 
 
 class Refused(Exception):
@@ -143,7 +143,8 @@ class Bounded(Feed):
         This is how a bound of bytes holds by construction. Say it is 16 MiB, and files have 4 MiB. What waits is never
         more than the bound, because the oldest messages are dropped *before* others are written. The file of the oldest
         one may have up to 4 MiB that nobody needs. When all of that file is dropped, it is removed at once, and until it
-        is gone nothing more is written than those 4 MiB allow. So the files never have more than 20 MiB.
+        is gone nothing more is written than those 4 MiB allow. So the files never have more than 20 MiB, unless what is
+        published at once is more than 16 MiB by itself.
         """
         self._make_room(coming)
         passed = self.passed()

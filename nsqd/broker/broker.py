@@ -123,7 +123,7 @@ class Broker(TopicWork[Channel, Topic]):
                 del self.unsealed[topic]
                 self.deferring.pop(topic, None)
                 if coming.size > MOST_POSTPONED:
-                    topic.refuse(f"topic {topic.name} is full: more comes than its oldest files can be removed for")
+                    topic.refuse(f"topic {topic.name} is full: publishes come faster than its oldest files are removed")
                 else:
                     self.postponed[topic] = None
 
