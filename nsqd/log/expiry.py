@@ -105,11 +105,15 @@ class Expiry:
         self._unsynced.forget(gone)
         for segment in gone:
             self._host.reads.descriptors.forget(segment.path)
+        self._forget_what_has_left()
         self._leaving |= {segment.path: segment.size for segment in gone}
         self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
 
     def leaving_bytes(self) -> int:
         """Return the size of the dropped files that are about to be removed, but still there."""
+        self._forget_what_has_left()
+        return sum(self._leaving.values())
+
+    def _forget_what_has_left(self) -> None:
         if self._leaving:
             self._leaving = {path: size for path, size in self._leaving.items() if self._host.is_leaving(path)}
-        return sum(self._leaving.values())

@@ -173,6 +173,16 @@ def test_writing_waits_while_more_than_a_file_of_finished_bytes_is_about_to_be_r
         assert not log.waits_for_removal(3), "the file is gone"
 
 
+def test_files_that_were_removed_are_forgotten_although_nobody_asks_for_them(tmp_path: Path) -> None:
+    """Only a topic under a bound that drops is asked whether its writes wait."""
+    with opened(tmp_path, **SEGMENT) as store:
+        for _ in range(20):
+            publish(store, 6)
+            store.log().release(store.log().tail)
+            store.sync()
+        assert len(store.log().expiry._leaving) < 10
+
+
 def test_writing_does_not_wait_for_files_that_cannot_be_removed(tmp_path: Path) -> None:
     files = TroubledFiles()
     with opened(tmp_path, files, **SEGMENT) as store:
