@@ -183,7 +183,7 @@ class Pace:
 class Silence:
     """Which nsqlookupds gave no answer of any kind to their last query.
 
-    An error is an answer: an nsqlookupd that says it is overloaded must not be asked more often for that.
+    An error is an answer: asking an overloaded nsqlookupd more often would not help it.
     """
 
     def __init__(self, lookupds: Iterable[Lookupd]) -> None:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     AnyRules = ChannelRules | TopicRules
 
 
+# How often what is held is measured again while the oldest messages are dropped: they may be smaller than the mean.
+MOST_LOOKS: Final = 20
+
+
 class Held(NamedTuple):
     """How much something holds."""
 
@@ -27,9 +31,6 @@ class Held(NamedTuple):
 
     def plus(self, other: Held) -> Held:
         return Held(self.messages + other.messages, self.size + other.size)
-
-
-MOST_LOOKS: Final = 20  # at how much is held while the oldest messages are dropped: they may be smaller than the mean
 
 
 class Full(NamedTuple):
@@ -67,7 +68,7 @@ def excess(rules: AnyRules, held: Held) -> int:
 def excess_with(rules: AnyRules, held: Held, coming: Held) -> int:
     """Return how many of the held messages have to go so that the bytes of the coming ones fit, by the mean of the held.
 
-    A bound of messages is exact: only when others are written do the oldest go.
+    This is about bytes only. A bound of messages drops the oldest after others were written, and is exact.
     """
     if rules.max_bytes is None or (too_much := held.size + coming.size - rules.max_bytes) <= 0:
         return 0

@@ -58,7 +58,7 @@ class DeferredIds:
         return self._bases[place] + message_id - self._starts[place]
 
     def _drop_those_without(self, waits: Callable[[int, int], bool]) -> None:
-        """Drop the runs of which nothing waits. As many may come as are left until the next time, so each costs little."""
+        """Drop the runs of which nothing waits. The next time is when those that are left have doubled, so each costs little."""
         runs = zip(self._starts, self._ends, self._bases, strict=True)
         kept = [(start, end, base) for start, end, base in runs if waits(base, base + end - start)]
         self._starts = array("Q", [start for start, _, _ in kept])

@@ -79,10 +79,10 @@ class TopicLog(BatchSource, Protocol):
         """Return the first sequence of the file that holds this one."""
 
     def waits_for_removal(self, passed: int) -> bool:
-        """Return whether to write nothing until files are removed, which has been asked for and takes a moment.
+        """Return whether publishes have to wait until files are removed. If so, the removal is begun at once.
 
-        That is so while more than a whole file's worth of the bytes on the disk lies before `passed`, where nobody needs
-        it any more, and a part of it is about to be removed.
+        They wait while the files have more than a whole file's worth of bytes before `passed`, where nobody needs them any
+        more, and a part of that is about to be removed.
         """
 
     def append(self, batch: Batch, receipt: Receipt) -> None:

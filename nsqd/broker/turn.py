@@ -1,6 +1,7 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
 
-0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come.
+0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
+   wait until files of its log are removed is left to a later turn.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.

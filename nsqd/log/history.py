@@ -163,7 +163,10 @@ class Past:
         return None
 
     def _found_quickly(self, place: int, message_id: int) -> int | None:
-        """Return the sequence of a message if it lies between two index entries of this segment, with nothing damaged."""
+        """Return the sequence of a message if this segment's index leads to it, with nothing damaged on the way.
+
+        None means nothing, as for `find_id`.
+        """
         view = self._views[place]
         with self._opened(place, _as_it_is) as read:
             if read is None:
