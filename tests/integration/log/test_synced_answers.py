@@ -202,3 +202,30 @@ def test_a_failed_sync_is_no_ok(tmp_path: Path) -> None:
             assert await heard(peer) == b"NO"
 
     trio.run(test)
+
+
+def test_an_end_waits_for_a_round_that_a_turn_has_begun(tmp_path: Path) -> None:
+    files = HangingFiles()
+    opened = OpenStore(tmp_path, files, ack="synced")
+    committer = Committer(opened.store, opened, on_loaded=opened.on_loaded, on_settled=lambda: None)
+
+    async def test() -> Receipt:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(committer.run)
+            with trio.fail_after(LIMIT):
+                await opened.store.sync()
+                while committer.thread.is_busy:
+                    await opened.store.sync()
+            files.answers.clear()  # nothing is awaited between this and the end of the node
+            receipt = opened.append(b"x")
+            opened.store.write_logs()
+            opened.store.hurry()
+            assert committer.thread.is_busy
+            nursery.cancel_scope.cancel()
+            files.answers.set()
+        return receipt
+
+    receipt = trio.run(test)
+    assert (receipt.settled, receipt.error) == (True, None)
+    assert not committer.thread.is_busy
+    opened.kill()
