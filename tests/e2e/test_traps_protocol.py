@@ -334,7 +334,7 @@ def test_trap_23_heartbeats_come_to_the_busy_as_well(nsqd: Nsqd) -> None:
     client.identify(heartbeat_interval=1000)
     frame = None
     while frame is None:
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 20  # the usual interval is 30 s
         client.send(nop() * 50)
         try:
             frame = client.frame(0.005)
