@@ -120,18 +120,34 @@ def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd)
     count, kills = 2_000, 3
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=c")
-    nsqd.connect().publish(topic, *(b"%d" % number for number in range(count)))
+    publisher = nsqd.connect()
+    publisher.publish(topic, *(b"%d" % number for number in range(count)))
 
     def passed_on() -> int:
         found = destination.topic(topic)
         return found["message_count"] if found else 0
 
+    def is_empty() -> bool:
+        found = nsqd.channel(topic)
+        return bool(found["depth"] == found["in_flight_count"] == 0)
+
     for kill in range(1, kills + 1):
         with to_nsq(nsqd, topic, destination) as tool:
             assert eventually(lambda least=kill * count // (kills + 2): passed_on() > least, timeout=LIMIT)
             tool.signal(signal.SIGKILL)
+    with to_nsq(nsqd, topic, destination) as tool:
+        assert eventually(lambda: passed_on() == count, timeout=LIMIT)
+        # Whatever those kills have hit: this one comes after a publish, and before its answer.
+        destination.send_signal(signal.SIGSTOP)
+        try:
+            last = b"%01000d" % count
+            publisher.publish(topic, last)
+            assert eventually(lambda: destination.unread_bytes > len(last), timeout=LIMIT)
+            tool.signal(signal.SIGKILL)
+            tool.process.wait(LIMIT)
+        finally:
+            destination.send_signal(signal.SIGCONT)
     with to_nsq(nsqd, topic, destination):
-        assert eventually(lambda: passed_on() >= count and nsqd.channel(topic)["depth"] == 0, timeout=LIMIT)
-        assert eventually(lambda: nsqd.channel(topic)["in_flight_count"] == 0, timeout=LIMIT)
-    assert sorted(int(body) for body, _ in read(destination, topic, count)) == list(range(count))
-    assert destination.topic(topic)["repeat_count"] > 0  # otherwise no message was passed on twice
+        assert eventually(lambda: passed_on() > count and is_empty(), timeout=LIMIT)
+    assert sorted(int(body) for body, _ in read(destination, topic, count + 1)) == list(range(count + 1))
+    assert destination.topic(topic)["repeat_count"] > 0

@@ -154,12 +154,6 @@ def test_nsq_to_nsq_stops_in_time_when_the_source_hangs(nsqd: Nsqd, topic: str, 
             assert stops_in_time(tool) == 0
 
 
-def has_unread(port: int) -> bool:
-    """Return whether the process at this port has bytes that it has not read."""
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(it[1].endswith(f":{port:04X}") and not it[4].endswith(":00000000") for it in lines)
-
-
 def test_to_nsq_stops_in_time_when_its_nsqd_hangs(topic: str, start_nsqd: StartNsqd) -> None:
     node = start_nsqd()
     with Tool("to_nsq", f"--topic={topic}", f"--nsqd-tcp-address={address(node.tcp)}", stdin=True) as tool:
@@ -170,7 +164,7 @@ def test_to_nsq_stops_in_time_when_its_nsqd_hangs(topic: str, start_nsqd: StartN
         with stopped(node):
             tool.process.stdin.write(b"second\n")
             tool.process.stdin.flush()
-            eventually(lambda: has_unread(node.tcp[1]), timeout=LIMIT)
+            eventually(lambda: node.unread_bytes, timeout=LIMIT)
             assert stops_in_time(tool) == 1
             assert "stopped before a record was answered" in tool.log
 

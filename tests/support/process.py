@@ -229,6 +229,12 @@ class Daemon:
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    @property
+    def unread_bytes(self) -> int:
+        """Return how many bytes wait at its TCP port that it has not read, on all connections together."""
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return sum(int(it[4].partition(":")[2], 16) for it in lines if it[1].endswith(f":{self.tcp[1]:04X}"))
+
     def limit_file_size(self, size: int | None) -> None:
         """Let every write beyond `size` in any file fail with EFBIG, as Python ignores SIGXFSZ. None: no limit."""
         soft = resource.RLIM_INFINITY if size is None else size
