@@ -9,36 +9,53 @@ code. A test that does not depend on time, or that looks for rare losses, is nev
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pytest
 
 MOST: Final = 3  # more failures than that are not an accident
 TESTS_FAILED: Final = 1  # pytest's exit status; any other one means that the run itself went wrong
 RERUN: Final = tuple(f"tests/{it}/" for it in ("browser", "docs", "e2e", "integration", "project", "spark"))
 # These look for a message that is lost or doubled once in a thousand runs.
-RARE_LOSSES: Final = tuple(
-    f"tests/e2e/test_{it}.py" for it in ("keyed_publishes", "kill9", "moving_nodes", "tools_to_file")
+RARE_LOSSES: Final = (
+    *(f"tests/e2e/test_{it}.py" for it in ("keyed_publishes", "kill9", "moving_nodes", "tools_to_file")),
+    "tests/spark/test_kill9.py",
 )
-_LAST_FAILED: Final = Path(".pytest_cache/v/cache/lastfailed")
+_FILE: Final = "NSQ_TEST_OUTCOME"  # the environment variable that names the file which pytest writes at its end
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    status: int
+    failed: list[str]  # also what failed once and passed later in the same run
+    skipped: list[str]
 
 
 def main(arguments: list[str]) -> int:
     separator = arguments.index("--")
     of_both, of_the_first = arguments[:separator], arguments[separator + 1 :]
-    status = _pytest(["--cache-clear", *of_both, *of_the_first])
-    if status != TESTS_FAILED:
-        return status
-    failed = _failed()
-    if reason := why_not_rerun(failed):
+    first = _run([*of_both, *of_the_first])
+    if first.status != TESTS_FAILED:
+        return first.status
+    if reason := why_not_rerun(first.failed):
         print(f"== not rerun: {reason}", flush=True)
-        return status
-    print("== rerunning alone:", *failed, sep="\n", flush=True)
-    status = _pytest([*of_both, *failed])
-    if status == 0:
-        print("== FLAKY, to be mended: failed in the full run, passed alone:", *failed, sep="\n", flush=True)
-    return status
+        return first.status
+    print("== rerunning alone:", *first.failed, sep="\n", flush=True)
+    alone = _run([*of_both, *first.failed])
+    if alone.status:
+        return alone.status
+    if alone.skipped:
+        print("== skipped when rerun, which is no pass:", *alone.skipped, sep="\n", flush=True)
+        return TESTS_FAILED
+    print("== FLAKY, to be mended: failed in the full run, passed alone:", *first.failed, sep="\n", flush=True)
+    return 0
 
 
 def why_not_rerun(failed: list[str]) -> str | None:
@@ -50,17 +67,44 @@ def why_not_rerun(failed: list[str]) -> str | None:
     return f"a failure of {firm[0]} stands, however rare" if firm else None
 
 
-def _pytest(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> Outcome:
     safe_path = ["-P"] if sys.flags.safe_path else []
-    return subprocess.run([sys.executable, *safe_path, "-m", "pytest", *arguments]).returncode
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "outcome.json"
+        command = [sys.executable, *safe_path, "-m", "pytest", "-p", "scripts.rerun", *arguments]
+        status = subprocess.run(command, env={**os.environ, _FILE: str(file)}).returncode
+        recorded = json.loads(file.read_text()) if file.exists() else {"failed": [], "skipped": []}
+    return Outcome(status, **recorded)
 
 
-def _failed() -> list[str]:
-    try:
-        recorded: dict[str, bool] = json.loads(_LAST_FAILED.read_text())
-    except FileNotFoundError:
-        return []
-    return sorted(recorded)
+# In pytest, of which this is a plugin. Its own cache forgets a test whose worker crashed, as xdist repeats that at once.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # xdist's workers report to the process that has started them
+        config.pluginmanager.register(Recorder(Path(os.environ[_FILE])))
+
+
+class Recorder:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._failed: set[str] = set()
+        self._skipped: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._record(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._record(report)
+
+    def _record(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.skipped and not hasattr(report, "wasxfail"):
+            self._skipped.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.write_text(json.dumps({"failed": sorted(self._failed), "skipped": sorted(self._skipped)}))
 
 
 if __name__ == "__main__":
