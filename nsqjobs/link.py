@@ -169,7 +169,7 @@ class Subscription:
         self._inside = inside
         self._token = token
         self._wake = wake
-        self._arrived: SimpleQueue[Held | None] = SimpleQueue()  # has `prefetch` messages at most; None: look again
+        self._arrived: SimpleQueue[Held | None] = SimpleQueue()  # also those that were given back or lost; None: look again
         self._consumer: Consumer | None = None
         self._is_stopped = False
         self._error: NSQError | None = None
