@@ -67,7 +67,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
 @pytest.fixture(scope="module")
 def worker(nsqd: Nsqd, journal: Journal) -> Iterator[Worker]:
     """Run one worker for all tests that leave it alive."""
-    url = url_of(nsqd, "msg_timeout=3s&default_requeue_delay=100ms")
+    url = url_of(nsqd, "msg_timeout=6s&default_requeue_delay=100ms")
     with Worker(url, QUEUE, journal, TASKIQ_MORE=MAIL) as running:
         yield running
 
@@ -116,7 +116,7 @@ def test_a_task_that_runs_longer_than_the_timeout_of_its_message_runs_once(
     gate = tmp_path / "gate"
     kick(url_of(nsqd), QUEUE, "hold", "long", str(gate))
     ((began, *_),) = journal.wait_for("began", "long")
-    eventually(lambda: time.time() > began + 4, LIMIT)  # the worker's msg_timeout is 3 seconds
+    eventually(lambda: time.time() > began + 7, LIMIT)  # the worker's msg_timeout is 6 seconds
     gate.touch()
     journal.wait_for("ended", "long")
     assert len(journal.lines("began", "long")) == 1
