@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -140,8 +141,7 @@ def test_the_demo_from_start_to_end(tmp_path: Path) -> None:
         demo.wait_for("^ready: ")
         ports = demo.cluster.nsqds
         for nsqlookupd in demo.cluster.nsqlookupds:
-            producers = demo.ask(nsqlookupd + 1, "/lookup?topic=orders")["producers"]
-            assert {it["tcp_port"] for it in producers} == set(ports)
+            eventually(lambda port=nsqlookupd + 1: producers(demo, port) == set(ports), LOADED)
         demo.wait_for(r"^published [1-9]\d*, ")
         eventually(lambda: demo.ask(demo.cluster.admin_port, "/api/topics")["topics"] == ["orders"], LOADED)
         with urlopen(f"http://127.0.0.1:{demo.cluster.admin_port}/", timeout=TIMEOUT) as page:
@@ -158,6 +158,14 @@ def test_the_demo_from_start_to_end(tmp_path: Path) -> None:
         # Unconfirmed publishes to the killed node were repeated, so more may be finished than published.
         assert 0 < last["published"] <= min(last["billing"], last["shipping"]), demo.said
         assert all(is_free(port) for port in demo.cluster.ports), "something still listens"
+
+
+def producers(demo: Demo, http_port: int) -> set[int]:
+    """Return the TCP ports of the nodes that an nsqlookupd lists for the topic."""
+    try:
+        return {it["tcp_port"] for it in demo.ask(http_port, "/lookup?topic=orders")["producers"]}
+    except HTTPError:  # 404: it knows no such topic yet
+        return set()
 
 
 def is_back(demo: Demo, http_port: int) -> bool:
