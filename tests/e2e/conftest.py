@@ -33,8 +33,8 @@ def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start
     request.node.stash[started] = brokers
     with ExitStack() as running:
 
-        def start(*options: str) -> Nsqd:
-            broker = Nsqd(tmp_path / f"nsqd-{len(brokers)}", *options)
+        def start(*options: str, kind: type[Nsqd] = Nsqd) -> Nsqd:
+            broker = kind(tmp_path / f"nsqd-{len(brokers)}", *options)
             brokers.append(broker)
             return running.enter_context(broker)
 

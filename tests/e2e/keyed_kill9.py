@@ -26,7 +26,7 @@ import trio
 
 import nsqclient
 from nsqclient import aio
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqd, SteadyNsqd, eventually
 
 TASKS: Final = 20
 _PIECE: Final = 16 * 1024
@@ -128,8 +128,7 @@ async def _in_asyncio(tasks: list[Callable[[], Any]]) -> None:
 
 def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Callable[[str], object]) -> str:
     chance = random.Random(seed)
-    with Nsqd(folder, "retention-bytes=10GB", "max-bytes-per-file=1000000", "idempotence-window=1h") as nsqd:
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")
+    with SteadyNsqd(folder, "retention-bytes=10GB", "max-bytes-per-file=1000000", "idempotence-window=1h") as nsqd:
         proxy = CuttingProxy(nsqd.tcp, chance, cuts) if cuts else None
         publishers = Publishers(proxy.address if proxy else f"127.0.0.1:{nsqd.tcp[1]}", colour)
         try:

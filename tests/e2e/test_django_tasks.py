@@ -21,7 +21,7 @@ from nsqjobs.django.priorities import Band, band_topic
 from nsqjobs.django.queue import Queue as Messages
 from nsqjobs.link import Link
 from tests.e2e.conftest import StartNsqd
-from tests.support.process import PYTHONPATH, Nsqd, eventually
+from tests.support.process import PYTHONPATH, Nsqd, SteadyNsqd, eventually
 
 TIMEOUT = 30.0
 PEERS = Path(__file__).parent / "peers"
@@ -343,14 +343,12 @@ def test_a_task_may_be_enqueued_when_its_transaction_is_committed(queue: Queue) 
 
 
 def test_tasks_outlive_a_killed_nsqd(start_nsqd: StartNsqd, topic: str, tmp_path: Path) -> None:
-    nsqd = start_nsqd()
+    nsqd = start_nsqd(kind=SteadyNsqd)
     with closing(Site(nsqd, tmp_path / "site")) as site, closing(Queue(site, topic)) as queue:
         queue.start_worker()
         eventually(queue.jobs, TIMEOUT)
         queue.run(f"to(linger, run_after=datetime.now(UTC) + timedelta(seconds=2)).enqueue({queue.name!r}, 'later', 0)")
-        port = nsqd.tcp[1]
         nsqd.kill()
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
         nsqd.start()
         queue.wait_for("end")
         queue.run(f"to(linger).enqueue({queue.name!r}, 'new', 0)")

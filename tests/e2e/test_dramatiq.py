@@ -26,7 +26,7 @@ from dramatiq.results.backends import StubBackend as StubResults
 
 from nsqjobs.dramatiq import NsqBroker
 from tests.e2e.conftest import StartNsqd
-from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
+from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 TIMEOUT = 30.0
 ACTORS = Path(__file__).parent / "peers" / "dramatiq_actors.py"
@@ -437,15 +437,13 @@ def test_a_worker_that_is_to_stop_finishes_its_job_and_gives_back_the_others(
 
 
 def test_jobs_outlive_a_killed_nsqd(start_nsqd: StartNsqd, queue: str, tmp_path: Path) -> None:
-    nsqd = start_nsqd()
+    nsqd = start_nsqd(kind=SteadyNsqd)
     with closing(Workers(nsqd, queue, tmp_path)) as workers:
         workers.start()
         eventually(lambda: jobs(nsqd, queue), TIMEOUT)
         due = time.time() + 2
         send(nsqd, queue, "linger", "later", 0, delay=2000)
-        port = nsqd.tcp[1]
         nsqd.kill()
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
         nsqd.start()
         workers.wait_for("end")
         send(nsqd, queue, "linger", "new", 0)

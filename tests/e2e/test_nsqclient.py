@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
 from tests.support.buried import buried_on_disk
 from tests.support.certificates import make_certificates
-from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -672,7 +673,7 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
     chance = random.Random(seed)
     count = 10_000
     flags = "msg-timeout=2s", "max-msg-timeout=10s"
-    nsqds = [Nsqd(tmp_path / name, *flags) for name in "ab"]
+    nsqds = [SteadyNsqd(tmp_path / name, *flags) for name in "ab"]
     handled: Counter[bytes] = Counter()
     wanted = {b"%d" % number for number in range(count)}
 
@@ -681,11 +682,9 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
             raise Requeue(0.01, backoff=False)
         handled[message.body] += 1
 
-    for nsqd in nsqds:
-        nsqd.start()
-        port = nsqd.tcp[1]  # the same port after each start
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
-    try:
+    with ExitStack() as running:
+        for nsqd in nsqds:
+            running.enter_context(nsqd)
         addresses = [address_of(nsqd) for nsqd in nsqds]
 
         async def publish() -> None:
@@ -729,16 +728,11 @@ def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, l
         assert set(handled) == wanted
         for nsqd in nsqds:
             eventually(lambda nsqd=nsqd: nsqd.channel("t")["in_flight_count"] == 0)
-    finally:
-        for nsqd in nsqds:
-            nsqd.kill()
 
 
 def test_a_producer_through_kills_has_published_what_it_says(tmp_path: Path) -> None:
-    nsqd = Nsqd(tmp_path / "a").start()
-    nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")
     confirmed: list[bytes] = []
-    try:
+    with SteadyNsqd(tmp_path / "a") as nsqd:
 
         async def publish() -> None:
             async with open_producer(address_of(nsqd)) as producer:
@@ -774,8 +768,6 @@ def test_a_producer_through_kills_has_published_what_it_says(tmp_path: Path) -> 
 
         in_trio(consume)
         assert max(got.values()) == 1
-    finally:
-        nsqd.kill()
 
 
 def test_a_consumer_reports_events(nsqd: Nsqd, topic: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from nsqtools.outbox_tables import open_outbox
 from tests.support.planting import with_bug
 from tests.support.postgres import Postgres, needs_postgres
-from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
 pytestmark = pytest.mark.e2e
@@ -83,8 +83,7 @@ def create_table(database: Database) -> None:
 
 @pytest.fixture(scope="module")
 def running_nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("nsqd"), "retention-bytes=1GB") as nsqd:
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")
+    with SteadyNsqd(tmp_path_factory.mktemp("nsqd"), "retention-bytes=1GB") as nsqd:
         yield nsqd
 
 

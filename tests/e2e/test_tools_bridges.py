@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import StartNsqd
 from tests.support.http_sink import HttpSink, Request
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
 pytestmark = pytest.mark.e2e
@@ -286,16 +286,14 @@ def test_while_the_destination_is_down_nothing_is_finished(nsqd: Nsqd, topic: st
 
 
 def test_a_destination_that_drops_loses_nothing(nsqd: Nsqd, topic: str, start_nsqd: StartNsqd) -> None:
-    elsewhere = start_nsqd()
+    elsewhere = start_nsqd(kind=SteadyNsqd)
     prepare(nsqd, topic)
     with to_nsq(nsqd, topic, address(elsewhere.tcp), "--consumer-opt=max_attempts,0"):
         wanted = {b"%d" % number for number in range(500)}
         publisher = threading.Thread(target=prepare, args=(nsqd, topic, *sorted(wanted)))
         publisher.start()
         eventually(lambda: elsewhere.topic(topic) and elsewhere.topic(topic)["depth"] > 20, timeout=LIMIT)
-        port = elsewhere.tcp[1]
         elsewhere.kill()
-        elsewhere.options = (*elsewhere.options, f"tcp-address=127.0.0.1:{port}")
         time.sleep(0.2)
         elsewhere.start()
         publisher.join(LIMIT)

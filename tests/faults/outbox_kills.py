@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tests.support.postgres import Postgres
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, SteadyNsqd
 from tests.support.tools import Tool, address, run_tool
 
 _PAGE: Final = 50_000
@@ -148,8 +148,7 @@ def _open(database: str, folder: Path, stack: ExitStack) -> Database:
 
 @contextmanager
 def _nsqd(folder: Path) -> Iterator[Nsqd]:
-    with Nsqd(folder, "retention-bytes=10GB") as nsqd:
-        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")  # the same one after a kill
+    with SteadyNsqd(folder, "retention-bytes=10GB") as nsqd:
         yield nsqd
 
 

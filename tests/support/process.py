@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -282,10 +283,20 @@ class Nsqd(Daemon):
 
 
 class SteadyNsqd(Nsqd):
-    """An nsqd that has the same TCP port when it is started again."""
+    """An nsqd that has the same TCP port when it is started again. Nobody else gets the port meanwhile."""
+
+    _port = 0
+
+    def __enter__(self) -> Self:
+        # A socket that is bound and does not listen: nsqd may listen there, and the kernel gives the port to no other.
+        kept = self._clients.enter_context(socket.socket())
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        self._port = kept.getsockname()[1]
+        return super().__enter__()
 
     def _arguments(self) -> Sequence[str]:
-        return (*super()._arguments(), f"--tcp-address=127.0.0.1:{self.tcp[1]}")
+        return (*super()._arguments(), f"--tcp-address=127.0.0.1:{self._port}")
 
 
 class Nsqlookupd(Daemon):
