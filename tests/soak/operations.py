@@ -23,11 +23,11 @@ from tests.support.client import Client, Disconnected
 from tests.support.process import Daemon, Nsqd
 from tests.support.tools import run_tool
 
-_SETTLES: Final = 5.0  # seconds in which clients handle what they had when a channel was paused
+_SETTLES: Final = 30.0  # seconds in which clients answer what they had when a channel was paused, or nsqd takes it back
 _ARRIVES: Final = 30.0  # seconds in which a first message comes to a new channel, on a busy machine
 _SYNCED: Final = 20.0  # seconds in which history gets what was acknowledged: --sync-timeout, and more for a busy disk
 _LOOK: Final = 0.5
-_SHORT_TIMEOUT: Final = 4.0  # seconds after which messages of a dead consumer are delivered again
+_SHORT_TIMEOUT: Final = 8.0  # seconds after which messages of a dead consumer are delivered again
 _PASSING: Final = 100  # names that come and go, in turn
 _PAGES: Final = ("/ping", "/", "/nodes", "/topics/orders", "/api/topics", "/api/nodes", "/api/v2/health")
 
@@ -168,7 +168,8 @@ class Operations:
         """Pause a channel on both nodes, and check that nothing comes until the pause ends."""
         async with self.cluster.undisturbed:
             await self._change("pause")
-            self.ledger.pausing("held", "c", trio.current_time() + _SETTLES)
+            await self._wait_until_answered("held")
+            self.ledger.pausing("held", "c", trio.current_time())
             await trio.sleep(self.rhythm.paused)
             self.ledger.pausing("held", "c", inf)
             await self._change("unpause")
@@ -176,6 +177,15 @@ class Operations:
     async def _change(self, verb: str) -> None:
         for node in (self.cluster.steady, self.cluster.victim):
             await ask(node, f"/channel/{verb}?topic=held&channel=c", method="POST")
+
+    async def _wait_until_answered(self, topic: str) -> None:
+        """Wait until the consumers of a paused channel have answered all that they have."""
+        with trio.move_on_after(_SETTLES) as waiting:
+            for node in (self.cluster.steady, self.cluster.victim):
+                while (await stats(node, topic))[0]["channels"][0]["in_flight_count"]:  # noqa: ASYNC110 -- another process
+                    await trio.sleep(_LOOK)
+        if waiting.cancelled_caught:
+            self.ledger.failed("while paused", f"{topic} has messages in flight {_SETTLES:.0f} s after the pause")
 
     # History
 
