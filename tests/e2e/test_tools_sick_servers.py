@@ -21,9 +21,8 @@ from tests.support.tools import LIMIT, Tool, address
 
 pytestmark = pytest.mark.e2e
 
-STOPS_IN: Final = (
-    15.0  # seconds from SIGTERM to the end; `docker stop` waits for 10, and the rest is for a busy machine
-)
+# Seconds from SIGTERM to the end. `docker stop` waits for 10; the rest is for a busy machine.
+STOPS_IN: Final = 15.0
 
 
 def prepare(nsqd: Nsqd, topic: str, count: int) -> None:
