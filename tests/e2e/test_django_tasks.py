@@ -293,7 +293,8 @@ def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue:
     queue.path("go").touch()
     assert first.wait(TIMEOUT) == 0
     assert queue.noted("end") == ["first"]
-    eventually(lambda: (queue.jobs()["depth"], queue.jobs()["in_flight_count"]) == (1, 0), TIMEOUT)
+    eventually(lambda: (it := queue.jobs()) and (it["depth"], it["in_flight_count"]) == (1, 0), TIMEOUT)
+    assert queue.jobs()["timeout_count"] == 0
     queue.start_worker()
     queue.wait_for("end", 2)
     assert queue.noted("begin") == ["first", "second"]
@@ -307,6 +308,7 @@ def test_a_worker_that_is_to_stop_soon_gives_back_what_does_not_end(queue: Queue
     assert first.wait(TIMEOUT) == 0
     assert not queue.noted("end")
     eventually(lambda: queue.jobs()["depth"] == 1, TIMEOUT)
+    assert queue.jobs()["timeout_count"] == 0
     queue.path("go").touch()
     queue.start_worker()
     queue.wait_for("end")

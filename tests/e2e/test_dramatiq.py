@@ -431,6 +431,7 @@ def test_a_worker_that_is_to_stop_finishes_its_job_and_gives_back_the_others(
     assert workers.noted("begin") == workers.noted("end")
     left = 2 - len(workers.noted("end"))
     eventually(lambda: (it := jobs(nsqd, queue)) and (it["depth"], it["in_flight_count"]) == (left, 0), TIMEOUT)
+    assert jobs(nsqd, queue)["timeout_count"] == 0
     workers.start()
     workers.wait_for("end", 2)
     assert workers.noted("begin") == ["first", "second"]
