@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
@@ -16,6 +15,9 @@ pytestmark = pytest.mark.e2e
 COUNT = 30_000
 WINDOW = 2_000
 PAGE = 100
+# Seconds of processor time, so that it does not matter how busy the machine is.
+MOST_WORK = 0.5  # for a page; usually less than the 0.01 that can be measured
+START = 6.0  # usually 0.7
 
 
 def listed(nsqd: Nsqd, first: int) -> list[int]:
@@ -38,12 +40,11 @@ def test_many_buried_messages_cost_little(start_nsqd: StartNsqd) -> None:
     assert eventually(lambda: nsqd.channel("t")["buried_count"] == COUNT)
     assert nsqd.resident_bytes < 200e6
     for first in (0, COUNT // 2, COUNT - PAGE):
-        began = time.monotonic()
+        before = nsqd.cpu_seconds
         assert listed(nsqd, first) == [*range(first, first + PAGE)]
-        assert time.monotonic() - began < 15
+        assert nsqd.cpu_seconds - before < MOST_WORK
     nsqd.kill()
-    began = time.monotonic()
     nsqd.start()
-    assert time.monotonic() - began < 30
+    assert nsqd.cpu_seconds < START
     assert nsqd.channel("t")["buried_count"] == COUNT
     assert nsqd.resident_bytes < 200e6
