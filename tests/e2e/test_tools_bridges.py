@@ -269,7 +269,7 @@ def test_only_what_the_filter_lets_through(nsqd: Nsqd, topic: str) -> None:
 
 
 def test_while_the_destination_is_down_nothing_is_finished(nsqd: Nsqd, topic: str, start_nsqd: StartNsqd) -> None:
-    elsewhere = start_nsqd()
+    elsewhere = start_nsqd(kind=SteadyNsqd)
     prepare(nsqd, topic, *(b"%d" % number for number in range(20)))
     elsewhere.stop()
     never = ("--consumer-opt=max_attempts,0",)
