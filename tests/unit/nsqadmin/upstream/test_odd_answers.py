@@ -43,6 +43,7 @@ STATS = {
     "version": "1.3.0",
     "health": "OK",
     "start_time": 1_700_000_000,
+    "worker": 1,
     "topics": [{"topic_name": "t", **COUNTS, "message_bytes": 1, "channels": [CHANNEL]}],
     "memory": {"heap_in_use_bytes": 1, "heap_objects": 1, "gc_total_runs": 1},
     "producers": [{"client_id": "p", "connect_ts": 1, "pub_counts": [{"topic": "t", "count": 1}]}],
