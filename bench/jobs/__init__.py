@@ -1,7 +1,8 @@
 """Job queues on nsqd and on Redis: jobs a second, and the memory of a worker while many jobs wait for their ETA.
 
 Django's tasks are compared with those of django-tasks-db, whose queue is a table. Both sides have the same app, the same
-worker settings and a broker that keeps what it has confirmed (servers.py).
+worker settings (but db_worker runs one task at a time, as it knows nothing else) and a broker that keeps what it has
+confirmed (servers.py).
 """
 
 from __future__ import annotations
