@@ -169,7 +169,8 @@ class Subscription:
         self._inside = inside
         self._token = token
         self._wake = wake
-        self._arrived: SimpleQueue[Held | None] = SimpleQueue()  # also those that were given back or lost; None: look again
+        # Also has messages that were lost or given back, until somebody takes them; None: look again.
+        self._arrived: SimpleQueue[Held | None] = SimpleQueue()
         self._consumer: Consumer | None = None
         self._is_stopped = False
         self._error: NSQError | None = None
