@@ -93,8 +93,10 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
 
 
 def waiting_for_the_collector(nsqd: Nsqd) -> int:
-    """Return how many clients still exist; two are connected."""
+    """Return how many clients still exist, or a number that is not lower; two are connected.
+
+    Only the most frequent types are listed, so there are no more of one that is missing than of the rarest listed one.
+    """
     heap = nsqd.http("GET", "/debug/pprof/heap?debug=1").body.decode()
-    found = re.search(r"(\d+) nsqd\.client\.protocol\.ClientProtocol", heap)
-    assert found is not None
-    return int(found[1])
+    counts = {name: int(count) for count, name in re.findall(r"^ *(\d+) (\S+)$", heap, re.MULTILINE)}
+    return counts.get("nsqd.client.protocol.ClientProtocol", min(counts.values()))
