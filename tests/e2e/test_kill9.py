@@ -90,7 +90,7 @@ def test_the_ledger_notices_what_comes_early() -> None:
 
 def test_the_ledger_notices_a_requeue_that_comes_early() -> None:
     ledger, channel = ledger_with(0)
-    ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 60).heeded = True
+    ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 60).heeded_at = time.monotonic()
     ledger.ended(time.monotonic())
     with pytest.raises(Violation, match="requeued message 0 early"):
         ledger.arrived(channel, delivery(0, attempts=2))
@@ -102,6 +102,24 @@ def test_the_ledger_forgives_a_finish_that_a_sick_disk_could_not_keep() -> None:
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
     ledger.ended(time.monotonic() + 10)
     assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_the_ledger_forgives_a_requeue_that_met_a_disk_which_fell_sick_meanwhile() -> None:
+    ledger, channel = ledger_with(0)
+    requeue = ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 0)
+    ledger.falls_sick()
+    requeue.heeded_at = time.monotonic()
+    ledger.ended(time.monotonic() + 10)
+    assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_the_ledger_notices_attempts_that_a_requeue_should_have_kept() -> None:
+    ledger, channel = ledger_with(0)
+    requeue = ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 0)
+    requeue.heeded_at = time.monotonic()
+    ledger.ended(time.monotonic() + 10)
+    with pytest.raises(Violation, match="attempts of message 0 are 1 after 1"):
+        ledger.arrived(channel, delivery(0))
 
 
 def test_the_ledger_forgives_nothing_once_the_disk_was_well_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 from common.wire.message import Message
 from tests.support.http_consumer import HttpConsumer
@@ -31,4 +32,4 @@ def answer_over_http(
             delay = chance.choice((0, chance.randrange(longest_delay)))
             requeue = ledger.requeueing(channel, numbers[it], delay / 1000)
             if not consumer.refused("req", [it], f"defer={delay}"):
-                requeue.heeded = True
+                requeue.heeded_at = time.monotonic()

@@ -68,7 +68,7 @@ class Requeue:
     due: float
     life: int
     sent_at: float
-    heeded: bool = False  # an answer to a later command was read
+    heeded_at: float = OPEN  # when an answer to a later command was read
 
 
 class Delivery(NamedTuple):
@@ -300,7 +300,7 @@ class Ledger:
 
     def _check_requeue(self, channel: Channel, number: int, now: float) -> bool:
         requeue = channel.requeued.pop(number, None)
-        if requeue is None or not self._still_knows(requeue.sent_at, requeue.life, unanswered=not requeue.heeded):
+        if requeue is None or not self._still_knows(requeue.sent_at, requeue.life, until=requeue.heeded_at):
             return False
         if now < requeue.due:
             raise Violation(f"requeued message {number} early by {requeue.due - now:.3f} s")
@@ -314,11 +314,14 @@ class Ledger:
         if attempts < least:
             raise Violation(f"attempts of message {number} are {attempts} after {last.attempts} on {channel.name}")
 
-    def _still_knows(self, when: float, life: int, *, unanswered: bool = False) -> bool:
-        """Return whether nsqd has to know of a requeue or a delivery."""
+    def _still_knows(self, when: float, life: int, *, until: float | None = None) -> bool:
+        """Return whether nsqd has to know of a requeue or a delivery, which it carried out between `when` and `until`."""
         if life == self.life:
             return True
-        return not unanswered and self.is_kept(when, life, self.ends[life].excuses.changes)
+        if until == OPEN:
+            return False
+        longest = 0.0 if until is None else until - when  # the disk may have fallen sick meanwhile
+        return self.is_kept(when, life, max(self.ends[life].excuses.changes, longest))
 
     def finishing(self, channel: Channel, number: int) -> None:
         """Note a finish, just after the FIN was sent."""

@@ -314,7 +314,7 @@ def consume(
         if len(requeues) >= 5:
             client.in_step()
             for requeue in requeues:
-                requeue.heeded = True
+                requeue.heeded_at = time.monotonic()
             requeues.clear()
 
 
