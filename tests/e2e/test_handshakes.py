@@ -27,8 +27,7 @@ CROWD: Final = Path(__file__).parent / "peers" / "handshake_crowd.py"
 COUNT: Final = int(os.environ.get("HANDSHAKES", "200"))
 ROUNDS: Final = int(os.environ.get("HANDSHAKE_ROUNDS", "3"))
 WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: /debug/freememory is called instead
-LIMIT: Final = 1.0  # seconds for nearly every message on a busy machine; the longest with 1,000 was 120 ms
-LONGEST: Final = 10.0  # seconds for the one that waited for other processes, too
+LIMIT: Final = 1.0  # seconds for a message on a busy machine; measured with 1,000: 120 ms
 
 
 class Bystander:
@@ -66,23 +65,20 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
     )
     bystander = Bystander(nsqd)
     before = nsqd.descriptors
-    resident, longest = [], []
+    resident = []
     for number in range(ROUNDS):
         with crowd(nsqd, certificates) as process:
             times = sorted(bystander.watch(process))
             assert process.stdout is not None
             welcome, ended = json.loads(process.stdout.read())
         assert (welcome, ended) == (COUNT // 2, COUNT // 2)
-        assert times[int(len(times) * 0.95)] < LIMIT
-        assert times[-1] < LONGEST
-        longest.append(times[-1])
+        assert times[-1] < LIMIT
         assert eventually(lambda: nsqd.descriptors <= before)
         if number == 0 or not WAIT:  # the memory that the first crowd needs is kept
             nsqd.http("POST", "/debug/freememory")
         resident.append(nsqd.resident_bytes)
         middle, most = times[len(times) // 2] * 1000, times[-1] * 1000
         print(f"{COUNT} handshakes: {len(times)} messages meanwhile, median {middle:.1f} ms, longest {most:.0f} ms")
-    assert min(longest) < LIMIT  # a handshake that holds up others does so in each round
     assert waiting_for_the_collector(nsqd) < 10
     if WAIT:
         time.sleep(WAIT)

@@ -28,7 +28,7 @@ OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT: Final = 60.0  # seconds
 LONGEST: Final = 0.25  # seconds for the median of other clients; an idle machine takes a tenth
 IDLE: Final = 0.05  # share of a core
-STOP: Final = 20.0  # seconds on a busy machine
+STOP: Final = 10.0  # seconds
 MOST_WORK: Final = 0.25  # seconds of processor time before an answer; without slices it was 0.5
 
 

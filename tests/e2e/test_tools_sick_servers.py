@@ -21,8 +21,7 @@ from tests.support.tools import LIMIT, Tool, address
 
 pytestmark = pytest.mark.e2e
 
-# Seconds from SIGTERM to the end. `docker stop` waits for 10; the rest is for a busy machine.
-STOPS_IN: Final = 15.0
+STOPS_IN: Final = 10.0  # seconds from SIGTERM to the end; `docker stop` waits as long
 
 
 def prepare(nsqd: Nsqd, topic: str, count: int) -> None:

@@ -31,7 +31,7 @@ def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     status = trio.run(run, plan, tmp_path, said.append)
     assert status == 0, "\n".join(said)
     done = dict(re.findall(r"([a-z_]+) ([\d,]+)", said[-2]))
-    assert int(done["published"].replace(",", "")) > 200  # of 2,100, on a machine that other tests keep busy
+    assert int(done["published"].replace(",", "")) > 500
     operations = {"kill", "replay", "read_history", "pause", "empty", "pass_by", "look"}
     assert operations <= done.keys(), said[-2]
     # Missing are `ephemeral` and `death`, which a short soak may leave out, and the length of a pause.
