@@ -17,16 +17,16 @@ from setuptools import setup
 MYPY: Final = "mypy==2.4.1"  # brings mypyc; the one that checks the types, as in pyproject.toml
 COMPILED: Final = (
     # Each command, each frame.
-    "common/wire/commands.py",
-    "common/wire/equal_pieces.py",
-    "common/wire/extensions.py",
-    "common/wire/faults.py",
-    "common/wire/frames.py",
-    "common/wire/headers.py",
-    "common/wire/hot_record.py",
-    "common/wire/log_record.py",
-    "common/wire/message.py",
-    "common/wire/mpub.py",
+    "common/nsqcommon/wire/commands.py",
+    "common/nsqcommon/wire/equal_pieces.py",
+    "common/nsqcommon/wire/extensions.py",
+    "common/nsqcommon/wire/faults.py",
+    "common/nsqcommon/wire/frames.py",
+    "common/nsqcommon/wire/headers.py",
+    "common/nsqcommon/wire/hot_record.py",
+    "common/nsqcommon/wire/log_record.py",
+    "common/nsqcommon/wire/message.py",
+    "common/nsqcommon/wire/mpub.py",
     # Each turn, each message.
     *sorted(glob("nsqd/broker/[!_]*.py")),
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
@@ -52,7 +52,7 @@ COMPILED: Final = (
     "nsqd/log/writing/unsynced.py",
     "nsqd/log/writing/write_buffer.py",
     # The shells that every turn passes through.
-    "common/poller.py",
+    "common/nsqcommon/poller.py",
     "nsqd/log/store.py",
     "nsqd/turn.py",
 )

@@ -12,7 +12,7 @@ from bench.work import ROOT, Failed, say
 
 AUTO: Final = "auto"
 _COMPILE: Final = str(ROOT / "scripts" / "compile")
-_ASK: Final = "from common.version import core_of; from nsqd.broker import broker; print(core_of(broker))"
+_ASK: Final = "from nsqcommon.version import core_of; from nsqd.broker import broker; print(core_of(broker))"
 
 
 class Build(StrEnum):

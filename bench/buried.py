@@ -16,7 +16,7 @@ from bench.deferred import Waiting
 from bench.memory import resident
 from bench.report import Benchmark, Row, at_most
 from bench.work import Failed, Work, say
-from common.wire import commands, extensions
+from nsqcommon.wire import commands, extensions
 
 SIZE: Final = 200
 TOPIC: Final = "bench_buried"

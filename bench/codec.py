@@ -14,12 +14,12 @@ from time import thread_time_ns
 from typing import Final
 
 from bench.stream_client import BATCH, SINGLES, bodies
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer
-from common.streams.snappy import SnappyLayer
-from common.streams.tls import TlsLayer
-from common.wire.commands import fin, mpub, pub
-from common.wire.frames import OK_FRAME
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.wire.commands import fin, mpub, pub
+from nsqcommon.wire.frames import OK_FRAME
 
 _ROUNDS: Final = 200
 _LEVEL: Final = 6

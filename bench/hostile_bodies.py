@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from common.http_api import HttpError, parse_query
-from common.option_kinds import STRINGS
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import StreamError
-from common.streams.snappy import SnappyLayer
-from common.wire import commands, lookup
-from common.wire.commands import CommandReader
-from common.wire.faults import ProtocolError
-from common.wire.identify import decode_identify
-from common.wire.limits import Limits
+from nsqcommon.http_api import HttpError, parse_query
+from nsqcommon.option_kinds import STRINGS
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import StreamError
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.wire import commands, lookup
+from nsqcommon.wire.commands import CommandReader
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.identify import decode_identify
+from nsqcommon.wire.limits import Limits
 from nsqd.auth.grants import GrantError, decode_grant_stepwise
 from nsqd.http.mpub_body import BinaryBody, LinesBody
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from common.wire.lookup import MAGIC, ReplyReader, encode_command, identify_body
+from nsqcommon.wire.lookup import MAGIC, ReplyReader, encode_command, identify_body
 
 HOST: Final = "127.0.0.1"
 RETRY: Final = 0.02  # seconds between attempts to connect

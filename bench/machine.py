@@ -8,7 +8,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from common.version import NSQ_VERSION, suite_version
+from nsqcommon.version import NSQ_VERSION, suite_version
 
 ROOT = Path(__file__).resolve().parents[1]
 

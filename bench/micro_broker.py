@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from time import perf_counter_ns
 
-from common.wire import commands
-from common.wire.commands import Limits
-from common.wire.identify import ClientSettings, ServerFeatures
+from nsqcommon.wire import commands
+from nsqcommon.wire.commands import Limits
+from nsqcommon.wire.identify import ClientSettings, ServerFeatures
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from time import perf_counter_ns
 
-from common.http_api import HttpDate
-from common.wire.limits import Limits
+from nsqcommon.http_api import HttpDate
+from nsqcommon.wire.limits import Limits
 from nsqd.broker.batch import Receipt
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes

@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.wire import commands
-from common.wire.frames import FrameReader, response_frame
-from common.wire.limits import Limits
-from common.wire.names import decode_name
+from nsqcommon.wire import commands
+from nsqcommon.wire.frames import FrameReader, response_frame
+from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.names import decode_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

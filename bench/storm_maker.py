@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Final
 
-from common.wire.commands import MAGIC, identify, pub
-from common.wire.frames import OK_FRAME
+from nsqcommon.wire.commands import MAGIC, identify, pub
+from nsqcommon.wire.frames import OK_FRAME
 
 HOST: Final = "127.0.0.1"
 LIMIT: Final = 300.0

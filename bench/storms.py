@@ -16,9 +16,9 @@ from bench.brokers import Broker, running_nsqd, stop_cleanly
 from bench.report import Benchmark, Row, at_most
 from bench.storm_maker import LIMIT
 from bench.work import HOST, Failed, Work, say, started
-from common.wire.commands import MAGIC, fin, nop, pub, rdy, sub
-from common.wire.frames import FrameReader, FrameType
-from common.wire.message import decode_message
+from nsqcommon.wire.commands import MAGIC, fin, nop, pub, rdy, sub
+from nsqcommon.wire.frames import FrameReader, FrameType
+from nsqcommon.wire.message import decode_message
 
 TOPIC: Final = "bench_storm_probe"
 PAUSE: Final = 0.001  # seconds between two messages of the probe

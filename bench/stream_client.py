@@ -18,10 +18,10 @@ import time
 import zlib
 from typing import Final
 
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer
-from common.streams.snappy import SnappyLayer
-from common.wire.commands import MAGIC, fin, identify, mpub, pub, rdy, sub
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.wire.commands import MAGIC, fin, identify, mpub, pub, rdy, sub
 
 SIZE: Final = 200
 BATCH: Final = 200

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from getpass import getpass
 from typing import Final, Self
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 
 _N: Final = 1 << 14
 _R: Final = 8

@@ -15,13 +15,6 @@ from urllib.parse import urlsplit
 
 import trio
 
-from common import web
-from common.budget import Budget
-from common.daemon import tune_garbage_collection, version_line, wait_for_signal
-from common.net import bind, close_listener, format_listener
-from common.origin import OwnHosts
-from common.recipients import host_and_port
-from common.startup import StartupError
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.actions.execution import Executor
 from nsqadmin.actions.notify import Notifier
@@ -45,6 +38,13 @@ from nsqadmin.services import Services
 from nsqadmin.upstream.client import opened
 from nsqadmin.upstream.policies import PolicyQuestions
 from nsqadmin.upstream.queries import Queries
+from nsqcommon import web
+from nsqcommon.budget import Budget
+from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
+from nsqcommon.net import bind, close_listener, format_listener
+from nsqcommon.origin import OwnHosts
+from nsqcommon.recipients import host_and_port
+from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Policy

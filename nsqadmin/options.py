@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from posixpath import normpath
 from urllib.parse import urlsplit
 
-from common.net import AddressError, parse_address
-from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
-from common.origin import check_hosts
-from common.recipients import Recipients
-from common.startup import StartupError
+from nsqcommon.net import AddressError, parse_address
+from nsqcommon.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
+from nsqcommon.origin import check_hosts
+from nsqcommon.recipients import Recipients
+from nsqcommon.startup import StartupError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from common.wire.http_exchange import BadResponse
 from nsqclient._aio_http import exchange
 from nsqclient._listings import (
     TRIES,
@@ -23,6 +22,7 @@ from nsqclient._listings import (
     headers_of,
 )
 from nsqclient.events import DiscoveryRound, Event, LookupFailed
+from nsqcommon.wire.http_exchange import BadResponse
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

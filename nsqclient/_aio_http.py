@@ -7,8 +7,8 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
-from common.net import join_host_port
-from common.wire.http_exchange import MOST_BYTES, Answer, Headers, ResponseReader, request_bytes
+from nsqcommon.net import join_host_port
+from nsqcommon.wire.http_exchange import MOST_BYTES, Answer, Headers, ResponseReader, request_bytes
 
 _READ_SIZE: Final = 64 * 1024
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from common.net import AddressError, parse_address
 from nsqclient._dial import local_host
 from nsqclient._errors import ConnectError, Disconnected, NSQError
+from nsqcommon.net import AddressError, parse_address
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.wire.http_exchange import BadResponse
 from nsqclient._aio_http import exchange
 from nsqclient._errors import ConnectError
 from nsqclient._recall import tls_for
+from nsqcommon.wire.http_exchange import BadResponse
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

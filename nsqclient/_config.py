@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Final, Literal, Self
 
-from common.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
-from common.recipients import Recipients
 from nsqclient._errors import ConfigError
+from nsqcommon.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
+from nsqcommon.recipients import Recipients
 
 BackoffStrategy = Literal["exponential", "full_jitter", "none"] | Callable[[int], float]
 

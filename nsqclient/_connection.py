@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from common.recipients import Recipients, host_and_port
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import StreamError
-from common.streams.snappy import SnappyLayer
-from common.wire import commands
-from common.wire.extensions import EXTENSIONS
-from common.wire.frames import FrameType
-from common.wire.identify import HttpPlace
-from common.wire.message import HEADER_SIZE, decode_message
 from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
 from nsqclient.events import Limited
+from nsqcommon.recipients import Recipients, host_and_port
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import StreamError
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.wire import commands
+from nsqcommon.wire.extensions import EXTENSIONS
+from nsqcommon.wire.frames import FrameType
+from nsqcommon.wire.identify import HttpPlace
+from nsqcommon.wire.message import HEADER_SIZE, decode_message
 
 if TYPE_CHECKING:
-    from common.streams.layer import Layer
-    from common.streams.tls import SecureLayer
     from nsqclient._config import Config
     from nsqclient._delivery import Delivery
     from nsqclient.events import Event
+    from nsqcommon.streams.layer import Layer
+    from nsqcommon.streams.tls import SecureLayer
 
 HEARTBEAT: Final = b"_heartbeat_"
 # Errors about one message, which nsqd had already taken back when it was answered.

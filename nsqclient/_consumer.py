@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import trio
 
-from common.wakeup import Wakeup
 from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, UNREACHABLE_AFTER, BaseConsumer
 from nsqclient._batches import Batch, Batches
 from nsqclient._config import Config
@@ -38,6 +37,7 @@ from nsqclient._sources import Sources
 from nsqclient._subscribers import Subscribers
 from nsqclient._threads import for_thread
 from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
+from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection

@@ -17,9 +17,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from common.durations import whole_milliseconds
-from common.wire import commands, extensions
-from common.wire.names import is_ephemeral, is_valid_name
 from nsqclient._backoff import Backoff, Signal, Step
 from nsqclient._connection import LATE, Connection, Identity
 from nsqclient._delivery import Delivery, reason_of
@@ -36,10 +33,13 @@ from nsqclient.events import (
     Limited,
     Refused,
 )
+from nsqcommon.durations import whole_milliseconds
+from nsqcommon.wire import commands, extensions
+from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
-    from common.streams.tls import SecureLayer
     from nsqclient._config import Config
+    from nsqcommon.streams.tls import SecureLayer
 
 _STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved
 # Answers to SUB that every later attempt would get as well.

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 
-from common.wire.headers import decode_headers
 from nsqclient._errors import Requeue
+from nsqcommon.wire.headers import decode_headers
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import trio
 
-from common.net import AddressError, parse_address
 from nsqclient._errors import ConfigError, ConnectError, Disconnected
+from nsqcommon.net import AddressError, parse_address
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

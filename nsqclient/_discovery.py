@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from common.http_client import HttpClient, HttpFailed
 from nsqclient._listings import (
     TRIES,
     WAIT,
@@ -22,6 +21,7 @@ from nsqclient._listings import (
     headers_of,
 )
 from nsqclient.events import DiscoveryRound, Event, LookupFailed
+from nsqcommon.http_client import HttpClient, HttpFailed
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

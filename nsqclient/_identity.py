@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import platform
 
-from common.version import suite_version
 from nsqclient._connection import Identity
+from nsqcommon.version import suite_version
 
 
 def our_identity() -> Identity:

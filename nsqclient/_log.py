@@ -7,8 +7,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from common.ration import Ration
 from nsqclient import events
+from nsqcommon.ration import Ration
 
 LOGGER: Final = logging.getLogger("nsqclient")
 

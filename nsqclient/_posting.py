@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common import http_client
 from nsqclient._errors import ConnectError
 from nsqclient._recall import tls_for
+from nsqcommon import http_client
 
 if TYPE_CHECKING:
     from nsqclient._config import Config

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import trio
 
-from common.wakeup import Wakeup
 from nsqclient._base_node import BaseNode, Shared
 from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T
 from nsqclient._config import Config
@@ -23,6 +22,7 @@ from nsqclient._posting import post
 from nsqclient._publication import Headers, Outcome, ProducerConnection, check_one_key, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
+from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqclient._hostpool import Strategy

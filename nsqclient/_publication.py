@@ -16,20 +16,20 @@ from secrets import token_bytes
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from common.durations import whole_milliseconds
-from common.wire.extensions import HEADERS, KEYS, is_valid_key
-from common.wire.frames import OK_FRAME
-from common.wire.headers import encode_headers
-from common.wire.names import is_valid_name
 from nsqclient._connection import Connection, Identity
 from nsqclient._errors import Disconnected, OutcomeUnknown, PublishError, PublishRejected, PublishUnknown, PublishUnsent
 from nsqclient.events import Connected, LatePublish
+from nsqcommon.durations import whole_milliseconds
+from nsqcommon.wire.extensions import HEADERS, KEYS, is_valid_key
+from nsqcommon.wire.frames import OK_FRAME
+from nsqcommon.wire.headers import encode_headers
+from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
-    from common.streams.tls import SecureLayer
     from nsqclient._config import Config
     from nsqclient._errors import ProtocolError
     from nsqclient.events import Event
+    from nsqcommon.streams.tls import SecureLayer
 
 Headers = Mapping[str, bytes | str]  # names are lower case; a text is encoded as UTF-8
 

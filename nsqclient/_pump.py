@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.streams.tls import TlsLayer
-from common.wakeup import Wakeup
 from nsqclient._dial import Target, Transport, host_of
 from nsqclient._errors import Disconnected, NSQError
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.streams.tls import SecureLayer
     from nsqclient._config import Config
     from nsqclient._connection import Connection
+    from nsqcommon.streams.tls import SecureLayer
 
 _DEADLINES: Final = 16  # how often a deadline is moved at most within its own length
 _GOODBYE: Final = 0.5  # seconds for the peer to notice the end and end its side

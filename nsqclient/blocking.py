@@ -25,7 +25,6 @@ from threading import Lock
 from typing import Final
 from weakref import WeakSet
 
-from common.net import AddressError, parse_address
 from nsqclient._config import Config
 from nsqclient._dial import check_target, host_of, peer_of
 from nsqclient._errors import (
@@ -46,6 +45,7 @@ from nsqclient._publication import Headers, Names, Outcome, ProducerConnection, 
 from nsqclient._pump import tls_maker
 from nsqclient._recall import ACCEPT, Place, check_support, place_of, tls_for
 from nsqclient._reconnect import Reconnect
+from nsqcommon.net import AddressError, parse_address
 
 __all__ = ["BlockingProducer", "Nodes", "given_nodes", "listed_nodes"]
 

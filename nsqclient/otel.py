@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from common.wire.headers import BadHeaders, encode_headers
 from nsqclient._errors import GiveUp, Requeue, Unsupported
+from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

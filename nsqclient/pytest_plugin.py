@@ -91,7 +91,7 @@ class _BrokerThread:
 
     async def _live(self) -> None:
         # Imported here, so that runs of pytest that do not use the fixture do not load the broker.
-        from common.options import parse
+        from nsqcommon.options import parse
         from nsqd.daemon import run
         from nsqd.options import Options
 

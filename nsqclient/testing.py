@@ -26,16 +26,16 @@ from typing import Any, Final, Self
 import trio
 from trio.testing import memory_stream_pair
 
-from common.wakeup import Wakeup
-from common.wire import commands
-from common.wire.commands import CommandReader, Limits
-from common.wire.extensions import BURY, EXTENSIONS, HEADERS, KEYS, granted
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
-from common.wire.headers import NONE as NO_HEADERS
-from common.wire.headers import header_offsets
-from common.wire.message import Message, encode_message
 from nsqclient._memory import Channel, Client, InFlight, Stored, Topic, recall
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.wire import commands
+from nsqcommon.wire.commands import CommandReader, Limits
+from nsqcommon.wire.extensions import BURY, EXTENSIONS, HEADERS, KEYS, granted
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
+from nsqcommon.wire.headers import NONE as NO_HEADERS
+from nsqcommon.wire.headers import header_offsets
+from nsqcommon.wire.message import Message, encode_message
 
 __all__ = ["MemoryNSQD", "Said"]
 
@@ -76,7 +76,7 @@ class MemoryNSQD:
     `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
     answer. Without `heartbeats` no heartbeat is ever sent. With no `extensions` it buries nothing and knows no keys and no
     headers, as NSQ's own nsqd. `on_command` may handle a command itself: it returns the bytes to send, or None to have the
-    command executed as usual, or raises common.wire.faults.ProtocolError. A producer's `cancel` and `reschedule` find
+    command executed as usual, or raises nsqcommon.wire.faults.ProtocolError. A producer's `cancel` and `reschedule` find
     messages by the key with which they were published.
     """
 

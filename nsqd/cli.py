@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from common.entry import hold_signals
+from nsqcommon.entry import hold_signals
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
 
         sys.exit(policy.main(sys.argv[2:]))
     hold_signals()
-    from common.daemon import run_daemon
+    from nsqcommon.daemon import run_daemon
     from nsqd.options import Options
     from nsqd.workers.run import run
 

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
 
-from common import logs, web
-from common.budget import Budget
-from common.cors import Cors
-from common.daemon import first_of, tune_garbage_collection, version_line, wait_for_signal
-from common.net import listening_port
-from common.options import MILLISECOND, seconds
-from common.origin import OwnHosts
-from common.poller import Poller
-from common.recipients import host_and_port
-from common.resolver import Resolver
-from common.same_site import OF_BROWSERS, SameSite
-from common.systemd import READY, STOPPING, notify
-from common.turn import in_turn
-from common.version import core_of
-from common.wakeup import Wakeup
-from common.wire.identify import HttpPlace
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon import logs, web
+from nsqcommon.budget import Budget
+from nsqcommon.cors import Cors
+from nsqcommon.daemon import first_of, tune_garbage_collection, version_line, wait_for_signal
+from nsqcommon.net import listening_port
+from nsqcommon.options import MILLISECOND, seconds
+from nsqcommon.origin import OwnHosts
+from nsqcommon.poller import Poller
+from nsqcommon.recipients import host_and_port
+from nsqcommon.resolver import Resolver
+from nsqcommon.same_site import OF_BROWSERS, SameSite
+from nsqcommon.systemd import READY, STOPPING, notify
+from nsqcommon.turn import in_turn
+from nsqcommon.version import core_of
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.wire.identify import HttpPlace
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
 from nsqd.auth.rights_file import RightsFile
@@ -62,8 +62,8 @@ from nsqd.tls import VERIFIED, tls_server
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
-    from common.handshake import TlsServer
-    from common.poller import MakeHandler
+    from nsqcommon.handshake import TlsServer
+    from nsqcommon.poller import MakeHandler
     from nsqd.broker.broker import Broker
     from nsqd.broker.idle import Expired
     from nsqd.http.history import InThread

@@ -10,17 +10,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
-from common.web import serve
+from nsqcommon.net import (
+    AddressError,
+    ListenError,
+    bind,
+    close_listener,
+    format_listener,
+    listening_port,
+    parse_address,
+)
+from nsqcommon.web import serve
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, Tunnels, refuse_plain
 
 if TYPE_CHECKING:
     import trio
 
-    from common.budget import Budget
-    from common.handshake import TlsServer
-    from common.poller import Connection, Handler, MakeHandler, Poller
-    from common.web import Web
+    from nsqcommon.budget import Budget
+    from nsqcommon.handshake import TlsServer
+    from nsqcommon.poller import Connection, Handler, MakeHandler, Poller
+    from nsqcommon.web import Web
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from hashlib import md5
 from typing import Final
 from zlib import crc32
 
-from common.cors import check_origins
-from common.durations import parse_duration
-from common.options import (
+from nsqcommon.cors import check_origins
+from nsqcommon.durations import parse_duration
+from nsqcommon.options import (
     BOOLEAN,
     DURATION,
     FLOATS,
@@ -33,10 +33,10 @@ from common.options import (
     option,
     words_kind,
 )
-from common.origin import check_hosts
-from common.sizes import parse_size
-from common.startup import StartupError
-from common.wire.extensions import EXTENSIONS, KEYS
+from nsqcommon.origin import check_hosts
+from nsqcommon.sizes import parse_size
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.extensions import EXTENSIONS, KEYS
 from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id

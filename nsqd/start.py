@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from common.options import seconds
-from common.turn import in_turn
+from nsqcommon.options import seconds
+from nsqcommon.turn import in_turn
 from nsqd.broker.broker import Broker
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
@@ -31,7 +31,7 @@ from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 
 if TYPE_CHECKING:
-    from common.poller import Poller
+    from nsqcommon.poller import Poller
     from nsqd.broker.replay import TopicState
     from nsqd.broker.rules import Rules
     from nsqd.log.recovery.store import Recovered

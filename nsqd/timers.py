@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
 
-from common.memory import return_unused
-from common.turn import Turn as AnyTurn
-from common.turn import in_turn
+from nsqcommon.memory import return_unused
+from nsqcommon.turn import Turn as AnyTurn
+from nsqcommon.turn import in_turn
 
 if TYPE_CHECKING:
-    from common.wakeup import Wakeup
+    from nsqcommon.wakeup import Wakeup
     from nsqd.broker.broker import Broker
     from nsqd.broker.idle import Expired
     from nsqd.broker.leases import Leases

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from common.handshake import TlsServer
-from common.startup import StartupError
-from common.streams.tls import SecureLayer, TlsLayer
+from nsqcommon.handshake import TlsServer
+from nsqcommon.startup import StartupError
+from nsqcommon.streams.tls import SecureLayer, TlsLayer
 
 if TYPE_CHECKING:
     from nsqd.options import Options
@@ -49,7 +49,7 @@ def _server_context(options: Options) -> ssl.SSLContext:
 
 def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
     try:
-        from common.streams import any_certificate
+        from nsqcommon.streams import any_certificate
     except ImportError as error:
         raise StartupError(
             "failed to build TLS config - --tls-client-auth-policy=require needs pyOpenSSL: "

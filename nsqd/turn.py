@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Protocol
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 from nsqd.broker.turn import Announce, Disk, finish_turn
 
 if TYPE_CHECKING:

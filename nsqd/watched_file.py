@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 
 log = logging.getLogger(__name__)
 

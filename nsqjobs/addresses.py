@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from common.net import AddressError, parse_address
 from nsqclient import Config
 from nsqclient.blocking import Nodes, given_nodes, listed_nodes
+from nsqcommon.net import AddressError, parse_address
 
 NSQD: Final = "nsq"
 NSQLOOKUPD: Final = "nsq+lookupd"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.nsq_json import dumps
+from nsqcommon.nsq_json import dumps
 from nsqlookupd.registry import NEVER, in_order
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from common.entry import hold_signals
+from nsqcommon.entry import hold_signals
 
 
 def main() -> None:
     # First of all, before the slow imports: a signal that comes during them must wait until its handlers are there.
     hold_signals()
-    from common.daemon import run_daemon
+    from nsqcommon.daemon import run_daemon
     from nsqlookupd.daemon import run
     from nsqlookupd.options import Options
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common import web
-from common.budget import Budget
-from common.daemon import tune_garbage_collection, version_line, wait_for_signal
-from common.handshake import MOST_UNDER_WAY, TlsServer
-from common.net import bind, close_listener, format_listener, listening_port
-from common.options import MILLISECOND, seconds
-from common.origin import OwnHosts
-from common.recipients import host_and_port
-from common.resolver import Resolver
-from common.same_site import SameSite
-from common.secure import Tunnels
-from common.streams.tls import TlsLayer
-from common.version import NSQ_VERSION
-from common.waiting import Waiting
-from common.wire.lookup import PeerAddress
+from nsqcommon import web
+from nsqcommon.budget import Budget
+from nsqcommon.daemon import tune_garbage_collection, version_line, wait_for_signal
+from nsqcommon.handshake import MOST_UNDER_WAY, TlsServer
+from nsqcommon.net import bind, close_listener, format_listener, listening_port
+from nsqcommon.options import MILLISECOND, seconds
+from nsqcommon.origin import OwnHosts
+from nsqcommon.recipients import host_and_port
+from nsqcommon.resolver import Resolver
+from nsqcommon.same_site import SameSite
+from nsqcommon.secure import Tunnels
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.version import NSQ_VERSION
+from nsqcommon.waiting import Waiting
+from nsqcommon.wire.lookup import PeerAddress
 from nsqlookupd.dial_back import DialBack, Rules, is_ours
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry

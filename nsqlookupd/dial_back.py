@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
 
-from common.net import join_host_port
-from common.turn import in_turn
-from common.wakeup import Wakeup
+from nsqcommon.net import join_host_port
+from nsqcommon.turn import in_turn
+from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from common.turn import Turn
+    from nsqcommon.turn import Turn
     from nsqlookupd.options import Network
     from nsqlookupd.registry import Peer, Registry
 

@@ -9,19 +9,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
-from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
-from common.turn import Turn, in_turn
-from common.version import NSQ_VERSION, suite_version
-from common.waiting import wait_argument
-from common.wire.names import is_valid_name
+from nsqcommon.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
+from nsqcommon.prometheus import CONTENT_TYPE, counter, exposition, gauge
+from nsqcommon.turn import Turn, in_turn
+from nsqcommon.version import NSQ_VERSION, suite_version
+from nsqcommon.waiting import wait_argument
+from nsqcommon.wire.names import is_valid_name
 from nsqlookupd.answers import channels_json, debug_json, lookup_json, nodes_json, topics_json
 from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
-    from common.prometheus import Metric
-    from common.same_site import SameSite
-    from common.waiting import Waiting
+    from nsqcommon.prometheus import Metric
+    from nsqcommon.same_site import SameSite
+    from nsqcommon.waiting import Waiting
     from nsqlookupd.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def make_app(
     """Return the ASGI application.
 
     `connections` returns how many TCP connections are open. `max_wait` is the upper bound of `wait=`, in seconds.
-    `linger` bounds how long the rest of a refused request is read; None: not at all. See `common.web.linger`.
+    `linger` bounds how long the rest of a refused request is read; None: not at all. See `nsqcommon.web.linger`.
     """
     questions = _Questions(registry, turn, waiting, waiting_for_nodes, max_wait)
     changes = _Changes(registry, turn)

@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from common.wire.lookup import Identity
+    from nsqcommon.wire.lookup import Identity
 
 _MOST_MISSING: Final = 1000  # missing nodes that are remembered; the oldest are forgotten first
 

@@ -7,9 +7,9 @@ import platform
 from dataclasses import dataclass
 from typing import Final
 
-from common.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
-from common.origin import check_hosts
-from common.startup import StartupError
+from nsqcommon.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
+from nsqcommon.origin import check_hosts
+from nsqcommon.startup import StartupError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

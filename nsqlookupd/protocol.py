@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from common.durations import SECOND, format_duration
-from common.wire.faults import Fault, ProtocolError
-from common.wire.lookup import (
+from nsqcommon.durations import SECOND, format_duration
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.lookup import (
     DRAINING,
     LEAVING,
     MAGIC,
@@ -28,7 +28,7 @@ from common.wire.lookup import (
     identify_reply,
     unreachable_reply,
 )
-from common.wire.names import decode_name
+from nsqcommon.wire.names import decode_name
 from nsqlookupd.registry import CLIENT, Registration
 
 if TYPE_CHECKING:

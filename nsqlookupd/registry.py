@@ -23,11 +23,11 @@ from heapq import merge
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqlookupd.missing import Missing, MissingNodes, is_at
 
 if TYPE_CHECKING:
-    from common.wire.lookup import Identity
+    from nsqcommon.wire.lookup import Identity
 
 _SORTED_AT_ONCE: Final = 2000  # names; sorting them takes less than a millisecond
 _CLEARED_AT_ONCE: Final = 100  # registrations; clearing them takes a fraction of a millisecond
@@ -76,7 +76,7 @@ class Peer:
         self.is_active = True
         self.is_leaving = False  # it has announced that it drains or has drained
         self.is_retired = False  # it has announced that it will not come back
-        self.state = ""  # one of common.wire.lookup.STATES; empty: it accepts messages
+        self.state = ""  # one of nsqcommon.wire.lookup.STATES; empty: it accepts messages
         self.unreachable = ""  # why its address cannot be reached; empty: it can, or nobody knows
         self.has_left = False  # disconnected; topics and channels may still name it until `clear_some` gets to them
         self.topics: set[Topic] = set()

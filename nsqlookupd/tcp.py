@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.budget import Budget
-from common.poller import Poller, never
-from common.secure import SecureHandler
-from common.turn import in_turn
-from common.wakeup import Wakeup
+from nsqcommon.budget import Budget
+from nsqcommon.poller import Poller, never
+from nsqcommon.secure import SecureHandler
+from nsqcommon.turn import in_turn
+from nsqcommon.wakeup import Wakeup
 from nsqlookupd.protocol import LookupProtocol, State
 from nsqlookupd.turn import Turn
 
 if TYPE_CHECKING:
-    from common.handshake import TlsServer
-    from common.poller import Connection, Handler
-    from common.wire.lookup import PeerAddress
+    from nsqcommon.handshake import TlsServer
+    from nsqcommon.poller import Connection, Handler
+    from nsqcommon.wire.lookup import PeerAddress
     from nsqlookupd.registry import Registry
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Backlog:
                     try:
                         if client.work():
                             self._waiting.append(client)
-                    except Exception:  # our bug, which costs this connection only, as in common/poller.py
+                    except Exception:  # our bug, which costs this connection only, as in common/nsqcommon/poller.py
                         log.exception("client(%s) - internal error, connection dropped", client.id)
                         client.drop()
                 if self._waiting:

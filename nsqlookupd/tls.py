@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     from nsqlookupd.options import Options

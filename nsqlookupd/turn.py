@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.turn import in_turn
-from common.wakeup import Wakeup
+from nsqcommon.turn import in_turn
+from nsqcommon.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqlookupd.registry import Registry

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from common.entry import release_signals
-from common.version import suite_version
+from nsqcommon.entry import release_signals
+from nsqcommon.version import suite_version
 from nsqpipe.config_file import Values, read_config
 from nsqpipe.settings import Job, Setting, settings_of
 

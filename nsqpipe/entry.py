@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from common.entry import hold_signals, needs_extra
+from nsqcommon.entry import hold_signals, needs_extra
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from common.prometheus import Metric, Sample, exposition
+from nsqcommon.prometheus import Metric, Sample, exposition
 from nsqpipe.failures import PipeFailed
 from nsqpipe.metric_names import TABLES
 from nsqpipe.quality import UNPARSED

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from os.path import abspath
 from typing import Any, Final, TypeVar
 
-from common.passwords import mask_passwords
+from nsqcommon.passwords import mask_passwords
 from nsqpipe.failures import SeveralFailed, WrongUsage, first_cause, of_job
 from nsqpipe.jobs import Aggregate, Land, OfStreams, OnSpark, Run
 from nsqpipe.settings import Job, Setting, settings_of, value_of

@@ -14,6 +14,7 @@ from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+import nsqcommon
 import pyspark_nsq
 import pyspark_nsqtable
 from nsqpipe import shared_classes, worker
@@ -142,7 +143,6 @@ def _point_workers_here(*, local: bool) -> None:
     """
     os.environ.setdefault("PYSPARK_PYTHON", worker_python() if local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if here not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    ours = dict.fromkeys(str(Path(*package.__path__).resolve().parent) for package in (pyspark_nsq, nsqcommon))
+    os.environ["PYTHONPATH"] = os.pathsep.join([*(path for path in ours if path not in paths), *paths])

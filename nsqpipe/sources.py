@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from common.passwords import mask_passwords
+from nsqcommon.passwords import mask_passwords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,6 +6,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from nsqpipe.kinds import DeployMode
 if TYPE_CHECKING:
     from nsqpipe.jobs import Submit
 
-_PACKAGES: Final = ("common", "pyspark_nsq", "pyspark_nsqtable", "nsqpipe")
+_PACKAGES: Final = ("nsqcommon", "pyspark_nsq", "pyspark_nsqtable", "nsqpipe")
 _HERE: Final = Path(__file__).resolve().parent
 _SPARK: Final = Path(pyspark.__file__).parent
 _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
@@ -52,8 +53,8 @@ def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.enviro
 
 def pack(archive: Path) -> None:
     """Write our packages' sources into one file, which Spark sends to each worker."""
-    root = _HERE.parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
-            for path in sorted((root / package).rglob("*.py")):
-                file.write(path, path.relative_to(root))
+            folder = Path(*import_module(package).__path__)
+            for path in sorted(folder.rglob("*.py")):
+                file.write(path, path.relative_to(folder.parent))

@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import trio
 
-from common.option_kinds import one_of
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqclient._hostpool import Strategy, pool_of
+from nsqcommon.option_kinds import one_of
 from nsqtools.command import LAST_ANSWERS, ToolFailed
 from nsqtools.status import StatusLines
 

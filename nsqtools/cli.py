@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from common.entry import hold_signals
+from nsqcommon.entry import hold_signals
 
 
 def start(tool: str) -> None:

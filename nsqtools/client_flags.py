@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from common.option_kinds import STRINGS, Kind
-from common.startup import StartupError
-from common.version import NSQ_VERSION, suite_version
 from nsqclient import Config, ConfigError, options_of_flags
+from nsqcommon.option_kinds import STRINGS, Kind
+from nsqcommon.startup import StartupError
+from nsqcommon.version import NSQ_VERSION, suite_version
 
 CONSUMER_OPT: Final = "setting of the client: name,value, or name alone for true (docs/reference/client-options.md)"
 PRODUCER_OPT: Final = CONSUMER_OPT

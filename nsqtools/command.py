@@ -5,7 +5,7 @@ status. All messages go to stderr; stdout carries data only.
 
 The first SIGINT or SIGTERM sets `stop`, and the tool ends in good order with status 0. A second one ends it at once,
 with 130 or 143; work under way is then in the same state as after a `kill -9`. A signal that comes during the start is
-held until `stop` can be set (`common.entry`).
+held until `stop` can be set (`nsqcommon.entry`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Final, TypeVar
 
 import trio
 
-from common.entry import HELD_SIGNALS, release_signals
-from common.options import HelpRequested, UsageError, read_flags
-from common.startup import StartupError
-from common.version import NSQ_VERSION
+from nsqcommon.entry import HELD_SIGNALS, release_signals
+from nsqcommon.options import HelpRequested, UsageError, read_flags
+from nsqcommon.startup import StartupError
+from nsqcommon.version import NSQ_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) ->
     root = logging.getLogger()
     root.handlers[:] = [_handler(formatter)]
     root.setLevel(logging.WARNING)
-    for package in ("common", "nsqtools", "__main__"):
+    for package in ("nsqcommon", "nsqtools", "__main__"):
         logging.getLogger(package).setLevel(level)
     client = logging.getLogger("nsqclient")
     client.handlers[:] = [_handler(ClientFormatter())]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from common.option_kinds import Kind
-from common.startup import StartupError
-from common.wire.names import is_valid_name
+from nsqcommon.option_kinds import Kind
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.names import is_valid_name
 from nsqtools.nodes import parse_server
 
 NSQD_TCP_ADDRESS: Final = "TCP address of an nsqd, host:port"

@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import trio
 
-from common.durations import parse_duration
-from common.http_client import HttpFailed, OpenAnswer, open_answer
-from common.startup import StartupError
-from common.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
+from nsqcommon.durations import parse_duration
+from nsqcommon.http_client import HttpFailed, OpenAnswer, open_answer
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
 from nsqtools.json_fields import number_in, text_in
 from nsqtools.nodes import AskFailed, Queries, Server, refusal
 

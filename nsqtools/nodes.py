@@ -12,12 +12,12 @@ from urllib.parse import quote, urlsplit
 
 import trio
 
-from common.http_client import HttpFailed, fetch, get, open_answer
-from common.net import join_host_port
+from nsqcommon.http_client import HttpFailed, fetch, get, open_answer
+from nsqcommon.net import join_host_port
 from nsqtools.json_fields import list_in, number_in, text_in
 
 if TYPE_CHECKING:
-    from common.wire.http_exchange import Answer
+    from nsqcommon.wire.http_exchange import Answer
 
 # Without this header, versions of NSQ before 1.0 wrap each answer in an envelope.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import trio
 
-from common.durations import SECOND, Nanoseconds, seconds
-from common.options import DURATION, one_of, option
-from common.startup import StartupError
 from nsqclient import Config, Consumer, NSQError, Producer, open_consumer, open_producer
+from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.options import DURATION, one_of, option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until

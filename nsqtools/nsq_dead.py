@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import trio
 
-from common.durations import SECOND, Nanoseconds, seconds
-from common.net import join_host_port
-from common.options import DURATION, option
-from common.startup import StartupError
 from nsqclient import NSQError, open_producer
+from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.net import join_host_port
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import trio
 
-from common.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration, seconds
-from common.options import DURATION, option
-from common.startup import StartupError
-from common.wire.extensions import is_valid_key
+from nsqcommon.durations import MILLISECOND, SECOND, Nanoseconds, parse_duration, seconds
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.extensions import is_valid_key
 from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.deferred import Deferred, Name

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import trio
 
-from common.durations import SECOND, Nanoseconds, seconds
-from common.options import DURATION, option
-from common.startup import StartupError
+from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.nodes import Queries, Server, parse_server

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import trio
 
-from common.options import option
-from common.startup import StartupError
-from common.wire.names import is_ephemeral
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.names import is_ephemeral
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
 from nsqtools.command import (

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 import trio
 
-from common.durations import MINUTE, SECOND, Nanoseconds, seconds
-from common.entry import release_signals
-from common.logs import LogLevel, NsqFormatter
-from common.options import DURATION, one_of, option
-from common.startup import StartupError
-from common.wire.names import is_valid_name
 from nsqclient import Config, NSQError, open_consumer
+from nsqcommon.durations import MINUTE, SECOND, Nanoseconds, seconds
+from nsqcommon.entry import release_signals
+from nsqcommon.logs import LogLevel, NsqFormatter
+from nsqcommon.options import DURATION, one_of, option
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.names import is_valid_name
 from nsqtools import flags
 from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config

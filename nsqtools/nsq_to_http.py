@@ -11,12 +11,12 @@ from ssl import create_default_context
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus, urlsplit
 
-from common.durations import SECOND, Nanoseconds, seconds
-from common.http_client import HttpClient, HttpFailed
-from common.options import DURATION, option
-from common.startup import StartupError
-from common.version import NSQ_VERSION
 from nsqclient import Message, Requeue
+from nsqcommon.durations import SECOND, Nanoseconds, seconds
+from nsqcommon.http_client import HttpClient, HttpFailed
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
+from nsqcommon.version import NSQ_VERSION
 from nsqtools import flags
 from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config

@@ -11,10 +11,10 @@ from typing import Final
 
 import trio
 
-from common.options import option
-from common.startup import StartupError
-from common.wire.names import is_valid_name
 from nsqclient import Message, NSQError, Producer, Requeue, open_producer
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.names import is_valid_name
 from nsqtools import flags
 from nsqtools.bridge import MODE, MODES, STATUS_EVERY, STRATEGIES, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config

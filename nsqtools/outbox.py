@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from common.wire.extensions import is_valid_key
-from common.wire.headers import encode_headers
-from common.wire.names import is_valid_name
 from nsqclient import ConnectError, PublishRejected, PublishUnsent, Unsupported
+from nsqcommon.wire.extensions import is_valid_key
+from nsqcommon.wire.headers import encode_headers
+from nsqcommon.wire.names import is_valid_name
 
 LONGEST_ERROR: Final = 500  # characters of the column `error`
 _FAILED: Final = "PUB_FAILED"  # ends the codes of what nsqd would have stored, and could not

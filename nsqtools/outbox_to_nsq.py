@@ -11,11 +11,11 @@ from typing import Final, TypeVar
 
 import trio
 
-from common.durations import HOUR, MINUTE, SECOND, Nanoseconds, parse_long_duration
-from common.option_kinds import DURATION, Kind
-from common.options import option
-from common.startup import StartupError
 from nsqclient import NSQError, Producer
+from nsqcommon.durations import HOUR, MINUTE, SECOND, Nanoseconds, parse_long_duration
+from nsqcommon.option_kinds import DURATION, Kind
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until

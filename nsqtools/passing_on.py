@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from common.wire.headers import BadHeaders, encode_headers
 from nsqclient import Unsupported
+from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 if TYPE_CHECKING:
     from nsqclient import Message, Producer

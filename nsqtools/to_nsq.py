@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 import trio
 
-from common.options import option
-from common.startup import StartupError
 from nsqclient import NSQError, Producer, open_producer
+from nsqcommon.options import option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 
-from common.recipients import Recipients, is_loopback
+from nsqcommon.recipients import Recipients, is_loopback
 from pyspark_nsq.errors import BadOption, NsqError, Refused, Unreachable
 from pyspark_nsq.options import Access, split_address
 

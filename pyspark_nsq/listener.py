@@ -25,7 +25,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from common.prometheus import CONTENT_TYPE, Metric, Sample, exposition
+from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, exposition
 from pyspark_nsq import reports
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.idle import Look

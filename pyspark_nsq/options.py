@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from common.recipients import Recipients
-from common.wire.names import is_valid_name
+from nsqcommon.recipients import Recipients
+from nsqcommon.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.lanes import At, Bound, Edge, parse_bound, parse_time, parse_times
 

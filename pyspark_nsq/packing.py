@@ -21,9 +21,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.wire.extensions import is_valid_key
-from common.wire.headers import NONE, BadHeaders, encode_headers
-from common.wire.names import is_valid_name
+from nsqcommon.wire.extensions import is_valid_key
+from nsqcommon.wire.headers import NONE, BadHeaders, encode_headers
+from nsqcommon.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption, NsqError
 
 BODY: Final = "body"

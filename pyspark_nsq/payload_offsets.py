@@ -7,7 +7,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from common.wire.log_record import message_offsets
+from nsqcommon.wire.log_record import message_offsets
 
 _FEW: Final = 32  # messages, for which walking is as fast
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from common.wire.history import MSGPACK, BadHistory, End, Event, Gap, HistoryReader
-from common.wire.history import StoredBatch as Batch
+from nsqcommon.wire.history import MSGPACK, BadHistory, End, Event, Gap, HistoryReader
+from nsqcommon.wire.history import StoredBatch as Batch
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.wire.history import StoredBatch
+from nsqcommon.wire.history import StoredBatch
 from pyspark_nsq.lanes import Lane
 
 MOST_ROWS: Final = 20_000  # in one Arrow batch; more does not make Spark faster

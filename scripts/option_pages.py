@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.options import EVERYWHERE, BaseOptions, Option, help_text, table_of
+from nsqcommon.options import EVERYWHERE, BaseOptions, Option, help_text, table_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

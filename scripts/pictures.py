@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:  # --help works without the browser's driver
-    from common.wire.message import Message
+    from nsqcommon.wire.message import Message
     from tests.support.browser import Browser
     from tests.support.client import Client
     from tests.support.process import Nsqadmin, Nsqd

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 
-from common.streams.snappy import SnappyLayer
+from nsqcommon.streams.snappy import SnappyLayer
 
 _I32: Final = struct.Struct(">i")
 

@@ -14,7 +14,7 @@ from typing import Final
 from bench.attack import bodies
 from bench.attack.sockets import client, connect, discard, flood, hear_ok, many, paced, send_to_all, wait_until
 from bench.attack.target import Attack, Target
-from common.wire.commands import MAGIC, auth, dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
+from nsqcommon.wire.commands import MAGIC, auth, dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
 
 BODY: Final = 5_000_000  # just below the default of --max-body-size
 BOUND: Final = 65_536  # bound of the bodies of IDENTIFY and AUTH

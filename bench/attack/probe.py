@@ -24,7 +24,7 @@ from typing import Final
 
 from bench.attack.sockets import LIMIT, client, hear_ok, read_frame
 from bench.work import HOST
-from common.wire.commands import auth, fin, pub, rdy, sub
+from nsqcommon.wire.commands import auth, fin, pub, rdy, sub
 
 MESSAGES: Final = 100.0  # a second
 REQUESTS: Final = 20.0

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from bench.work import HOST
-from common.wire.commands import MAGIC, identify
+from nsqcommon.wire.commands import MAGIC, identify
 
 LIMIT: Final = 30.0  # seconds for a connection, and for a blocking answer
 _READ: Final = 1 << 18

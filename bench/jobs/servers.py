@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Final, Self
 
 from bench.brokers import free_port
 from bench.work import HOST, ROOT, Failed
-from common.version import suite_version
+from nsqcommon.version import suite_version
 
 START_LIMIT: Final = 120.0
 _HOUR: Final = 3600.0

@@ -20,7 +20,7 @@ from bench.jobs import servers
 from bench.jobs.sessions import megabytes
 from bench.peers.loader import Loader
 from bench.work import HOST, Failed
-from common.version import suite_version
+from nsqcommon.version import suite_version
 
 STOP_LIMIT: Final = 60.0
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from common.startup import StartupError
 from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import to_json
+from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller

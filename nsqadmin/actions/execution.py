@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.web import run_trio
 from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
 from nsqadmin.actions.undoing import Undoer
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError, explain
 from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import httpx
 import trio
 
-from common import nsq_json
-from common.options import seconds
 from nsqadmin.actions.plan import Action, Kind
+from nsqcommon import nsq_json
+from nsqcommon.options import seconds
 
 if TYPE_CHECKING:
     from nsqadmin.http.responses import Caller

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_plus
 
-from common.wire.names import is_ephemeral, is_valid_name
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Channel, Node, Severity, Snapshot, Topic
+from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 MOST_WITHOUT_TYPING: Final = 1000  # messages; to lose more of them, the user has to type the name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.wire.names import is_ephemeral
 from nsqadmin.actions.plan import Action, Kind, Receipt
+from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.web import run_trio
 from nsqadmin.actions.plan import can_be_undone
 from nsqadmin.actions.undo import Record, State, Undone, Undos, read_state, read_undone, result_of, words_undone
 from nsqadmin.upstream.acting import acting_for
 from nsqadmin.upstream.client import UpstreamError
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 
 Counts = tuple[tuple[str, int], ...]  # by cause
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from common.startup import StartupError
 from nsqadmin.cluster.model import Activity, Recording, Series, Snapshot, Span
 from nsqadmin.cluster.recording import NotASnapshot, decode
+from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Producer

@@ -9,9 +9,6 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote_plus
 
-from common.http_api import HttpError
-from common.web import run_trio
-from common.wire.names import is_valid_name
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, Kind, Receipt
 from nsqadmin.compat.documents import (
@@ -24,6 +21,9 @@ from nsqadmin.compat.documents import (
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import body_of, caller_of, identity_of, json_answer, require
 from nsqadmin.upstream.queries import Found, TotalFailure
+from nsqcommon.http_api import HttpError
+from nsqcommon.web import run_trio
+from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common import logs
-from common.http_api import HttpError
-from common.option_kinds import STRING
-from common.options import change, format_value, table_of
 from nsqadmin.access.policy import Right, is_within, networks
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import body_of, identity_of, raw_json, text_answer
+from nsqcommon import logs
+from nsqcommon.http_api import HttpError
+from nsqcommon.option_kinds import STRING
+from nsqcommon.options import change, format_value, table_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

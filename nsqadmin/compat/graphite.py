@@ -12,12 +12,12 @@ import httpx
 import trio
 from starlette.responses import Response
 
-from common.http_api import HttpError
-from common.options import seconds
-from common.passwords import mask_passwords
-from common.web import run_trio
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import json_answer, remote_of
+from nsqcommon.http_api import HttpError
+from nsqcommon.options import seconds
+from nsqcommon.passwords import mask_passwords
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, BadAction, Kind, checked, holders, plan
 from nsqadmin.actions.undo import result_of
@@ -30,6 +29,7 @@ from nsqadmin.http.app import Route
 from nsqadmin.http.live.hub import health_of, restricted
 from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
 from nsqadmin.http.undoing import undo
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -4,7 +4,7 @@
 
 It uses Starlette's request and response. The rest of Starlette does not fit:
 
-- Its router knows neither NSQ's redirects (common/routes.py, shared with the daemons) nor an escaped slash in a name.
+- Its router knows neither NSQ's redirects (common/nsqcommon/routes.py, shared with the daemons) nor an escaped slash in a name.
 - Its compression looks for `gzip` anywhere in the header, so `gzip;q=0` is compressed as well; NSQ compresses for the
   bare word only.
 - Its static files are looked up on the disk for each request; ours are few, part of the package, and named by their
@@ -25,12 +25,12 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from common.http_api import ClientGone, HttpError, Receive, Scope, Send
-from common.options import format_duration
-from common.origin import OwnHosts, is_from_browser, why_foreign
-from common.routes import RouteTable
 from nsqadmin.access.policy import Identity, Right
 from nsqadmin.http.responses import refusal, remote_of, text_answer
+from nsqcommon.http_api import ClientGone, HttpError, Receive, Scope, Send
+from nsqcommon.options import format_duration
+from nsqcommon.origin import OwnHosts, is_from_browser, why_foreign
+from nsqcommon.routes import RouteTable
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class App:
     def _why_misdirected(self, request: Request, *, any_host: bool) -> str:
         """Return why nobody may call us by the host name that the request gives; "" if it is one of ours.
 
-        See common/origin.py for what this prevents.
+        See common/nsqcommon/origin.py for what this prevents.
         """
         headers = request.headers
         if any_host and not is_from_browser(

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from common.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
-from common.version import NSQ_VERSION, suite_version
 from nsqadmin.cluster.model import Severity
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, text_answer
+from nsqcommon.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
+from nsqcommon.version import NSQ_VERSION, suite_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from common import nsq_json
-from common.http_api import ClientGone, HttpError
-from common.net import format_name
 from nsqadmin.access.policy import Identity, Right
+from nsqcommon import nsq_json
+from nsqcommon.http_api import ClientGone, HttpError
+from nsqcommon.net import format_name
 
 MOST_BODY: Final = 1024 * 1024  # of a request; NSQ's own limit for /config
 

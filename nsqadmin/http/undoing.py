@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError
 from nsqadmin.http.responses import caller_of, identity_of
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

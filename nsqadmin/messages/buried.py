@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING
 
-from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.taking import plan_taking
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

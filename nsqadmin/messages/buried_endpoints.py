@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
@@ -16,6 +15,7 @@ from nsqadmin.messages.endpoints import channel_named
 from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
 from nsqadmin.messages.taking import DEFAULT_RATE, BadTaking, Taking, Verb, Wanted, parse_picks, parse_rate
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

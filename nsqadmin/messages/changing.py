@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
-from common.http_api import HttpError
-from common.web import run_trio
 from nsqadmin.upstream.acting import acting_for
+from nsqcommon.http_api import HttpError
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Right

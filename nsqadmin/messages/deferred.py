@@ -5,11 +5,11 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.deferrals import DeferredLook
 from nsqadmin.messages.recalling import Chosen, RecallVerb, in_words, plan_recalling
 from nsqadmin.messages.selection import MOST, Source, selected
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

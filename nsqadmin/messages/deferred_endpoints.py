@@ -5,7 +5,6 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
@@ -18,6 +17,7 @@ from nsqadmin.messages.lists import parse_places
 from nsqadmin.messages.model import message_json
 from nsqadmin.messages.recalling import Chosen, RecallVerb, RecallWanted, parse_when
 from nsqadmin.messages.taking import BadTaking
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
 
-from common.http_api import HttpError
-from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
@@ -31,6 +29,8 @@ from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.selection import BadSelection, Selection, parse_selection
 from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
 from nsqadmin.messages.walk import BadCursor, parse_cursor
+from nsqcommon.http_api import HttpError
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from starlette.requests import Request

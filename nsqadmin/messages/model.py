@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from common.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.messages.jobs import QueuedJob, job_in, job_json, without_job
+from nsqcommon.wire.history import DAMAGED, MISSING, NEWER, REFUSED
 
 BINARY: Final = "base64:"  # before the value of a header that is not UTF-8
 

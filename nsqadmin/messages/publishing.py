@@ -10,10 +10,10 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.wire.names import is_valid_name
 from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
 from nsqadmin.messages.reading import ANOTHER_LOG, Unreadable, gap_in, message_in, next_in, of_log
 from nsqadmin.upstream.client import UpstreamError
+from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot

@@ -13,13 +13,13 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.wire.headers import MOST_BYTES, MOST_PAIRS
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import BINARY, Gap, Message, NodeLog, Page
 from nsqadmin.messages.selection import runs_of
 from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.client import UpstreamError
+from nsqcommon.wire.headers import MOST_BYTES, MOST_PAIRS
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from common.durations import parse_long_duration, seconds
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Consequence
 from nsqadmin.cluster.model import Severity
 from nsqadmin.messages.taking import BadTaking, LeftOut, who_receives
+from nsqcommon.durations import parse_long_duration, seconds
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Channel

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError
-from common.web import run_trio
 from nsqadmin.access.policy import Right
 from nsqadmin.messages.buried import Buried
 from nsqadmin.messages.buried_reading import BuriedReader
@@ -20,6 +18,8 @@ from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publi
 from nsqadmin.messages.reading import Reader
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
+from nsqcommon.http_api import HttpError
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity

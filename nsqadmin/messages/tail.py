@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.wire import commands
-from common.wire.frames import BadFrame, FrameReader, FrameType
-from common.wire.message import decode_message
-from common.wire.names import is_ephemeral
 from nsqadmin.cluster.model import TAIL_PREFIX
 from nsqadmin.messages.model import Message
+from nsqcommon.wire import commands
+from nsqcommon.wire.frames import BadFrame, FrameReader, FrameType
+from nsqcommon.wire.message import decode_message
+from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, holders, plan
 from nsqadmin.actions.taking_back import opposite
@@ -15,6 +14,7 @@ from nsqadmin.pages.details import curl
 from nsqadmin.pages.progress import with_progress
 from nsqadmin.pages.rights import ACTION_WORDS
 from nsqadmin.pages.undoing import undoable
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

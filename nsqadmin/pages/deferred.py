@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import identity_of, number_argument, require
@@ -17,6 +16,7 @@ from nsqadmin.messages.lists import parse_places
 from nsqadmin.pages.bodies import FORMS, Marks, ShownMessage, marks_of, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from common.options import seconds
-from common.passwords import without_credentials
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
@@ -48,6 +46,8 @@ from nsqadmin.pages.status import Standing
 from nsqadmin.pages.tables import page_number, part_of
 from nsqadmin.pages.taking import TakingPages
 from nsqadmin.pages.undoing import UndoPages, undoable
+from nsqcommon.options import seconds
+from nsqcommon.passwords import without_credentials
 
 if TYPE_CHECKING:
     from starlette.requests import Request

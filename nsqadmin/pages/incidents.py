@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.model import Metric, Severity, Snapshot, Span, channel_series
 from nsqadmin.http.app import Route
@@ -17,6 +16,7 @@ from nsqadmin.pages.charts import Line
 from nsqadmin.pages.incident_cards import Filter, as_text, card_of, listing, time_line
 from nsqadmin.pages.painter import Failure, span_of, word_of
 from nsqadmin.pages.tables import page_number
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

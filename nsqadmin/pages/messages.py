@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
@@ -22,6 +21,7 @@ from nsqadmin.messages.walk import BadCursor
 from nsqadmin.pages.bodies import FORMS, ShownMessage, marks_of, shown
 from nsqadmin.pages.details import history_nodes, no_history
 from nsqadmin.pages.painter import Failure, word_of
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

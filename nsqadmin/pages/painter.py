@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import HTMLResponse, Response
 
-from common.version import suite_version
 from nsqadmin.actions.taking_back import is_light
 from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
 from nsqadmin.cluster.view import seen_by
@@ -23,13 +22,14 @@ from nsqadmin.pages.rights import ACTION_WORDS, right_of
 from nsqadmin.pages.silence import parts_of
 from nsqadmin.pages.status import HEALTH, Standing, State
 from nsqadmin.pages.tables import Sorting, page_number, part_of
+from nsqcommon.version import suite_version
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from common.http_api import HttpError
     from nsqadmin.access.policy import Identity
     from nsqadmin.services import Services
+    from nsqcommon.http_api import HttpError
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 NO_REASONS: Final[Mapping[str, str]] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from common.web import run_trio
 from nsqadmin.http.live.hub import restricted
 from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.policy import PolicyPage, policy_page
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from starlette.requests import Request

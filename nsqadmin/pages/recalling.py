@@ -5,7 +5,6 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
@@ -18,6 +17,7 @@ from nsqadmin.messages.taking import BadTaking
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.progress import with_progress
 from nsqadmin.pages.taking import channel_in, first_of
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

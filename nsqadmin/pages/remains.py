@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Node, Snapshot

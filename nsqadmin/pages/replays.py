@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
@@ -15,6 +14,7 @@ from nsqadmin.messages.redelivery import MOST_PIECES
 from nsqadmin.messages.searching import NEWEST, Search
 from nsqadmin.messages.selection import MOST, Selection, Source, selected
 from nsqadmin.pages.messages import NO_CLUSTER
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

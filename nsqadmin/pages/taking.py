@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.access.policy import Right
 from nsqadmin.http.app import Route
@@ -20,6 +19,7 @@ from nsqadmin.messages.taking import (
     parse_rate,
 )
 from nsqadmin.pages.messages import NO_CLUSTER
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,13 +5,13 @@ from __future__ import annotations
 from time import time
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError
 from nsqadmin import numbers
 from nsqadmin.actions.undo import result_of
 from nsqadmin.http.app import Route
 from nsqadmin.http.responses import form_of, identity_of
 from nsqadmin.http.undoing import undo
 from nsqadmin.pages.painter import Failure
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -10,7 +10,6 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.options import seconds
 from nsqadmin.cluster.merge import Directory
 from nsqadmin.cluster.model import Health
 from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
@@ -25,6 +24,7 @@ from nsqadmin.upstream.discovery import (
     retired_in,
     unwrapped,
 )
+from nsqcommon.options import seconds
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options

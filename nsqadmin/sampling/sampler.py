@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.options import seconds
-from common.wakeup import Wakeup
-from common.web import run_trio
 from nsqadmin.cluster.events import events_between
 from nsqadmin.cluster.merge import Merger, totals_of
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
@@ -33,6 +30,9 @@ from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
 from nsqadmin.sampling.stats import Stats
 from nsqadmin.sampling.work import Work
+from nsqcommon.options import seconds
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.web import run_trio
 
 if TYPE_CHECKING:
     from nsqadmin.actions.audit import ActivityLog

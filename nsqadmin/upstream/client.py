@@ -27,14 +27,14 @@ from urllib.parse import quote_plus
 import httpx
 import trio
 
-from common.options import seconds
-from common.recipients import host_and_port
-from common.startup import StartupError
-from common.wire.quoting import quote
 from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.acting import user_header
 from nsqadmin.upstream.token import Token, Way
 from nsqadmin.upstream.unpacking import Body, TooLarge
+from nsqcommon.options import seconds
+from nsqcommon.recipients import host_and_port
+from nsqcommon.startup import StartupError
+from nsqcommon.wire.quoting import quote
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options

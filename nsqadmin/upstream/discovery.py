@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from common.wire.lookup import STATES
 from nsqadmin.cluster.node_stats import stats_in_slices
 from nsqadmin.cluster.sane import NotUnderstood
+from nsqcommon.wire.lookup import STATES
 
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices

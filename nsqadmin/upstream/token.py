@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.net import parse_address
-from common.recipients import Recipients, is_loopback, is_name, read_ip
-from common.startup import StartupError
+from nsqcommon.net import parse_address
+from nsqcommon.recipients import Recipients, is_loopback, is_name, read_ip
+from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     import httpx

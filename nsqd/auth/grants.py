@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, Self
 from urllib.parse import urlencode
 
-from common.nsq_json import Fields, JsonError, dumps, read
+from nsqcommon.nsq_json import Fields, JsonError, dumps, read
 from nsqd.auth.expressions import Expression, ExpressionError
 
 SUBSCRIBE: Final = "subscribe"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from common.name_patterns import expression_of, is_pattern
+from nsqcommon.name_patterns import expression_of, is_pattern
 from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 
 

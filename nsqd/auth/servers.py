@@ -19,17 +19,17 @@ from urllib.parse import urlsplit
 
 import trio
 
-from common import http_client
-from common.net import join_host_port
-from common.options import SECOND
-from common.passwords import without_credentials
-from common.turn import Turn, in_turn
-from common.wakeup import Wakeup
+from nsqcommon import http_client
+from nsqcommon.net import join_host_port
+from nsqcommon.options import SECOND
+from nsqcommon.passwords import without_credentials
+from nsqcommon.turn import Turn, in_turn
+from nsqcommon.wakeup import Wakeup
 from nsqd.auth.grants import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.tls import client_context
 
 if TYPE_CHECKING:
-    from common.wire.http_exchange import Answer
+    from nsqcommon.wire.http_exchange import Answer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class AuthServers:
         try:
             if question.waits:
                 grant = await self._grant_for(question)
-        except Exception:  # a bug of ours; only this client pays for it, as in common/poller.py
+        except Exception:  # a bug of ours; only this client pays for it, as in common/nsqcommon/poller.py
             log.exception("internal error, client(%s) is told that AUTH failed", question.remote_ip)
         finally:
             slots.release()

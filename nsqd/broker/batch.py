@@ -17,11 +17,11 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from common.wire.equal_pieces import equal_pieces
-from common.wire.headers import decode_headers, header_offsets
+from nsqcommon.wire.equal_pieces import equal_pieces
+from nsqcommon.wire.headers import decode_headers, header_offsets
 
 if TYPE_CHECKING:
-    from common.wire.frames import Piece
+    from nsqcommon.wire.frames import Piece
 
 _FRAME_TYPE_MESSAGE: Final = 2
 _FRAME_TYPE_HEADED: Final = 3  # the same with the headers between id and body

@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from common.wire.frames import LARGE
+from nsqcommon.wire.frames import LARGE
 from nsqd.broker.bounds import drops
 from nsqd.broker.buried import Note
 from nsqd.broker.consumer import Closeness

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from common.wire.frames import Piece
+    from nsqcommon.wire.frames import Piece
     from nsqd.broker.snapshot import ClientSnapshot
 
 # A consumer that does not read gets no more than about this. Without it, RDY 2,500 of large messages would be

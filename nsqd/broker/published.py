@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from common.wire.headers import NONE as NO_HEADERS
-from common.wire.headers import header_offsets
-from common.wire.log_record import KEYS
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.headers import NONE as NO_HEADERS
+from nsqcommon.wire.headers import header_offsets
+from nsqcommon.wire.log_record import KEYS
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.bounded import Bounded, Refused
 from nsqd.broker.bounds import Held

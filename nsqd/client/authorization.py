@@ -14,12 +14,12 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.quoting import quote
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.quoting import quote
 from nsqd.auth.grants import Grant, Question
 
 if TYPE_CHECKING:
-    from common.wire.commands import Command
+    from nsqcommon.wire.commands import Command
 
 Ask = Callable[[Question], None]  # hands the question to an authorization server as soon as possible
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import OK_FRAME
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import OK_FRAME
 
 if TYPE_CHECKING:
-    from common.wire.frames import Piece
+    from nsqcommon.wire.frames import Piece
     from nsqd.broker.batch import Receipt
     from nsqd.broker.feed import Feed
 

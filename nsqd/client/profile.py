@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.identify import ClientSettings, IdentifyRequest, Negotiation, apply_identify, negotiate
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.identify import ClientSettings, IdentifyRequest, Negotiation, apply_identify, negotiate
 from nsqd.broker.consumer import Closeness, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 

@@ -32,7 +32,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from common.wire.commands import (
+from nsqcommon.wire.commands import (
     MAGIC,
     Body,
     Command,
@@ -43,10 +43,10 @@ from common.wire.commands import (
     Publication,
     Publications,
 )
-from common.wire.extensions import HEADERS, KEYS
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
-from common.wire.identify import Negotiation, decode_identify
+from nsqcommon.wire.extensions import HEADERS, KEYS
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
+from nsqcommon.wire.identify import Negotiation, decode_identify
 from nsqd.client.authorization import Ask, Authorization, Suspended
 from nsqd.client.keepalive import KeepAlive
 from nsqd.client.outbox import Outbox
@@ -57,8 +57,8 @@ from nsqd.client.stretch import STRETCH, Stretch
 from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
 
 if TYPE_CHECKING:
-    from common.wire.frames import Piece
-    from common.wire.unfinished import UnfinishedBodies
+    from nsqcommon.wire.frames import Piece
+    from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.auth.grants import Grant
     from nsqd.broker.broker import Broker
     from nsqd.broker.snapshot import ClientSnapshot
@@ -75,7 +75,7 @@ Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
 
 
 class ClientProtocol:
-    """Implements `common.poller.Handler`: cuts commands, checks them, and has its parts carry them out.
+    """Implements `nsqcommon.poller.Handler`: cuts commands, checks them, and has its parts carry them out.
 
     Only this class changes the client's state and the attributes that the poller reads, and only this class registers
     the client with the broker as a producer.
@@ -95,7 +95,7 @@ class ClientProtocol:
         unfinished: UnfinishedBodies | None = None,  # shared by all clients; None: no limit across clients
     ) -> None:
         self.state = State.INIT
-        # The poller reads these all the time; `common.poller.Handler` says what they mean.
+        # The poller reads these all the time; `nsqcommon.poller.Handler` says what they mean.
         self.next_deadline = inf
         self.reading = True
         self.finished = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.wire.commands import (
+from nsqcommon.wire.commands import (
     HeadedPublication,
     HeadedPublications,
     Publication,
@@ -12,10 +12,10 @@ from common.wire.commands import (
     parse_decimal,
     to_signed64,
 )
-from common.wire.extensions import is_valid_key
-from common.wire.faults import Fault, ProtocolError
-from common.wire.names import decode_name
-from common.wire.quoting import quote
+from nsqcommon.wire.extensions import is_valid_key
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.names import decode_name
+from nsqcommon.wire.quoting import quote
 from nsqd.broker.bounded import Refused
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch
 

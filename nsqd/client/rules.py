@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from common.wire.identify import ClientSettings, ServerFeatures
-    from common.wire.limits import Limits
+    from nsqcommon.wire.identify import ClientSettings, ServerFeatures
+    from nsqcommon.wire.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 from typing import Final
 
-from common.wire.extensions import BURY
+from nsqcommon.wire.extensions import BURY
 
 
 class State(IntEnum):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from common.ration import Ration
-from common.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
-from common.wire.extensions import BURY, FREE, HEADERS, decode_reason
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import worded_error_frame
-from common.wire.names import decode_name
-from common.wire.quoting import quote
+from nsqcommon.ration import Ration
+from nsqcommon.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
+from nsqcommon.wire.extensions import BURY, FREE, HEADERS, decode_reason
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import worded_error_frame
+from nsqcommon.wire.names import decode_name
+from nsqcommon.wire.quoting import quote
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Closeness, Consumer
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
 

@@ -1,6 +1,6 @@
 """NSQ clients over TCP or a unix socket: makes the protocol of each connection from nsqd's options, and writes its log.
 
-The sockets are read and written by `common/poller.py`, and `common/budget.py` bounds how many there are.
+The sockets are read and written by `common/nsqcommon/poller.py`, and `common/nsqcommon/budget.py` bounds how many there are.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from common.options import MILLISECOND
-from common.version import NSQ_VERSION
-from common.wire.commands import Limits
-from common.wire.identify import ClientSettings, HttpPlace, Negotiation, ServerFeatures
+from nsqcommon.options import MILLISECOND
+from nsqcommon.version import NSQ_VERSION
+from nsqcommon.wire.commands import Limits
+from nsqcommon.wire.identify import ClientSettings, HttpPlace, Negotiation, ServerFeatures
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
 from nsqd.client.upgrade import UpgradedClient
 from nsqd.options import TlsRequired
 
 if TYPE_CHECKING:
-    from common.handshake import TlsServer
-    from common.poller import Connection, Handler, MakeHandler
-    from common.wire.unfinished import UnfinishedBodies
+    from nsqcommon.handshake import TlsServer
+    from nsqcommon.poller import Connection, Handler, MakeHandler
+    from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
     from nsqd.client.authorization import Ask
     from nsqd.client.note import NoteKind

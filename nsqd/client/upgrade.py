@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer, StreamError
-from common.streams.snappy import SnappyLayer
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import OK_FRAME, error_frame
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer, StreamError
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import OK_FRAME, error_frame
 from nsqd.client.profile import Transport
 
 if TYPE_CHECKING:
-    from common.handshake import Handshake, TlsServer
-    from common.streams.tls import SecureLayer
-    from common.wire.frames import Piece
-    from common.wire.identify import Negotiation
+    from nsqcommon.handshake import Handshake, TlsServer
+    from nsqcommon.streams.tls import SecureLayer
+    from nsqcommon.wire.frames import Piece
+    from nsqcommon.wire.identify import Negotiation
     from nsqd.client.protocol import ClientProtocol
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
@@ -33,7 +33,7 @@ _BREATH: Final = 0.001  # seconds for other clients, before more of the received
 
 
 class UpgradedClient:
-    """Implements `common.poller.Handler` around a protocol."""
+    """Implements `nsqcommon.poller.Handler` around a protocol."""
 
     def __init__(
         self,

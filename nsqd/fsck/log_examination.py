@@ -8,7 +8,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from common.wire.log_record import HEADER_SIZE, decode_header
+from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Finding, Severity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused

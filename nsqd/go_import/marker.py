@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.log.data_path import FORMAT, Condition, as_json, read_small_file
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from common.nsq_json import Fields, read
-from common.wire.names import is_ephemeral, is_valid_name
+from nsqcommon.nsq_json import Fields, read
+from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 
 class GoTopic:

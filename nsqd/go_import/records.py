@@ -6,7 +6,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
-from common.wire.message import HEADER_SIZE
+from nsqcommon.wire.message import HEADER_SIZE
 
 LENGTH_SIZE: Final = 4
 SMALLEST: Final = HEADER_SIZE  # the length of the shortest record, whose body is empty

@@ -26,8 +26,8 @@ from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
-from common.nsq_json import JsonError
-from common.startup import StartupError
+from nsqcommon.nsq_json import JsonError
+from nsqcommon.startup import StartupError
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import TopicState
 from nsqd.go_import.go_queue import GoQueue

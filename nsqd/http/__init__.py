@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.secure import SecureHandler, Tunnels, is_tunnel
+from nsqcommon.secure import SecureHandler, Tunnels, is_tunnel
 from nsqd.http.api import make_app, refuse_plain
 from nsqd.http.guard import Guard
 from nsqd.http.history import Reading

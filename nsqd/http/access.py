@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from common.http_api import Route
+from nsqcommon.http_api import Route
 from nsqd.auth.rights import Role
 
 

@@ -6,7 +6,7 @@ import logging
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, NamedTuple
 
-from common.http_api import JSON, V1, HttpApi, Response, Route
+from nsqcommon.http_api import JSON, V1, HttpApi, Response, Route
 from nsqd.http.access import (
     ADMIN_TOPIC,
     CONSUME,
@@ -39,10 +39,10 @@ from nsqd.readers import Readers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from common.cors import Cors
-    from common.http_api import Attend, Request
-    from common.same_site import SameSite
-    from common.wire.unfinished import UnfinishedBodies
+    from nsqcommon.cors import Cors
+    from nsqcommon.http_api import Attend, Request
+    from nsqcommon.same_site import SameSite
+    from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
     from nsqd.http.calls import Bridge, DurableTurn
     from nsqd.http.config import Settings
@@ -79,7 +79,7 @@ def make_app(
     cors: Cors | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[Endpoint]:
-    """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `common.web`, or a test's.
+    """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `nsqcommon.web`, or a test's.
 
     Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
     """

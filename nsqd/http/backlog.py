@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from common.http_api import HttpError, Request, Response, json
+from nsqcommon.http_api import HttpError, Request, Response, json
 from nsqd.broker.backlog import Backlog, from_place, is_in
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.sequences import sequences_argument

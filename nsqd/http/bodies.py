@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from common.wire.headers import decode_headers
+from nsqcommon.wire.headers import decode_headers
 from nsqd.http.history import body_member, headers_member
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import V1, HttpError, Request, Response, Stream, json, query_values
-from common.wire.history import NDJSON
+from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
+from nsqcommon.wire.history import NDJSON
 from nsqd.broker.burials import Selection
 from nsqd.http.bodies import Bodies, body_members
 from nsqd.http.lines import Lines

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from common.http_api import HttpError
-from common.turn import Turn, in_turn
+from nsqcommon.http_api import HttpError
+from nsqcommon.turn import Turn, in_turn
 from nsqd.broker.store import NotSynced
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class DurableTurn(Turn, Protocol):
 
 
 class Bridge(Protocol):
-    """Awaits a trio function from a handler: `common.web.run_trio`."""
+    """Awaits a trio function from a handler: `nsqcommon.web.run_trio`."""
 
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from common.http_api import HttpError, Request, Response, Stream, json, query_values
-from common.wire.quoting import quote
+from nsqcommon.http_api import HttpError, Request, Response, Stream, json, query_values
+from nsqcommon.wire.quoting import quote
 from nsqd.http.access import Endpoint, Scope
 
 log = logging.getLogger(__name__)

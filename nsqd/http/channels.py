@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import EMPTY, HttpError, Request, Response, json
+from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json
 from nsqd.http.history import find_sequence, place_argument
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.places import AtTime, Edge, Found, Pinned, Place

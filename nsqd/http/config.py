@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from common.http_api import JSON, V1, HttpError, Request, Response, json, text
-from common.options import change, table_of
+from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, json, text
+from nsqcommon.options import change, table_of
 
 if TYPE_CHECKING:
     from nsqd.options import Options

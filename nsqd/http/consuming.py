@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from common.durations import parse_duration, seconds
-from common.http_api import V1, ClientGone, HttpError, Request, Response, Stream
-from common.wire.extensions import decode_reason
-from common.wire.history import NDJSON
+from nsqcommon.durations import parse_duration, seconds
+from nsqcommon.http_api import V1, ClientGone, HttpError, Request, Response, Stream
+from nsqcommon.wire.extensions import decode_reason
+from nsqcommon.wire.history import NDJSON
 from nsqd.broker.in_flight import NOT_IN_FLIGHT
 from nsqd.broker.leases import TooMany
 from nsqd.http.lease_lines import HEARTBEAT, events_of, fates_of, lines_of

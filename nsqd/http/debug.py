@@ -21,10 +21,10 @@ from typing import Final
 
 import trio
 
-from common.http_api import TEXT, HttpError, Request, Response, parse_query, plain
-from common.memory import return_unused
-from common.passwords import mask_option
-from common.wire.quoting import quote
+from nsqcommon.http_api import TEXT, HttpError, Request, Response, parse_query, plain
+from nsqcommon.memory import return_unused
+from nsqcommon.passwords import mask_option
+from nsqcommon.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
 from nsqd.stats.memory import memory_now
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import JSON, V1, HttpError, Request, Response, parse_query
-from common.nsq_json import dumps
-from common.wire.names import is_valid_name
+from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, parse_query
+from nsqcommon.nsq_json import dumps
+from nsqcommon.wire.names import is_valid_name
 from nsqd.auth.rights import Role
 from nsqd.http.access import Access, Endpoint, Scope
 

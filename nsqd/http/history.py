@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from common.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
-from common.waiting import Waiting, wait_argument
-from common.wire.history import (
+from nsqcommon.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
+from nsqcommon.waiting import Waiting, wait_argument
+from nsqcommon.wire.history import (
     MSGPACK,
     NDJSON,
     End,

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring  # in C where there is C
 from struct import Struct
 from typing import Final
 
-from common.wire.headers import decode_headers, end_of_headers
+from nsqcommon.wire.headers import decode_headers, end_of_headers
 from nsqd.http.history import headers_member
 
 HEARTBEAT: Final = b":\n\n"

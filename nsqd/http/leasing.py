@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError
+from nsqcommon.http_api import HttpError
 from nsqd.auth.grants import Question
 from nsqd.broker.leases import TooMany
 from nsqd.broker.lessees import Caller
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
 
 if TYPE_CHECKING:
-    from common.http_api import Request, Response
+    from nsqcommon.http_api import Request, Response
     from nsqd.auth.grants import Grant
     from nsqd.broker.leases import Leases
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from common.wire.headers import BadHeaders, encode_headers
+from nsqcommon.wire.headers import BadHeaders, encode_headers
 
 _PREFIX: Final = b"nsq-header-"
 _BY_THEIR_OWN_NAMES: Final = frozenset((b"traceparent", b"tracestate"))

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from common.http_api import V1, HttpError, Request, Response, Stream, json
-from common.wire.extensions import is_valid_key
-from common.wire.history import NDJSON
+from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
+from nsqcommon.wire.extensions import is_valid_key
+from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
@@ -25,7 +25,7 @@ from nsqd.http.numbers import number_argument
 from nsqd.http.sequences import sequences_argument
 
 if TYPE_CHECKING:
-    from common.wire.log_record import KeyPlace
+    from nsqcommon.wire.log_record import KeyPlace
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
     from nsqd.http.calls import Calls

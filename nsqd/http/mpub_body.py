@@ -11,10 +11,10 @@ from itertools import accumulate
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from common.http_api import HttpError
-from common.wire.commands import HalfHeadedMpub, Publications
-from common.wire.faults import ProtocolError
-from common.wire.mpub import (
+from nsqcommon.http_api import HttpError
+from nsqcommon.wire.commands import HalfHeadedMpub, Publications
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.mpub import (
     Offsets,
     count_missing,
     cut_messages,
@@ -25,7 +25,7 @@ from common.wire.mpub import (
 )
 
 if TYPE_CHECKING:
-    from common.wire.limits import Limits
+    from nsqcommon.wire.limits import Limits
 
 _pack_size: Final = Struct(">I").pack
 _SIZE: Final = 4

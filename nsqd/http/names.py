@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError
-from common.wire.names import is_ephemeral, is_valid_name
+from nsqcommon.http_api import HttpError
+from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
-    from common.http_api import Request
+    from nsqcommon.http_api import Request
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic

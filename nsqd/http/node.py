@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from common.daemon import version_line
-from common.durations import parse_duration, seconds
-from common.http_api import EMPTY, HttpError, Request, Response, json, plain, text, truth
-from common.prometheus import CONTENT_TYPE, exposition
-from common.version import NSQ_VERSION
-from common.wire.lookup import DRAINING
+from nsqcommon.daemon import version_line
+from nsqcommon.durations import parse_duration, seconds
+from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json, plain, text, truth
+from nsqcommon.prometheus import CONTENT_TYPE, exposition
+from nsqcommon.version import NSQ_VERSION
+from nsqcommon.wire.lookup import DRAINING
 from nsqd.broker.snapshot import only_about
 from nsqd.http.quick import ping_answer
 from nsqd.stats.json import stats_json

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from common.http_api import HttpError
+from nsqcommon.http_api import HttpError
 
 _HIGHEST: Final = (1 << 63) - 1
 

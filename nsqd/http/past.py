@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from common.wire.history import Gap, Records
-    from common.wire.log_record import KeyPlace
+    from nsqcommon.wire.history import Gap, Records
+    from nsqcommon.wire.log_record import KeyPlace
 
 
 class RangeReader(Protocol):

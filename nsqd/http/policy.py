@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError, Request, Response, json
-from common.wire.names import is_valid_name
+from nsqcommon.http_api import HttpError, Request, Response, json
+from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
     from nsqd.policy.policies import Held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.http_api import HttpError, Request, Response
+from nsqcommon.http_api import HttpError, Request, Response
 from nsqd.http.message_headers import BadHeaders, headers_of
 from nsqd.http.mpub_body import HeadedBody
 from nsqd.http.publishing import INVALID_HEADERS

@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError, Response, parse_query
-from common.wire.commands import HeadedPublications
-from common.wire.extensions import is_valid_key
-from common.wire.names import is_valid_name
+from nsqcommon.http_api import HttpError, Response, parse_query
+from nsqcommon.wire.commands import HeadedPublications
+from nsqcommon.wire.extensions import is_valid_key
+from nsqcommon.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
 from nsqd.broker.bounded import Refused
 from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, HeadedBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
-    from common.wire.limits import Limits
+    from nsqcommon.wire.limits import Limits
     from nsqd.broker.broker import Broker
 
 _log = logging.getLogger(__name__)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
-from common.http_heads import refusal_of
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.http_api import HttpDate, HttpError, Response, plain, text, wire_head
+from nsqcommon.http_heads import refusal_of
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http.access import PUBLISH
 from nsqd.http.message_headers import BadHeaders, headers_of
 from nsqd.http.publishing import EXITING, UNREADABLE
@@ -146,7 +146,7 @@ class QuickRoutes:
 
 
 class QuickHttp:
-    """One HTTP connection on the poller (a `common.poller.Handler`), until it ends or is handed over.
+    """One HTTP connection on the poller (a `nsqcommon.poller.Handler`), until it ends or is handed over.
 
     `hand_off(received)` is called at most once, inside `receive` or `sent`, when the operating system has everything
     that was owed. From then on the connection belongs to another handler. `wake()` asks for `bytes_to_send`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import EMPTY, HttpError, Request, Response
+from nsqcommon.http_api import EMPTY, HttpError, Request, Response
 from nsqd.http.names import topic_argument
 from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from common.http_api import HttpError, query_values
+from nsqcommon.http_api import HttpError, query_values
 from nsqd.http.places import parse_place
 
 if TYPE_CHECKING:
-    from common.http_api import Request
+    from nsqcommon.http_api import Request
 
 MOST_SEQUENCES: Final = 10_000  # at once
 _HIGHEST: Final = (1 << 63) - 1

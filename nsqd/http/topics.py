@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.http_api import EMPTY, HttpError, Request, Response
+from nsqcommon.http_api import EMPTY, HttpError, Request, Response
 from nsqd.http.names import check_name, find_topic, topic_name
 
 if TYPE_CHECKING:

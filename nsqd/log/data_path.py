@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.log.clock_mark import ClockJump, ClockMark, clock_mark, jump_between
 from nsqd.log.files import Files, error_text
 from nsqd.log.reading.refusals import patiently

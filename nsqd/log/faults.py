@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from common.wire.lookup import FULL, UNHEALTHY
+from nsqcommon.wire.lookup import FULL, UNHEALTHY
 
 if TYPE_CHECKING:
-    from common.wakeup import Wakeup
+    from nsqcommon.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
-from common.wire.log_record import HEADER_SIZE, Header, KeyPlace, decode_header, decode_keyed, follow
+from nsqcommon.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
+from nsqcommon.wire.log_record import HEADER_SIZE, Header, KeyPlace, decode_header, decode_keyed, follow
 from nsqd.log.files import close_quietly
 from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly

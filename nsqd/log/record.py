@@ -1,6 +1,6 @@
 """Batches as records, and the walk over records that recovery consists of.
 
-The layout is explained in common/wire/log_record.py, because readers of history get the same bytes.
+The layout is explained in common/nsqcommon/wire/log_record.py, because readers of history get the same bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from google_crc32c import extend as extend_crc32c
 from google_crc32c import value as crc32c
 
-from common.wire.headers import header_offsets
-from common.wire.log_record import (
+from nsqcommon.wire.headers import header_offsets
+from nsqcommon.wire.log_record import (
     HEADER_SIZE,
     HEADERS,
     KEYS,

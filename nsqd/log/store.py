@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.store import DiskSnapshot, NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.data_path import (

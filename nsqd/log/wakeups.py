@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 
 
 class Wakeups:

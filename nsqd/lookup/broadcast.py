@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from common.net import AddressError, parse_address
+from nsqcommon.net import AddressError, parse_address
 from nsqd.lookup.dial import host_and_port, resolve
 
 _RESOLVE_LIMIT: Final = 1.0  # seconds; the start should not hang because a name server does

@@ -8,8 +8,8 @@ from typing import Final, NoReturn
 
 import trio
 
-from common.wakeup import Wakeup
-from common.wire.lookup import ReplyReader
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.wire.lookup import ReplyReader
 from nsqd.lookup.registration import Refused
 from nsqd.lookup.times import IO_LIMIT
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from common.net import AddressError, join_host_port, parse_address
+from nsqcommon.net import AddressError, join_host_port, parse_address
 from nsqd.lookup.times import IO_LIMIT
 
 Place = tuple[str, int]  # an IP address and a port

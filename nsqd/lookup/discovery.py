@@ -11,16 +11,16 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.http_client import HttpClient, HttpFailed, HttpTimeout, https_port_in
-from common.net import join_host_port
-from common.turn import Turn, in_turn
-from common.wakeup import Wakeup
+from nsqcommon.http_client import HttpClient, HttpFailed, HttpTimeout, https_port_in
+from nsqcommon.net import join_host_port
+from nsqcommon.turn import Turn, in_turn
+from nsqcommon.wakeup import Wakeup
 from nsqd.lookup.registration import Refused, channels_in
 from nsqd.lookup.source import peers_of
 
 if TYPE_CHECKING:
-    from common.wire.http_exchange import Answer
-    from common.wire.lookup import PeerAddress
+    from nsqcommon.wire.http_exchange import Answer
+    from nsqcommon.wire.lookup import PeerAddress
     from nsqd.broker.broker import Broker
     from nsqd.broker.topic import Topic
     from nsqd.lookup.peer import Peer

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from common.net import AddressError, join_host_port
-from common.wakeup import Wakeup
-from common.wire.lookup import DRAINING, LEAVING, RETIRED
+from nsqcommon.net import AddressError, join_host_port
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.wire.lookup import DRAINING, LEAVING, RETIRED
 from nsqd.lookup.dial import Dial, Place, Resolve, dial, host_and_port, is_ipv6, resolve
 from nsqd.lookup.discovery import Discovery
 from nsqd.lookup.peer import Peer
@@ -29,7 +29,7 @@ from nsqd.lookup.source import Source, peers_of
 from nsqd.lookup.times import IO_LIMIT, RESOLVE_INTERVAL
 
 if TYPE_CHECKING:
-    from common.turn import Turn
+    from nsqcommon.turn import Turn
     from nsqd.broker.broker import Broker
     from nsqd.lookup.registration import Words
     from nsqd.lookup.settings import Settings

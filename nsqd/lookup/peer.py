@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.net import join_host_port
-from common.wakeup import Wakeup
-from common.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
+from nsqcommon.net import join_host_port
+from nsqcommon.wakeup import Wakeup
+from nsqcommon.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
 from nsqd.lookup.conversation import AT_ONCE, Conversation
 from nsqd.lookup.registration import Refused, identified
 from nsqd.lookup.times import (

@@ -14,12 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from common.nsq_json import Fields, JsonError, read
-from common.wire.lookup import decode_identify_reply
-from common.wire.names import is_ephemeral, is_valid_name
+from nsqcommon.nsq_json import Fields, JsonError, read
+from nsqcommon.wire.lookup import decode_identify_reply
+from nsqcommon.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
-    from common.wire.lookup import PeerAddress
+    from nsqcommon.wire.lookup import PeerAddress
 
 Words = tuple[str, ...]  # a command: REGISTER or UNREGISTER, a topic, perhaps a channel
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from common.options import SECOND
-from common.startup import StartupError
-from common.version import NSQ_VERSION
-from common.wire.lookup import identify_body
+from nsqcommon.options import SECOND
+from nsqcommon.startup import StartupError
+from nsqcommon.version import NSQ_VERSION
+from nsqcommon.wire.lookup import identify_body
 
 if TYPE_CHECKING:
     from nsqd.options import Options

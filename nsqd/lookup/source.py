@@ -11,7 +11,7 @@ from nsqd.lookup.dial import is_ipv6
 from nsqd.lookup.times import FIRST_TRY_LIMIT
 
 if TYPE_CHECKING:
-    from common.wire.lookup import PeerAddress
+    from nsqcommon.wire.lookup import PeerAddress
     from nsqd.lookup.dial import Place
     from nsqd.lookup.peer import Peer
 

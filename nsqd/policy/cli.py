@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from common.wire.names import is_valid_name
+from nsqcommon.wire.names import is_valid_name
 from nsqd.policy.parse import Mistake, PolicyError, parse_policies
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
-from common.durations import MILLISECOND, parse_long_duration
-from common.sizes import parse_size
+from nsqcommon.durations import MILLISECOND, parse_long_duration
+from nsqcommon.sizes import parse_size
 from nsqd.ack import Ack
 from nsqd.broker.rules import Overflow
 

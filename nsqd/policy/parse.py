@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from common.name_patterns import is_pattern
+from nsqcommon.name_patterns import is_pattern
 from nsqd.broker.rules import Overflow
 from nsqd.policy.keys import KEYS, About, parse_flag
 from nsqd.policy.policies import ANY, Entry, Policies

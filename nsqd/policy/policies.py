@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from common.durations import seconds
-from common.name_patterns import expression_of
+from nsqcommon.durations import seconds
+from nsqcommon.name_patterns import expression_of
 from nsqd.broker.rules import (
     NO_CHANNEL_RULES,
     NO_LOG_RULES,

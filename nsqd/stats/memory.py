@@ -6,7 +6,7 @@ import gc
 import sys
 from dataclasses import dataclass
 
-from common.memory import resident_bytes
+from nsqcommon.memory import resident_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from common.prometheus import Metric, Sample, gauge
-from common.version import NSQ_VERSION, suite_version
+from nsqcommon.prometheus import Metric, Sample, gauge
+from nsqcommon.version import NSQ_VERSION, suite_version
 from nsqd.readers import silence
 
 if TYPE_CHECKING:

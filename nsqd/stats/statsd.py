@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot

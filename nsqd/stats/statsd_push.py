@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.net import parse_address
+from nsqcommon.net import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from common.options import SECOND, format_duration
+from nsqcommon.options import SECOND, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.log.data_path import JOURNAL_PREFIX, NODE_JSON, TOPICS, DataPathError, take_lock
 from nsqd.log.files import Files, error_text
 from nsqd.workers.plan import left_behind, name_of, number_in

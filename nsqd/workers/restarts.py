@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from common.entry import HELD_SIGNALS
+from nsqcommon.entry import HELD_SIGNALS
 
 STEADY: Final = 10.0  # seconds; a worker that lived for less has died quickly
 FIRST_PAUSE: Final = 0.5  # seconds, after the second quick death in a row

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from common.net import AddressError, parse_address
-from common.startup import StartupError
+from nsqcommon.net import AddressError, parse_address
+from nsqcommon.startup import StartupError
 from nsqd.options import MAX_NODE_ID, Options
 from nsqd.workers.plan import name_of, node_id_of, port_in, port_problem, shifted_address, shifted_port
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.daemon import first_of, wait_for_signal
-from common.options import seconds
-from common.startup import StartupError
-from common.systemd import READY, STOPPING, notify
+from nsqcommon.daemon import first_of, wait_for_signal
+from nsqcommon.options import seconds
+from nsqcommon.startup import StartupError
+from nsqcommon.systemd import READY, STOPPING, notify
 from nsqd.workers.folders import owned_folders
 from nsqd.workers.settings import check_addresses
 from nsqd.workers.supervised import Supervised

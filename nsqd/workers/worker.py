@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from common import logs
-from common.daemon import first_of, wait_for_signal
+from nsqcommon import logs
+from nsqcommon.daemon import first_of, wait_for_signal
 from nsqd import daemon
 from nsqd.workers.link import worker_end
 from nsqd.workers.settings import check_addresses, worker_options

@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 from kombu.exceptions import ChannelError
 from kombu.transport import base, virtual
 
-from common.version import suite_version
 from nsqclient import ConnectError, Disconnected, PublishRejected, PublishUnknown, Unsupported
 from nsqclient.blocking import BlockingProducer
+from nsqcommon.version import suite_version
 from nsqjobs.addresses import Endpoint, parse_url
 from nsqjobs.celery.channel import Channel, Consuming
 from nsqjobs.celery.finished import Finished

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from packaging.utils import canonicalize_name
 
-from common.version import DISTRIBUTION
+from nsqcommon.version import DISTRIBUTION
 from scripts.releasing.building import run
 from scripts.releasing.dependencies import Package, package_of
 from scripts.releasing.project import Refused

@@ -14,7 +14,7 @@ from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from common.version import DISTRIBUTION
+from nsqcommon.version import DISTRIBUTION
 from scripts.releasing.archives import sha256
 from scripts.releasing.dependencies import Needed, Package, metadata_of
 from scripts.releasing.images import Image

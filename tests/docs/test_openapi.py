@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from openapi_spec_validator import validate
 
-from common.version import NSQ_VERSION
+from nsqcommon.version import NSQ_VERSION
 from nsqd.http import access
 from tests.project.test_admin_api import routes as routes_of_nsqadmin
 from tests.support.openapi import Api, description_of

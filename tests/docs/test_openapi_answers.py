@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from common.wire import commands
-from common.wire.headers import encode_headers
+from nsqcommon.wire import commands
+from nsqcommon.wire.headers import encode_headers
 from tests.support.json_server import JsonServer
 from tests.support.openapi import Api, description_of
 from tests.support.process import Answer, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module

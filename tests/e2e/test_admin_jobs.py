@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from common.wire.extensions import bury
 from nsqclient import sync
+from nsqcommon.wire.extensions import bury
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 from tests.support.tools import address
 

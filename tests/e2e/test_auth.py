@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import auth, sub
+from nsqcommon.wire.commands import auth, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import make_certificates

@@ -12,7 +12,7 @@ from struct import pack
 
 import pytest
 
-from common.wire.commands import MAGIC, identify, pub
+from nsqcommon.wire.commands import MAGIC, identify, pub
 from tests.support.client import TIMEOUT, Client
 from tests.support.process import Nsqd, eventually
 

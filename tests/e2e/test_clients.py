@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
-from common.wire.commands import hdpub, hmpub, hpub, pub
-from common.wire.headers import NONE, encode_headers
+from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
+from nsqcommon.wire.headers import NONE, encode_headers
 from tests.e2e.conftest import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.process import Nsqd, eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import dpub, rdy, sub
+from nsqcommon.wire.commands import dpub, rdy, sub
 from tests.support.client import Refused
 from tests.support.process import Nsqd, eventually
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import mpub, sub
+from nsqcommon.wire.commands import mpub, sub
 from tests.e2e.conftest import StartNsqd
 from tests.e2e.test_rights import allow
 from tests.support.auth_server import AuthServer, granting

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from common.wire.commands import dpub, pub, sub
+from nsqcommon.wire.commands import dpub, pub, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Client
 from tests.support.process import Nsqd, eventually

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from common.wire.commands import dpub, hmpub, hpub, mpub, pub
-from common.wire.extensions import bury
-from common.wire.headers import NONE, encode_headers
+from nsqcommon.wire.commands import dpub, hmpub, hpub, mpub, pub
+from nsqcommon.wire.extensions import bury
+from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.log.record import decode_batch, decode_header, encode
 from tests.support.earlier_version import (
     OPTIONS,

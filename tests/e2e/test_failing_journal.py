@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import dpub, pub, rdy, req, sub
+from nsqcommon.wire.commands import dpub, pub, rdy, req, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import Nsqd, eventually
 

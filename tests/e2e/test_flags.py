@@ -15,7 +15,7 @@ from struct import pack
 
 import pytest
 
-from common.wire.commands import auth, identify, mpub, pub, rdy
+from nsqcommon.wire.commands import auth, identify, mpub, pub, rdy
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import TIMEOUT, Refused, open_socket
 from tests.support.process import Nsqd, Nsqlookupd, eventually, launch, run_to_end

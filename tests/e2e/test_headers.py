@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from common.wire.commands import hdpub, hmpub, hpub, pub, rdy, req, sub
-from common.wire.headers import NONE, decode_headers, encode_headers
-from common.wire.message import Message
+from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub, rdy, req, sub
+from nsqcommon.wire.headers import NONE, decode_headers, encode_headers
+from nsqcommon.wire.message import Message
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Client
 from tests.support.process import Nsqd, eventually

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from common.wire.history import MSGPACK, End, Gap, HistoryReader, LogRange, StoredBatch
+from nsqcommon.wire.history import MSGPACK, End, Gap, HistoryReader, LogRange, StoredBatch
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Disconnected
 from tests.support.process import Answer, Nsqd, eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.message import Message
+from nsqcommon.wire.message import Message
 from tests.e2e.kill9 import run
 from tests.support.promises import Channel, Excuses, Ledger, Violation
 

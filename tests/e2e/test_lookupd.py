@@ -16,9 +16,9 @@ from typing import IO, Final
 
 import pytest
 
-from common.wire.lookup import ReplyReader
+from nsqcommon.wire.lookup import ReplyReader
+from tests.support.process import SOURCES
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 LIMIT: Final = 30.0
 LINE: Final = re.compile(r"\[nsqlookupd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (DEBUG|INFO|WARNING|ERROR|FATAL): .")
 
@@ -71,7 +71,7 @@ class Lookupd:
 def launched(*options: str) -> Iterator[Lookupd]:
     process = subprocess.Popen(
         [sys.executable, "-m", "nsqlookupd", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": SOURCES},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -86,7 +86,7 @@ def launched(*options: str) -> Iterator[Lookupd]:
 def run_to_end(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nsqlookupd", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": SOURCES},
         capture_output=True,
         text=True,
         timeout=LIMIT,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from common.wire.extensions import bury
+from nsqcommon.wire.extensions import bury
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import Nsqd, eventually
 

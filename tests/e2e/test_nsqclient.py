@@ -20,7 +20,6 @@ import trio_asyncio
 
 import nsqclient
 import nsqclient.sync
-from common.wire.frames import OK_FRAME
 from nsqclient import (
     Config,
     ConnectError,
@@ -34,6 +33,7 @@ from nsqclient import (
     open_producer,
 )
 from nsqclient.pytest_plugin import Broker, running_broker
+from nsqcommon.wire.frames import OK_FRAME
 from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
 from tests.support.buried import buried_on_disk

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire import commands
+from nsqcommon.wire import commands
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT, Disconnected, Refused

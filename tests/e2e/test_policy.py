@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from common.wire import commands
+from nsqcommon.wire import commands
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Client
 from tests.support.lateness import is_within

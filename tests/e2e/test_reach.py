@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from common.wire.lookup import encode_command, identify_body
+from nsqcommon.wire.lookup import encode_command, identify_body
 from tests.support.client import Client
 from tests.support.namespaces import Machine, Network, a_network
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module

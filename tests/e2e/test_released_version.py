@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from common.wire.log_record import HEADERS, KEYS, decode_header
+from nsqcommon.wire.log_record import HEADERS, KEYS, decode_header
 from tests.support.earlier_version import WORDS, journal_words, records
 from tests.support.process import Nsqd, run_to_end
 from tests.support.released_version import OPTIONS, check, fill

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import auth, pub, sub
+from nsqcommon.wire.commands import auth, pub, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from common.wire.commands import auth, pub
+from nsqcommon.wire.commands import auth, pub
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import Nsqd
 

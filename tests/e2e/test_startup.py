@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import pub
+from nsqcommon.wire.commands import pub
 from nsqd.log.data_path import as_json
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import TIMEOUT, Client, Disconnected

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from common.wire.commands import pub
-from common.wire.lookup import MAGIC, encode_command, identify_body
+from nsqcommon.wire.commands import pub
+from nsqcommon.wire.lookup import MAGIC, encode_command, identify_body
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import open_socket
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually

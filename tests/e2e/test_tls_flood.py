@@ -19,8 +19,8 @@ from typing import Final
 
 import pytest
 
-from common.handshake import MOST_UNDER_WAY
-from common.wire.commands import identify
+from nsqcommon.handshake import MOST_UNDER_WAY
+from nsqcommon.wire.commands import identify
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually

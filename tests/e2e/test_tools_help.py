@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.options import table_of
+from nsqcommon.options import table_of
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import Tool, address, run_tool
 

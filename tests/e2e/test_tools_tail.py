@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.frames import OK_FRAME
+from nsqcommon.wire.frames import OK_FRAME
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool

@@ -9,7 +9,7 @@ from struct import pack
 
 import pytest
 
-from common.wire.commands import pub
+from nsqcommon.wire.commands import pub
 from tests.support.process import Answer, Nsqd, eventually
 
 pytestmark = pytest.mark.e2e

@@ -7,8 +7,8 @@ from struct import pack
 
 import pytest
 
-from common.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
-from common.wire.frames import FrameType
+from nsqcommon.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
+from nsqcommon.wire.frames import FrameType
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import HEARTBEAT, TIMEOUT, Refused
 from tests.support.process import Nsqd, eventually

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import dpub, mpub, pub, sub, touch
+from nsqcommon.wire.commands import dpub, mpub, pub, sub, touch
 from tests.e2e.conftest import StartNsqd
 from tests.support.lateness import is_within
 from tests.support.process import Nsqd, eventually

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from common.streams.layer import StreamError
-from common.wire.commands import MAGIC, identify, pub
+from nsqcommon.streams.layer import StreamError
+from nsqcommon.wire.commands import MAGIC, identify, pub
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.client import Client, Disconnected, Refused

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.wire.commands import MAGIC
+from nsqcommon.wire.commands import MAGIC
 from tests.support.process import Nsqd
 
 pytestmark = pytest.mark.e2e

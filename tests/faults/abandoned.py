@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from common.wire.commands import fin
-from common.wire.frames import FrameReader, FrameType
+from nsqcommon.wire.commands import fin
+from nsqcommon.wire.frames import FrameReader, FrameType
 from tests.support.client import Client, Refused
 from tests.support.process import Nsqd
 from tests.support.small_disk import SmallDisk

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from common.wire.commands import fin, mpub, rdy, req
-from common.wire.extensions import bury, req_free
-from common.wire.message import Message
+from nsqcommon.wire.commands import fin, mpub, rdy, req
+from nsqcommon.wire.extensions import bury, req_free
+from nsqcommon.wire.message import Message
 from tests.faults.buried_ledger import ChannelLedger, Listed, Place
 from tests.faults.promise import Violation
 from tests.support.process import Nsqd

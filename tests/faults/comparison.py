@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import inf
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.broker.rules import NO_RULES
 from nsqd.fsck import cli as fsck
 from nsqd.log.carrying import carry_forward

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from common.wire.commands import dpub, hdpub, hpub, mpub, pub
-from common.wire.extensions import bury
-from common.wire.headers import encode_headers
+from nsqcommon.wire.commands import dpub, hdpub, hpub, mpub, pub
+from nsqcommon.wire.extensions import bury
+from nsqcommon.wire.headers import encode_headers
 from tests.support.client import Client
 from tests.support.earlier_version import CENTURY_MS, OPTIONS, check, drained, fill, publish_and_finish
 from tests.support.process import ROOT, Nsqd, eventually

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial, Buried

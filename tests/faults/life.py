@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, Final
 from unittest import mock
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt

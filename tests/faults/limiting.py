@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.bounds import drops, excess, refuses
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried import Burial

@@ -13,7 +13,7 @@ from math import ceil, inf
 from random import Random
 from typing import Final
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 from nsqd.broker.rules import NO_RULES, Rules
 from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark

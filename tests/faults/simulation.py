@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 from unittest import mock
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.burials import Verb
 from nsqd.broker.rules import NO_TOPIC_RULES

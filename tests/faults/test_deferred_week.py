@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, pub, req
+from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from tests.faults.week import MINUTE, WEEK, Life, play
 
 MESSAGES = 40_000  # `python -m tests.faults deferred` takes 100,000

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from common.wire.commands import dpub, mpub, pub
+from nsqcommon.wire.commands import dpub, mpub, pub
 from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, eventually
 from tests.support.small_disk import SmallDisk, mounted_for_test

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import dpub, fin, rdy, sub
+from nsqcommon.wire.commands import dpub, fin, rdy, sub
 from nsqd.log.owner import OWNER_JSON
 from tests.faults.refusing import RefusingDisk
 from tests.faults.shim import COMPILER

@@ -14,8 +14,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from common.wire.commands import dpub, fin, mpub, req
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.wire.commands import dpub, fin, mpub, req
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import complete, replay

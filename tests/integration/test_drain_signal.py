@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.options import parse
+from nsqcommon.options import parse
 from nsqd import daemon
 from nsqd.drain import Drain, drain_on_signal
 from nsqd.options import Options

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from common.handshake import TlsServer
-from common.poller import Connection
-from common.wire.commands import auth, identify, pub, rdy, sub
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.handshake import TlsServer
+from nsqcommon.poller import Connection
+from nsqcommon.wire.commands import auth, identify, pub, rdy, sub
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.client.tcp import client_maker
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from common.resolver import Resolver
+from nsqcommon.resolver import Resolver
 
 if TYPE_CHECKING:
     import pytest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.workers.folders import owned_folders, refuse_folders_of_workers
 from tests.integration.log.harness import TroubledFiles
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 
 EPHEMERAL_BOUND = 4  # messages that wait in an ephemeral channel
 

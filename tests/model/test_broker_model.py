@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb

@@ -8,7 +8,7 @@ import grimp
 import pytest
 
 PACKAGES = (
-    "common",
+    "nsqcommon",
     "nsqd",
     "nsqlookupd",
     "nsqadmin",

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from common.version import core_of
+from nsqcommon.version import core_of
 from tests.support.process import Nsqd
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,10 +134,10 @@ def test_nsqd_says_which_core_runs(tmp_path: Path) -> None:
 
 
 def test_a_traceback_names_file_and_line() -> None:
-    commands = importlib.import_module("common.wire.commands")
+    commands = importlib.import_module("nsqcommon.wire.commands")
     with pytest.raises(AttributeError) as caught:
         commands.CommandReader(None, print)
     frames = [(Path(entry.path).name, entry.lineno + 1) for entry in caught.traceback]
-    source = (ROOT / "common/wire/commands.py").read_text(encoding="utf-8").splitlines()
+    source = (ROOT / "common/nsqcommon/wire/commands.py").read_text(encoding="utf-8").splitlines()
     assert frames[-1][0] == "commands.py"
     assert "limits" in source[frames[-1][1] - 1]

@@ -19,8 +19,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from common.options import table_of
 from nsqadmin.options import Options as AdminOptions
+from nsqcommon.options import table_of
 from nsqd.options import Options as NsqdOptions
 from nsqlookupd.options import Options as LookupOptions
 

@@ -12,7 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from common.options import table_of
+from nsqcommon.options import table_of
 from scripts.releasing.project import Project, as_semantic
 from tests.project.test_deploy import KUBERNETES, OPTIONS
 from tests.project.test_deploy import OBJECTS as PLAIN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.options import BaseOptions, one_of, option
+from nsqcommon.options import BaseOptions, one_of, option
 from scripts.option_pages import reference_page
 
 

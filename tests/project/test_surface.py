@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from common.options import Option, table_of
+from nsqcommon.options import Option, table_of
 from nsqd.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""`common/web.py` uses parts of uvicorn that are not promised to stay: these tests notice a release that changes them.
+"""`common/nsqcommon/web.py` uses parts of uvicorn that are not promised to stay: these tests notice a release that changes them.
 
 The parts are read from the source of `_Connection`, so there is no second list of them.
 """
@@ -15,7 +15,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from common import web
+from nsqcommon import web
 
 HOOKS: Final = {name: it for name, it in vars(web._Connection).items() if inspect.isfunction(it) and name[0] != "_"}
 # Attributes of a request under way, which `eof_received` and `connection_lost` read.

@@ -12,10 +12,10 @@ import httpx
 import pytest
 import trio
 
-from common.recipients import host_and_port
 from nsqadmin.options import Options
 from nsqadmin.upstream.client import Document, Upstream, UpstreamError, opened
 from nsqadmin.upstream.token import NOT_LISTED, NOT_SECURE, NOT_VERIFIED, Token, Way
+from nsqcommon.recipients import host_and_port
 from tests.support.certificates import Certificates, make_certificates
 
 SECRET = "Bearer the-token"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 import trio.testing
 
-from common.budget import Budget
+from nsqcommon.budget import Budget
 
 if TYPE_CHECKING:
     import pytest

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from common.wire.lookup import Identity
+from nsqcommon.wire.lookup import Identity
 from nsqlookupd.dial_back import AT_ONCE, LIMIT, RETRY_INTERVAL, DialBack, Rules
 from nsqlookupd.registry import Peer, Registry
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from common.wire.lookup import MAGIC
+from nsqcommon.wire.lookup import MAGIC
 from nsqd.broker.topic import Topic
 from nsqd.lookup.dial import Place, resolve
 from nsqd.lookup.lookup import Lookup

@@ -17,10 +17,10 @@ import pytest
 import trio
 import trio.testing
 
-from common import poller as poller_module
-from common.budget import Budget
-from common.poller import Connection, Poller
-from common.wire.frames import Piece
+from nsqcommon import poller as poller_module
+from nsqcommon.budget import Budget
+from nsqcommon.poller import Connection, Poller
+from nsqcommon.wire.frames import Piece
 
 HANGS: Final = 1000.0  # seconds on a clock that jumps
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from common.durations import SECOND
+from nsqcommon.durations import SECOND
 from nsqtools.command import ToolFailed
 from nsqtools.nsq_stat import Options, watch
 from nsqtools.rates import HEADER, Counters, Poll

@@ -8,8 +8,8 @@ from threading import Event
 import trio
 import trio.testing
 
-from common.turn import in_turn
-from common.wire.commands import pub
+from nsqcommon.turn import in_turn
+from nsqcommon.wire.commands import pub
 from nsqd import timers
 from nsqd.broker.idle import Expired
 from nsqd.broker.rules import ChannelRules, Overflow

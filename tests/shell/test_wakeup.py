@@ -8,7 +8,7 @@ from functools import wraps
 import trio
 import trio.testing
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 
 
 def in_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

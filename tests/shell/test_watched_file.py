@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.watched_file import WatchedFile
 
 

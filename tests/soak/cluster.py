@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from common.http_client import HttpFailed, fetch
-from common.wire.http_exchange import Answer
 from nsqclient import Config
+from nsqcommon.http_client import HttpFailed, fetch
+from nsqcommon.wire.http_exchange import Answer
 from tests.soak.slopes import Sample, Series
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import make_certificates

@@ -10,7 +10,6 @@ from typing import Final
 
 import trio
 
-from common.http_client import HttpFailed
 from nsqclient import (
     ConnectError,
     Message,
@@ -22,6 +21,7 @@ from nsqclient import (
     open_consumer,
     open_producer,
 )
+from nsqcommon.http_client import HttpFailed
 from tests.soak.cluster import Cluster, ask
 from tests.soak.ledger import Ledger
 from tests.support.process import Nsqd

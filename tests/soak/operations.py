@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import trio
 
-from common.http_client import HttpFailed
-from common.wire.commands import rdy, sub
-from common.wire.message import Message
 from nsqclient import Message as ClientMessage
 from nsqclient import NSQError, open_consumer, open_producer
+from nsqcommon.http_client import HttpFailed
+from nsqcommon.wire.commands import rdy, sub
+from nsqcommon.wire.message import Message
 from tests.soak.cluster import RETENTION, Cluster, ask
 from tests.soak.ledger import Ledger
 from tests.soak.load import Load, post

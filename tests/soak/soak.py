@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from common.http_client import HttpFailed
+from nsqcommon.http_client import HttpFailed
 from tests.soak.cluster import Cluster, a_cluster, ask
 from tests.soak.ledger import Ledger
 from tests.soak.load import CHANNELS, MSG_TIMEOUT, Load, Pace

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsqpipe.worker_python import worker_python
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import KEPT, numbered, publish
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     # An editable install is found by an import hook, which Spark's search for sources does not use.
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = SOURCES
     os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(), sys.executable
     folder = tmp_path_factory.mktemp("spark")
     session = (

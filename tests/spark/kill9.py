@@ -34,7 +34,7 @@ from nsqpipe.tables import Format
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.places import parse_place
 from tests.support import iceberg
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import ROOT, SOURCES, Nsqd
 from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
 
@@ -145,7 +145,7 @@ class Application:
                 env={
                     **os.environ,
                     **self._environment,
-                    "PYTHONPATH": str(ROOT),
+                    "PYTHONPATH": SOURCES,
                     "PYSPARK_PYTHON": sys.executable,
                     "SPARK_LOCAL_IP": "127.0.0.1",
                 },

@@ -46,7 +46,7 @@ from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, sc
 from pyspark_nsqtable.shares import AnotherJob, NotJoined
 from tests.spark.kill9 import processes_of_session, suppressed
 from tests.support import iceberg
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import ROOT, SOURCES, Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ class Command:
         return subprocess.Popen(
             [sys.executable, "-m", "nsqpipe", "land", *places, *pace, "--until-now", "--quiet", "--master=local[2]"],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": SOURCES},
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.kill9 import PATIENCE, Application
-from tests.support.process import ROOT, Nsqd, eventually
+from tests.support.process import SOURCES, Nsqd, eventually
 from tests.support.spark import address, next_of, publish
 
 _SUBMIT: Final = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -49,7 +49,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 def nsqpipe(*words: object) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "nsqpipe", *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": "", "JAVA_HOME": ""},
+        env={**os.environ, "PYTHONPATH": SOURCES, "PATH": "", "JAVA_HOME": ""},
         capture_output=True,
         text=True,
         timeout=PATIENCE,

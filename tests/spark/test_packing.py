@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.extensions import is_valid_key
+from nsqcommon.wire.extensions import is_valid_key
 from pyspark_nsq.errors import BadOption, NsqError
 from pyspark_nsq.packing import Limits, Part, check_columns, key_of, parts
 

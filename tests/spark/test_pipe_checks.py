@@ -25,7 +25,7 @@ from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
 from nsqpipe.storage import place_of
 from tests.spark.test_missing import three_at
-from tests.support.process import ROOT, Nsqd, Nsqlookupd
+from tests.support.process import ROOT, SOURCES, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
 
@@ -214,7 +214,7 @@ def run(words: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own, because its imports matter."""
     return subprocess.run(
         [sys.executable, "-m", "nsqpipe", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        env={**os.environ, "PYTHONPATH": SOURCES, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -21,7 +21,7 @@ from nsqpipe.ledger import Ledger
 from nsqpipe.progress import Progress, Tally, Tasks
 from nsqpipe.results import Results
 from pyspark_nsq.reports import rows_of
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import address, numbered, publish
 
 PATIENCE: Final = 240.0  # seconds that Spark may take on a busy machine
@@ -243,7 +243,7 @@ def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd
     words = ("land", "--nsqd", address(nsqd), "--topic=orders", "--table", str(table), "--conf=spark.local.dir=/tmp")
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary), "COLUMNS": "200"}
+        os.environ |= {"PYTHONPATH": SOURCES, "TMPDIR": str(temporary), "COLUMNS": "200"}
         os.execv(sys.executable, [sys.executable, "-m", "nsqpipe", *words])
     shown, quiet = b"", 0.0
     began = last = time.monotonic()

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
-from common.entry import HELD_SIGNALS
+from nsqcommon.entry import HELD_SIGNALS
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
 from tests.spark.kill9 import Application

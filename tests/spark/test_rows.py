@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.wire.history import StoredBatch
-from common.wire.log_record import message_offsets
+from nsqcommon.wire.history import StoredBatch
+from nsqcommon.wire.log_record import message_offsets
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.payload_offsets import find_offsets
 from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder

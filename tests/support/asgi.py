@@ -19,7 +19,7 @@ class Answer:
 
 
 async def run_directly(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """Stands in for `common.web.run_trio`."""
+    """Stands in for `nsqcommon.web.run_trio`."""
     return await function(*arguments)
 
 

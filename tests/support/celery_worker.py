@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.celery_app import BROKER, SETTINGS
-from tests.support.process import ROOT, eventually
+from tests.support.process import SOURCES, eventually
 
 TIMEOUT = 30.0
 
@@ -47,7 +47,7 @@ class Worker:
         """Start the worker, and return when it is ready."""
         environ = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": SOURCES,
             BROKER: self._url,
             SETTINGS: json.dumps(self._settings),
         }

@@ -13,9 +13,9 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Final, Self
 
-from common.wire import commands
-from common.wire.frames import Frame, FrameReader, FrameType
-from common.wire.message import Message, decode_message
+from nsqcommon.wire import commands
+from nsqcommon.wire.frames import Frame, FrameReader, FrameType
+from nsqcommon.wire.message import Message, decode_message
 
 TIMEOUT: Final = 30.0  # seconds; only a broken broker takes longer, even where other tests keep the processors busy
 HEARTBEAT: Final = b"_heartbeat_"

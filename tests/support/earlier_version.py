@@ -15,7 +15,7 @@ from typing import Final
 
 from google_crc32c import value as crc32c
 
-from common.wire.message import Message
+from nsqcommon.wire.message import Message
 from nsqd.log.journal import format as journal_format
 from tests.support.process import Nsqd, eventually
 

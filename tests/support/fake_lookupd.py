@@ -12,7 +12,7 @@ from ssl import SSLContext
 
 import trio
 
-from common.wire.lookup import MAGIC, LookupCommandReader, PeerAddress, encode_reply, identify_reply
+from nsqcommon.wire.lookup import MAGIC, LookupCommandReader, PeerAddress, encode_reply, identify_reply
 
 
 @dataclass

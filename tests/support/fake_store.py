@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgpack
 
-from common.wire.log_record import decode_header, decode_keys
-from common.wire.names import is_ephemeral
+from nsqcommon.wire.log_record import decode_header, decode_keys
+from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker import turn
 from nsqd.broker.store import DiskSnapshot
 from nsqd.log.record import encode

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from common.wire.message import Message
+from nsqcommon.wire.message import Message
 
 TIMEOUT: Final = 70.0  # seconds; a poll may wait for 60
 

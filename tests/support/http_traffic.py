@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 
-from common.wire.message import Message
+from nsqcommon.wire.message import Message
 from tests.support.http_consumer import HttpConsumer
 from tests.support.promises import Channel, Ledger
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from google_crc32c import value as crc32c
 
-from common.wire.log_record import HEADER_SIZE, decode_header
+from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
 
 
 def with_flags(record: bytes, flags: int) -> bytes:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from common.handshake import TlsServer
-from common.wire.extensions import EXTENSIONS
-from common.wire.frames import FrameReader, FrameType
-from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
-from common.wire.limits import Limits
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.handshake import TlsServer
+from nsqcommon.wire.extensions import EXTENSIONS
+from nsqcommon.wire.frames import FrameReader, FrameType
+from nsqcommon.wire.identify import ClientSettings, Negotiation, ServerFeatures
+from nsqcommon.wire.limits import Limits
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.auth.grants import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource

@@ -33,7 +33,8 @@ from tests.support.client import TIMEOUT, Client, open_socket
 ROOT: Final = Path(__file__).resolve().parents[2]
 # scripts/test-compiled names the interpreter of another installation. Then that installation runs, not this tree.
 PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
-PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
+SOURCES: Final = os.pathsep.join((str(ROOT), str(ROOT / "common")))
+PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else SOURCES
 START_TIMEOUT: Final = 60.0  # seconds; includes recovery on a slow machine
 STOP_TIMEOUT: Final = 30.0
 

@@ -23,7 +23,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from common.wire.message import Message
+from nsqcommon.wire.message import Message
 
 OPEN: Final = float("inf")  # instead of a time: not known yet
 

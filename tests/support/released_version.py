@@ -11,10 +11,10 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Final
 
-from common.wire.commands import dpub, hdpub, hmpub, hpub, mpub, pub
-from common.wire.extensions import bury
-from common.wire.headers import NONE, encode_headers
-from common.wire.message import Message
+from nsqcommon.wire.commands import dpub, hdpub, hmpub, hpub, mpub, pub
+from nsqcommon.wire.extensions import bury
+from nsqcommon.wire.headers import NONE, encode_headers
+from nsqcommon.wire.message import Message
 from tests.support.client import Client
 from tests.support.earlier_version import CENTURY_MS
 from tests.support.process import Nsqd, eventually

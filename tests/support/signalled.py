@@ -16,7 +16,7 @@ from typing import Final
 SENT: Final = b"the signal is sent\n"  # on stderr
 # Entry points, and what these import before they can hold signals.
 LIGHT: Final = frozenset(
-    ("common", "common.entry", *(f"{it}{end}" for it in ("nsqd", "nsqlookupd", "nsqadmin", "nsqtools", "nsqpipe") for end in ("", ".cli", ".entry")))
+    ("nsqcommon", "nsqcommon.entry", *(f"{it}{end}" for it in ("nsqd", "nsqlookupd", "nsqadmin", "nsqtools", "nsqpipe") for end in ("", ".cli", ".entry")))
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.support.process import ROOT, eventually
+from tests.support.process import SOURCES, eventually
 
 APP: Final = "tests.e2e.peers.taskiq_app:broker"
 LIMIT: Final = 30.0  # seconds for what a worker is expected to do
@@ -20,7 +20,7 @@ LIMIT: Final = 30.0  # seconds for what a worker is expected to do
 
 def environment() -> dict[str, str]:
     """Return the environment of a program that uses this tree."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": SOURCES}
 
 
 class Journal:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from common.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
-from common.wire.frames import Frame
+from nsqcommon.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
+from nsqcommon.wire.frames import Frame
 from tests.support.client import NOBODY, TIMEOUT, Client, Disconnected, Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.http_traffic import answer_over_http

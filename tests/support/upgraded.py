@@ -7,11 +7,11 @@ import ssl
 import time
 from typing import Any
 
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer
-from common.streams.snappy import SnappyLayer
-from common.streams.tls import TlsLayer
-from common.wire.commands import identify
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.wire.commands import identify
 from tests.support.certificates import Certificates
 from tests.support.client import TIMEOUT, Client, Disconnected, Refused
 

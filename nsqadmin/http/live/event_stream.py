@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.responses import Response
 
-from common.http_api import ABORT, ENDS_WITH_PEER
+from nsqcommon.http_api import ABORT, ENDS_WITH_PEER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from common.http_api import HttpError
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
 from nsqadmin.http.live.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
 from nsqadmin.http.live.event_stream import EventStream, event
 from nsqadmin.http.responses import identity_of, json_answer, refusal
+from nsqcommon.http_api import HttpError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -31,7 +31,7 @@ from nsqd.log.files import close_quietly
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from common.wire.log_record import UnknownFlags
+    from nsqcommon.wire.log_record import UnknownFlags
     from nsqd.log.files import Files
     from nsqd.log.segment import ReadAt
 

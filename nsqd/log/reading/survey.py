@@ -19,7 +19,7 @@ from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from common.wire.log_record import Header, decode_header
+from nsqcommon.wire.log_record import Header, decode_header
 from nsqd.log.reading.refusals import opened_to_read
 from nsqd.log.segment import Index, ReadAt, SegmentView, header_at, index_of, proven_entry
 

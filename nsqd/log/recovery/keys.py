@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.wire.log_record import decode_keys
+from nsqcommon.wire.log_record import decode_keys
 from nsqd.log.reading.refusals import opened_to_read
 from nsqd.log.segment import Segment, Walk
 

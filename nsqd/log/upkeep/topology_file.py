@@ -11,7 +11,7 @@ from nsqd.log.files import error_text
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
-    from common.wakeup import Wakeup
+    from nsqcommon.wakeup import Wakeup
     from nsqd.broker.store import Names
     from nsqd.log.faults import Faults
     from nsqd.log.memory_log import MemoryLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from common.wakeup import Wakeup
+    from nsqcommon.wakeup import Wakeup
     from nsqd.log.files import Files
     from nsqd.log.writing.segment_writer import SegmentWriter
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.http_client import https_port_in
-from common.wire.http_exchange import BadResponse, ResponseReader
+from nsqcommon.http_client import https_port_in
+from nsqcommon.wire.http_exchange import BadResponse, ResponseReader
 from nsqd.lookup.registration import Refused, channels_in
 from tests.fuzz.fuzzing import pieces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.nsq_json import JsonError
+from nsqcommon.nsq_json import JsonError
 from nsqd.go_import.metadata import parse_metadata
 from nsqd.go_import.queue_files import parse_position, what_to_read
 from nsqd.go_import.records import GoMessage, cut, number_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from common.wire.headers import (
+from nsqcommon.wire.headers import (
     BadHeaders,
     check_headers,
     decode_headers,

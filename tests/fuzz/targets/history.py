@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.wire.history import BadHistory, HistoryReader, StoredBatch
+from nsqcommon.wire.history import BadHistory, HistoryReader, StoredBatch
 from tests.fuzz.fuzzing import pieces
 
 

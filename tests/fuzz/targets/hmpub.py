@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from common.http_api import HttpError
-from common.wire.commands import HeadedPublications, Limits, Publications
-from common.wire.headers import decode_headers, header_offsets
+from nsqcommon.http_api import HttpError
+from nsqcommon.wire.commands import HeadedPublications, Limits, Publications
+from nsqcommon.wire.headers import decode_headers, header_offsets
 from nsqd.http.mpub_body import HeadedBody
 from tests.fuzz.fuzzing import pieces
 

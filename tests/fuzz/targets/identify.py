@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.nsq_json import JsonError, loads
-from common.wire.faults import ProtocolError
-from common.wire.identify import apply_identify, decode_identify, negotiate
 from nsqclient import HandshakeError
 from nsqclient._connection import read_terms
+from nsqcommon.nsq_json import JsonError, loads
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.identify import apply_identify, decode_identify, negotiate
 from tests.support.node import RULES
 
 

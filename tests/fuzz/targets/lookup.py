@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.wire.lookup import BadReply, PeerAddress, ReplyReader, decode_identify_reply
+from nsqcommon.wire.lookup import BadReply, PeerAddress, ReplyReader, decode_identify_reply
 from nsqlookupd.protocol import LookupProtocol
 from nsqlookupd.registry import Registry
 from tests.fuzz.fuzzing import pieces

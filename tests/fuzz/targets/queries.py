@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.durations import parse_duration
-from common.http_api import HttpError, parse_query
-from common.options import change, table_of
+from nsqcommon.durations import parse_duration
+from nsqcommon.http_api import HttpError, parse_query
+from nsqcommon.options import change, table_of
 from nsqd.options import Options
 
 KEYS = [row.key for row in table_of(Options) if row.at_run_time]

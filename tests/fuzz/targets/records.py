@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from common.wire.history import RecordCutter
-from common.wire.log_record import find_header, follow
+from nsqcommon.wire.history import RecordCutter
+from nsqcommon.wire.log_record import find_header, follow
 from nsqd.log.journal.reader import walk_frames
 from nsqd.log.record import scan, walk_record
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer, StreamError
-from common.streams.snappy import SnappyLayer
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer, StreamError
+from nsqcommon.streams.snappy import SnappyLayer
 from tests.fuzz.fuzzing import pieces
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.go_import.marker import MARKER
 from nsqd.log.files import Files
 from tests.integration.go_import.harness import Queues, import_, some, write

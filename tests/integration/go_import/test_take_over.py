@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
 from nsqd.log.files import Files
 from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from common.http_client import HttpClient, HttpFailed, HttpTimeout, get, open_answer
-from common.wire.http_exchange import Answer
+from nsqcommon.http_client import HttpClient, HttpFailed, HttpTimeout, get, open_answer
+from nsqcommon.wire.http_exchange import Answer
 
 
 def ask(reply: bytes, **settings: float) -> tuple[Answer, bytes]:

@@ -12,10 +12,10 @@ from time import monotonic
 import pytest
 import trio
 
-from common.budget import Budget
-from common.net import bind
-from common.poller import Connection, Handler, Poller
-from common.web import linger, open_web, run_trio
+from nsqcommon.budget import Budget
+from nsqcommon.net import bind
+from nsqcommon.poller import Connection, Handler, Poller
+from nsqcommon.web import linger, open_web, run_trio
 from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from common.http_api import HttpApi, Request, Response, Route, Stream, text
-from common.web import Web, attend, open_web, run_trio
+from nsqcommon.http_api import HttpApi, Request, Response, Route, Stream, text
+from nsqcommon.web import Web, attend, open_web, run_trio
 
 if TYPE_CHECKING:
     import pytest
@@ -179,7 +179,7 @@ def test_a_peer_that_leaves_ends_it() -> None:
 
 
 def test_a_peer_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.web.STALL", 0.2)
+    monkeypatch.setattr("nsqcommon.web.STALL", 0.2)
     source = Source(1_000_000)
 
     async def test(web: Web) -> None:
@@ -192,7 +192,7 @@ def test_a_peer_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_slow_peer_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.web.STALL", 0.3)
+    monkeypatch.setattr("nsqcommon.web.STALL", 0.3)
     source = Source(40)
 
     async def test(web: Web) -> None:

@@ -12,10 +12,10 @@ from time import process_time
 import pytest
 import trio
 
-from common.budget import Budget
-from common.http_api import HttpApi, HttpError, Request, Response, Route, text
-from common.net import bind
-from common.web import LINGER, Web, linger, open_web, run_trio, serve
+from nsqcommon.budget import Budget
+from nsqcommon.http_api import HttpApi, HttpError, Request, Response, Route, text
+from nsqcommon.net import bind
+from nsqcommon.web import LINGER, Web, linger, open_web, run_trio, serve
 
 LOG = logging.getLogger("nsqd.test")
 
@@ -343,7 +343,7 @@ def test_end_closes_the_idle_and_waits_for_the_busy() -> None:
 
 
 def test_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.web.GRACE", 0.05)
+    monkeypatch.setattr("nsqcommon.web.GRACE", 0.05)
 
     async def main() -> None:
         with trio.fail_after(5):

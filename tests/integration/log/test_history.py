@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from common.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
-from common.wire.log_record import KEYS, MAGIC
+from nsqcommon.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
+from nsqcommon.wire.log_record import KEYS, MAGIC
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
 from nsqd.log.record import INDEX_INTERVAL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.history import NEWER, Gap
+from nsqcommon.wire.history import NEWER, Gap
 from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import Severity
 from nsqd.log.files import Files

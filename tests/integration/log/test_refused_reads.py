@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.history import Gap
+from nsqcommon.wire.history import Gap
 from nsqd.log.data_path import DataPathError
 from nsqd.log.history import History
 from nsqd.log.log_fault import RETRY_AFTER

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 import trio
 
-from common.poller import Connection, Poller
+from nsqcommon.poller import Connection, Poller
 from nsqd.broker.batch import Receipt
 from nsqd.log.committer import Committer
 from tests.integration.log.harness import OpenStore, TroubledFiles

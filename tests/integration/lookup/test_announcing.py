@@ -10,7 +10,7 @@ from unittest.mock import patch
 import trio
 import trio.testing
 
-from common.wire.commands import pub, sub
+from nsqcommon.wire.commands import pub, sub
 from nsqd.lookup.dial import Place
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import Settings

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 import trio
 
-from common.wire.commands import pub
-from common.wire.lookup import PeerAddress, identify_reply
+from nsqcommon.wire.commands import pub
+from nsqcommon.wire.lookup import PeerAddress, identify_reply
 from nsqd.broker.topic import Topic
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import Settings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import Options

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import trio
 
-from common.options import MILLISECOND
-from common.wire.lookup import ReplyReader, encode_command, identify_body
+from nsqcommon.options import MILLISECOND
+from nsqcommon.wire.lookup import ReplyReader, encode_command, identify_body
 from nsqlookupd.daemon import Listening, run
 from nsqlookupd.options import Options
 

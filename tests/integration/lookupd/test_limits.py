@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.handshake import TlsServer
-from common.net import bind
-from common.streams.tls import TlsLayer
-from common.wire.lookup import PeerAddress, encode_command
+from nsqcommon.handshake import TlsServer
+from nsqcommon.net import bind
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.wire.lookup import PeerAddress, encode_command
 from nsqlookupd.registry import Peer, Registration, Registry
 from nsqlookupd.tcp import Clients, Limits
 from tests.support.certificates import Certificates, make_certificates

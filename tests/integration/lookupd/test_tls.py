@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqlookupd.daemon import Listening, run
 from nsqlookupd.options import Options
 from tests.support.certificates import Certificates, make_certificates

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 import nsqclient
-from common.wire.frames import OK_FRAME, response_frame
 from nsqclient import AuthError, Config, ConfigError, aio
+from nsqcommon.wire.frames import OK_FRAME, response_frame
 from tests.support.json_server import JsonServer
 
 SECRET = "open sesame"

@@ -11,8 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, error_frame, response_frame
 from nsqclient import (
     AuthError,
     Config,
@@ -31,6 +29,8 @@ from nsqclient import (
 from nsqclient import ProtocolError as ClientProtocolError
 from nsqclient._dial import Target
 from nsqclient.testing import MemoryNSQD
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, error_frame, response_frame
 from tests.support.jumping import jumping
 
 

@@ -10,7 +10,6 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from common.wire.faults import Fault, ProtocolError
 from nsqclient import (
     Config,
     ConfigError,
@@ -28,6 +27,7 @@ from nsqclient import (
     quorum,
 )
 from nsqclient.testing import MemoryNSQD
+from nsqcommon.wire.faults import Fault, ProtocolError
 from tests.support.jumping import jumping
 
 

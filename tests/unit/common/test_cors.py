@@ -7,11 +7,11 @@ from typing import Final
 
 import pytest
 
-from common.cors import Cors, check_origins
-from common.http_api import HttpApi, Request, Response, Route, text
-from common.origin import OwnHosts
-from common.same_site import SameSite
-from common.startup import StartupError
+from nsqcommon.cors import Cors, check_origins
+from nsqcommon.http_api import HttpApi, Request, Response, Route, text
+from nsqcommon.origin import OwnHosts
+from nsqcommon.same_site import SameSite
+from nsqcommon.startup import StartupError
 from tests.support.asgi import Answer, ask
 
 PAGE: Final = "https://page.example"

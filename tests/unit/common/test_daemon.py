@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import trio
 
-from common import daemon
-from common.daemon import run_daemon, wait_for_signal
-from common.net import ListenError
-from common.options import BaseOptions, option
+from nsqcommon import daemon
+from nsqcommon.daemon import run_daemon, wait_for_signal
+from nsqcommon.net import ListenError
+from nsqcommon.options import BaseOptions, option
 
 log = logging.getLogger("nsqd.test")
 daemon.COLLECT_INTERVAL = 0.05

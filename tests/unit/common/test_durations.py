@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.durations import whole_milliseconds
-from common.options import (
+from nsqcommon.durations import whole_milliseconds
+from nsqcommon.options import (
     HOUR,
     MICROSECOND,
     MILLISECOND,

@@ -8,8 +8,8 @@ from math import inf
 
 import pytest
 
-from common.handshake import FirstBytes, Handshake, TlsServer, classify_first_bytes
-from common.streams.layer import StreamError
+from nsqcommon.handshake import FirstBytes, Handshake, TlsServer, classify_first_bytes
+from nsqcommon.streams.layer import StreamError
 
 
 class Tls:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.logs import OUR_PACKAGES, LogLevel, configure, set_level
+from nsqcommon.logs import OUR_PACKAGES, LogLevel, configure, set_level
 
 ours = logging.getLogger("nsqd.test")
 theirs = logging.getLogger("library.test")

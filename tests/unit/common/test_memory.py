@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from common.memory import resident_bytes
+from nsqcommon.memory import resident_bytes
 
 PIECES = """
-from common.memory import resident_bytes, return_unused
+from nsqcommon.memory import resident_bytes, return_unused
 kept, gone = [], []
 for _ in range(2000):  # what goes lies between what stays
     gone.append(bytes(30_000))

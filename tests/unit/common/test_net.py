@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.net import (
+from nsqcommon.net import (
     Address,
     AddressError,
     ListenError,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from common.logs import LogLevel
-from common.options import (
+from nsqcommon.logs import LogLevel
+from nsqcommon.options import (
     DURATION,
     FLOATS,
     MILLISECOND,
@@ -26,7 +26,7 @@ from common.options import (
     parse,
     variable_of,
 )
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.origin import OwnHosts, is_from_browser, why_foreign
+from nsqcommon.origin import OwnHosts, is_from_browser, why_foreign
 
 
 @pytest.mark.parametrize(

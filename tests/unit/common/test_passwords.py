@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from common import logs
-from common.passwords import mask_option, mask_passwords, without_credentials
+from nsqcommon import logs
+from nsqcommon.passwords import mask_option, mask_passwords, without_credentials
 
 URL = "http://user:hunter2@host/auth"
 

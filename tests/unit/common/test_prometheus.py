@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from common.prometheus import Metric, Sample, counter, exposition, gauge
+from nsqcommon.prometheus import Metric, Sample, counter, exposition, gauge
 
 
 def test_metric_has_help_type_and_value() -> None:

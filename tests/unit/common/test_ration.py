@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from common.ration import Ration
+from nsqcommon.ration import Ration
 
 
 def test_the_first_lines_of_each_while_are_allowed_and_the_others_counted() -> None:

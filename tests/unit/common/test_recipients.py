@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.recipients import Recipients, is_loopback, is_name
+from nsqcommon.recipients import Recipients, is_loopback, is_name
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from common.routes import RouteTable
+from nsqcommon.routes import RouteTable
 
 
 class Route(NamedTuple):

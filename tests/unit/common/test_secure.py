@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from common.budget import Budget
-from common.handshake import TlsServer
-from common.secure import SecureHandler, TunnelEnd, Tunnels
-from common.streams.tls import TlsLayer
+from nsqcommon.budget import Budget
+from nsqcommon.handshake import TlsServer
+from nsqcommon.secure import SecureHandler, TunnelEnd, Tunnels
+from nsqcommon.streams.tls import TlsLayer
 from tests.support.certificates import Certificates, make_certificates
 
 if TYPE_CHECKING:
-    from common.poller import Poller
-    from common.web import Web
+    from nsqcommon.poller import Poller
+    from nsqcommon.web import Web
 
 
 @pytest.fixture(scope="module")

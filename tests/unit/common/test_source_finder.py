@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.source_finder import SourceFinder
+from nsqcommon.source_finder import SourceFinder
 
 FIRST = "import {}, sys; print(getattr(sys.meta_path[0], '__name__', ''))"
 
@@ -32,7 +32,7 @@ def test_the_source_is_found_and_not_what_is_compiled(folder: Path) -> None:
 
 
 def test_a_package_is_one(folder: Path) -> None:
-    spec = SourceFinder.find_spec("common.room", [str(folder)])
+    spec = SourceFinder.find_spec("nsqcommon.room", [str(folder)])
     assert spec is not None
     assert spec.submodule_search_locations == [str(folder / "room")]
 
@@ -43,7 +43,7 @@ def test_all_else_is_left_to_python(folder: Path, name: str) -> None:
     assert SourceFinder.find_spec("nsqd", None) is None
 
 
-@pytest.mark.parametrize("package", ["common", "nsqd"])
+@pytest.mark.parametrize("package", ["nsqcommon", "nsqd"])
 @pytest.mark.parametrize(("value", "is_first"), [("1", True), ("0", False), ("", False)])
 def test_it_comes_first_when_the_environment_says_so(package: str, value: str, is_first: bool) -> None:
     said = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.systemd import READY, notify
+from nsqcommon.systemd import READY, notify
 
 
 @pytest.mark.parametrize("name", ["{folder}/notify", "@{folder}/abstract"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.turn import in_turn
+from nsqcommon.turn import in_turn
 
 
 class Turns:

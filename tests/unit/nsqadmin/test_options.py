@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.options import parse
-from common.startup import StartupError
 from nsqadmin.options import Options, clean_base_path
+from nsqcommon.options import parse
+from nsqcommon.startup import StartupError
 
 NODE = "--nsqd-http-address=127.0.0.1:4151"
 

@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from common.wire.frames import response_frame
 from nsqclient import Config, Disconnected, events
 from nsqclient._connection import Connection, Identity
 from nsqclient._log import logging_events
+from nsqcommon.wire.frames import response_frame
 
 
 class Opened(Connection):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from common.wire.extensions import is_valid_key
 from nsqclient._publication import Names
+from nsqcommon.wire.extensions import is_valid_key
 
 SHORT = 15  # nsqd keeps a longer key as a hash
 

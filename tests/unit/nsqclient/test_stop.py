@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from struct import pack
 
-from common.wire.frames import FrameType, response_frame
 from nsqclient import Config
 from nsqclient._connection import Identity
 from nsqclient._consumption import Consumption
+from nsqcommon.wire.frames import FrameType, response_frame
 
 
 def message_frame(id: bytes) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.identify import HttpPlace
 from nsqclient import HandshakeError
 from nsqclient._connection import Terms, read_terms
+from nsqcommon.wire.identify import HttpPlace
 
 
 @pytest.mark.parametrize("answer", [b"OK", b"{}", b'{"msg_timeout": 0}'])

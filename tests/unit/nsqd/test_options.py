@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import common.streams
-from common.options import (
+import nsqcommon.streams
+from nsqcommon.options import (
     HOUR,
     MILLISECOND,
     MINUTE,
@@ -18,7 +18,7 @@ from common.options import (
     parse,
     table_of,
 )
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqd.ack import Ack
 from nsqd.options import Options, TlsRequired, TlsVersion
 from nsqd.tls import tls_server
@@ -192,9 +192,9 @@ def test_any_certificate_needs_pyopenssl(tmp_path: Path, monkeypatch: pytest.Mon
     made = make_certificates(tmp_path)
     options = read(f"--tls-cert={made.certificate}", f"--tls-key={made.key}", "--tls-client-auth-policy=require")
     assert tls_server(options) is not None
-    monkeypatch.delitem(sys.modules, "common.streams.any_certificate", raising=False)
-    monkeypatch.setattr(common.streams, "any_certificate", None, raising=False)
-    monkeypatch.delattr(common.streams, "any_certificate")
+    monkeypatch.delitem(sys.modules, "nsqcommon.streams.any_certificate", raising=False)
+    monkeypatch.setattr(nsqcommon.streams, "any_certificate", None, raising=False)
+    monkeypatch.delattr(nsqcommon.streams, "any_certificate")
     monkeypatch.setitem(sys.modules, "OpenSSL", None)
     with pytest.raises(StartupError, match=r"needs pyOpenSSL: pip install 'nsq-suite\[any-client-certificate\]'$"):
         tls_server(options)

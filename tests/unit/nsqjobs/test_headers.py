@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from common.wire.headers import decode_headers, encode_headers
+from nsqcommon.wire.headers import decode_headers, encode_headers
 from nsqjobs.headers import Job, eta_of, eta_of_time
 
 

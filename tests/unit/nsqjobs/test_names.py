@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.names import is_valid_name
+from nsqcommon.wire.names import is_valid_name
 from nsqjobs.names import topic_name
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from common.waiting import Waiting
-from common.wire.lookup import Identity
+from nsqcommon.waiting import Waiting
+from nsqcommon.wire.lookup import Identity
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Peer, Registry
 from tests.support.asgi import Answer, ask

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from common.wire.lookup import Identity
+from nsqcommon.wire.lookup import Identity
 from nsqlookupd.missing import Missing, MissingNodes, is_at
 
 LIFETIME = 100.0

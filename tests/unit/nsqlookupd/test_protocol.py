@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.lookup import (
+from nsqcommon.wire.lookup import (
     PeerAddress,
     ReplyReader,
     encode_command,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.lookup import Identity
+from nsqcommon.wire.lookup import Identity
 from nsqlookupd.registry import CLIENT, Peer, Registration, Registry, in_order
 
 SECOND = 1_000_000_000

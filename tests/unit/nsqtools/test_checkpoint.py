@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.startup import StartupError
+from nsqcommon.startup import StartupError
 from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.command import ToolFailed
 from nsqtools.history import parse_position

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from common.durations import SECOND, Nanoseconds
-from common.options import DURATION, option
-from common.startup import StartupError
+from nsqcommon.durations import SECOND, Nanoseconds
+from nsqcommon.options import DURATION, option
+from nsqcommon.startup import StartupError
 from nsqtools import flags
 from nsqtools.command import OutputClosed, ToolFailed, ToolOptions, run_tool
 
@@ -36,7 +36,7 @@ seen: list[Options] = []
 @pytest.fixture(autouse=True)
 def _log_stays_as_it_was() -> Iterator[None]:
     """Restore the log's settings, as a tool assumes that the process is its own."""
-    loggers = [logging.getLogger(name) for name in (None, "common", "nsqtools", "nsqclient", "__main__")]
+    loggers = [logging.getLogger(name) for name in (None, "nsqcommon", "nsqtools", "nsqclient", "__main__")]
     before = [(it.handlers[:], it.level, it.propagate) for it in loggers]
     yield
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import StreamError
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import StreamError
 
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 OBSERVED = bytes.fromhex("6260606063606060f0f706000000ffff000000ffff")  # of a Go nsqd, with an empty block

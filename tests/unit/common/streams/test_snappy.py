@@ -9,8 +9,8 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.streams.layer import StreamError
-from common.streams.snappy import SnappyLayer
+from nsqcommon.streams.layer import StreamError
+from nsqcommon.streams.snappy import SnappyLayer
 
 IDENTIFIER = bytes.fromhex("ff060000734e61507059")
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from common.streams.any_certificate import layer_maker
-from common.streams.layer import StreamError
-from common.streams.tls import SecureLayer, TlsLayer
+from nsqcommon.streams.any_certificate import layer_maker
+from nsqcommon.streams.layer import StreamError
+from nsqcommon.streams.tls import SecureLayer, TlsLayer
 from tests.support.certificates import Certificates, make_certificates
 
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from common.wire import commands
-from common.wire.commands import (
+from nsqcommon.wire import commands
+from nsqcommon.wire.commands import (
     Body,
     Command,
     CommandReader,
@@ -19,8 +19,8 @@ from common.wire.commands import (
     parse_decimal,
     to_signed64,
 )
-from common.wire.faults import Fault, ProtocolError
-from common.wire.limits import Limits
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.limits import Limits
 
 LIMITS = Limits(max_message=100, max_body=200)
 ID = b"0123456789abcdef"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from common.wire import commands, extensions
-from common.wire.commands import (
+from nsqcommon.wire import commands, extensions
+from nsqcommon.wire.commands import (
     Body,
     Command,
     CommandReader,
@@ -24,9 +24,9 @@ from common.wire.commands import (
     Publication,
     Publications,
 )
-from common.wire.faults import ProtocolError
-from common.wire.headers import MOST_ENCODED, NONE, encode_headers
-from common.wire.limits import Limits
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.headers import MOST_ENCODED, NONE, encode_headers
+from nsqcommon.wire.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

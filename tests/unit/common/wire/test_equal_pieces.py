@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.equal_pieces import equal_pieces
+from nsqcommon.wire.equal_pieces import equal_pieces
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 255, 256, 257, 1000])

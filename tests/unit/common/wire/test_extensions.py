@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.commands import CommandReader, Limits, Line
-from common.wire.extensions import (
+from nsqcommon.wire.commands import CommandReader, Limits, Line
+from nsqcommon.wire.extensions import (
     MOST_OF_KEY,
     MOST_OF_REASON,
     bury,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.faults import Fault, ProtocolError
 
 
 def test_error_data_are_code_and_detail() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import (
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import (
     CLOSE_WAIT_FRAME,
     HEARTBEAT_FRAME,
     OK_FRAME,

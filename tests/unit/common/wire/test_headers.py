@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.headers import (
+from nsqcommon.wire.headers import (
     MOST_BYTES,
     MOST_PAIRS,
     NONE,

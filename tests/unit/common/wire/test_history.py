@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.history import (
+from nsqcommon.wire.history import (
     BadHistory,
     End,
     Event,
@@ -24,7 +24,7 @@ from common.wire.history import (
     encode_range,
     records_prefix,
 )
-from common.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, Links, follow
+from nsqcommon.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, Links, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
 from tests.support.later_version import with_flags

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.http_exchange import Answer, BadResponse, ResponseReader, request_bytes
+from nsqcommon.wire.http_exchange import Answer, BadResponse, ResponseReader, request_bytes
 
 OK: Final = b"HTTP/1.1 200 OK\r\n"
 LENGTH: Final = b"Content-Length: 5\r\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.faults import ProtocolError
-from common.wire.identify import (
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.identify import (
     ClientSettings,
     HttpPlace,
     IdentifyRequest,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.faults import ProtocolError
-from common.wire.lookup import (
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.lookup import (
     BadReply,
     LookupCommandReader,
     PeerAddress,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.message import Message, decode_message, encode_message
+from nsqcommon.wire.message import Message, decode_message, encode_message
 
 SAMPLE = bytes.fromhex("18e9e33bdd808c850002") + b"18a269aee2269000hello"
 

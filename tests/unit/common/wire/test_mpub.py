@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import pytest
 
-from common.wire.commands import CommandReader, Publications, cut_mpub_body, mpub
-from common.wire.faults import ProtocolError
-from common.wire.limits import Limits
+from nsqcommon.wire.commands import CommandReader, Publications, cut_mpub_body, mpub
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.limits import Limits
 
 LIMITS = Limits(max_message=100, max_body=200)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire import names
-from common.wire.names import decode_name, is_ephemeral, is_valid_name
+from nsqcommon.wire import names
+from nsqcommon.wire.names import decode_name, is_ephemeral, is_valid_name
 
 VALID = ["t", "a.b-c_D9", "." * 64, "t#ephemeral", "a" * 54 + "#ephemeral"]
 INVALID = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.nsq_json import Fields, JsonError, dumps, loads, read
+from nsqcommon.nsq_json import Fields, JsonError, dumps, loads, read
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.quoting import quote
+from nsqcommon.wire.quoting import quote
 
 
 def test_observed_sample_is_quoted_as_the_original_does() -> None:

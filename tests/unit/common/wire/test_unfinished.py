@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.wire.unfinished import UnfinishedBodies
 
 
 class Holder:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.history import NEWER, REFUSED
 from nsqadmin.messages.model import Gap
+from nsqcommon.wire.history import NEWER, REFUSED
 
 
 @pytest.mark.parametrize("reason", [REFUSED, NEWER])

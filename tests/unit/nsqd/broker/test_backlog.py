@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.commands import dpub, fin, mpub, req
+from nsqcommon.wire.commands import dpub, fin, mpub, req
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
 from nsqd.broker.channel import Channel
 from nsqd.broker.replay import replay

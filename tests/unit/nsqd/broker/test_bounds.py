@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from common.wire.headers import encode_headers
+from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.bounded import Refused
 from nsqd.broker.bounds import Held, Room, excess, excess_with
 from nsqd.broker.broker import MOST_POSTPONED

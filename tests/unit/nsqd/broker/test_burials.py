@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import fin, mpub, req
+from nsqcommon.wire.commands import fin, mpub, req
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial, Note
 from nsqd.broker.channel import NOT_ON_DISK, Channel

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, nop, pub, req
+from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req
 from nsqd.broker.consumer import MOST_UNSENT_BYTES
 from nsqd.broker.in_flight import Delivery
 from tests.support.node import Client, Message, Node

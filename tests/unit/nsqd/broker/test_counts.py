@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from common.wire.commands import MOST_FINISHES, CommandReader
-from common.wire.limits import Limits
+from nsqcommon.wire.commands import MOST_FINISHES, CommandReader
+from nsqcommon.wire.limits import Limits
 from nsqd.broker.batch import hex_ids
 
 MOST_KEPT = 500_000  # bytes; one struct for each count would be 4 MB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import dpub, pub
+from nsqcommon.wire.commands import dpub, pub
 from nsqd.broker.replay import replay
 from nsqd.broker.turn import finish_turn
 from tests.support.node import Node

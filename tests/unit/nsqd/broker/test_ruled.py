@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from common.wire.commands import dpub, fin, hdpub, hmpub, identify, mpub, req
-from common.wire.headers import NONE, encode_headers
+from nsqcommon.wire.commands import dpub, fin, hdpub, hmpub, identify, mpub, req
+from nsqcommon.wire.headers import NONE, encode_headers
 from nsqd.broker.backlog import Backlog
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules

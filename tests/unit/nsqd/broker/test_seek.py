@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.wire.commands import dpub, fin, mpub, req
+from nsqcommon.wire.commands import dpub, fin, mpub, req
 from nsqd.broker.channel import Channel
 from nsqd.broker.replay import replay
 from tests.support.node import Client, Node

@@ -8,9 +8,9 @@ from itertools import chain
 
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, pub, req
-from common.wire.headers import NONE, encode_headers
-from common.wire.log_record import KEYS
+from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
+from nsqcommon.wire.headers import NONE, encode_headers
+from nsqcommon.wire.log_record import KEYS
 from nsqd.broker.bounded import Refused
 from nsqd.broker.replay import replay
 from tests.support.fake_broker import FakeStore, make_broker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import Line
-from common.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.commands import Line
+from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.auth.grants import Entry, Grant, Question
 from nsqd.client.authorization import Authorization, Suspended
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import OK_FRAME, Piece
+from nsqcommon.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.frames import OK_FRAME, Piece
 from nsqd.broker.batch import Receipt
 from nsqd.broker.topic import Topic
 from nsqd.client.outbox import Outbox

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from common.wire.faults import ProtocolError
-from common.wire.identify import decode_identify
+from nsqcommon.wire.faults import ProtocolError
+from nsqcommon.wire.identify import decode_identify
 from nsqd.broker.consumer import Closeness
 from nsqd.client.profile import Profile, Transport
 from tests.support.node import RULES

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.streams.deflate import DeflateLayer
-from common.wire.commands import auth, dpub, identify, mpub, nop, pub, sub
-from common.wire.limits import Limits
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.wire.commands import auth, dpub, identify, mpub, nop, pub, sub
+from nsqcommon.wire.limits import Limits
 from tests.support.node import RULES, Client, Node
 
 PUBLISHES = {b"PUB": pub("t", b"x"), b"DPUB": dpub("t", 0, b"x"), b"MPUB": mpub("t", [b"x", b"y"])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
+from nsqcommon.wire.commands import dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
 from nsqd.client.states import LEGAL, State
 from tests.support.node import RULES, Node
 

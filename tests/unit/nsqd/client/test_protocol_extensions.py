@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.commands import dpub, identify, mpub, pub, req
-from common.wire.extensions import bury, req_free
+from nsqcommon.wire.commands import dpub, identify, mpub, pub, req
+from nsqcommon.wire.extensions import bury, req_free
 from tests.support.node import Client, Message, Node
 
 UNKNOWN_ID = b"0123456789abcdef"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import dpub, fin, nop, pub, req, touch
+from nsqcommon.wire.commands import dpub, fin, nop, pub, req, touch
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOPIC, STRETCH
 from nsqd.client.subscription import MOST_DOUBTFUL
 from tests.support.node import Client, Node

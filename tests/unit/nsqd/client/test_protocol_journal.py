@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, pub
+from nsqcommon.wire.commands import dpub, fin, mpub, pub
 from tests.support.node import Client, Node
 
 FULL = "no space left on device"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.commands import identify, mpub, pub
+from nsqcommon.wire.commands import identify, mpub, pub
 from tests.support.node import Client, Node
 
 KEYED = b"  V2" + identify(json.dumps({"feature_negotiation": True, "extensions": ["keys"]}).encode())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import cls, dpub, fin, mpub, nop, pub
+from nsqcommon.wire.commands import cls, dpub, fin, mpub, nop, pub
 from nsqd.client.protocol import _MOST_OWED
 from tests.support.node import Client, Node
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.wire.commands import identify, nop, pub, sub
+from nsqcommon.wire.commands import identify, nop, pub, sub
 from tests.support.node import Client, Node
 
 HEARTBEAT = b"_heartbeat_"

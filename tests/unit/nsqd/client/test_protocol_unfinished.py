@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import mpub, pub
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.wire.commands import mpub, pub
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from tests.support.node import Node
 
 

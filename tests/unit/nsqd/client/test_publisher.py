@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import Publication, Publications
-from common.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.commands import Publication, Publications
+from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.client.outbox import Outbox
 from nsqd.client.publisher import Publisher
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch

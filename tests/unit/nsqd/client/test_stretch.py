@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import pub
+from nsqcommon.wire.commands import pub
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOPIC, COST_OF_TOUCH, STRETCH, Stretch
 from tests.support.node import Node
 

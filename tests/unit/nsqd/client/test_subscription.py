@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import MOST_FINISHES, CommandReader
-from common.wire.faults import Fault, ProtocolError
+from nsqcommon.wire.commands import MOST_FINISHES, CommandReader
+from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.client.note import NoteKind
 from nsqd.client.outbox import Outbox

@@ -11,12 +11,12 @@ from math import inf
 
 import pytest
 
-from common.handshake import TlsServer
-from common.streams.deflate import DeflateLayer
-from common.streams.layer import Layer
-from common.streams.snappy import SnappyLayer
-from common.streams.tls import TlsLayer
-from common.wire.frames import OK_FRAME
+from nsqcommon.handshake import TlsServer
+from nsqcommon.streams.deflate import DeflateLayer
+from nsqcommon.streams.layer import Layer
+from nsqcommon.streams.snappy import SnappyLayer
+from nsqcommon.streams.tls import TlsLayer
+from nsqcommon.wire.frames import OK_FRAME
 from nsqd.client.upgrade import HANDSHAKE_TIMEOUT
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.node import RULES, Client, Node, frames

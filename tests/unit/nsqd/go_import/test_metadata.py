@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.nsq_json import JsonError
+from nsqcommon.nsq_json import JsonError
 from nsqd.go_import.metadata import parse_metadata
 
 

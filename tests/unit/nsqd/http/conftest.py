@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from common.http_api import HttpApi
-from common.wire.limits import Limits
+from nsqcommon.http_api import HttpApi
+from nsqcommon.wire.limits import Limits
 from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint

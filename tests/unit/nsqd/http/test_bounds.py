@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.http_api import HttpError, parse_query
-from common.wire.limits import Limits
+from nsqcommon.http_api import HttpError, parse_query
+from nsqcommon.wire.limits import Limits
 from tests.unit.nsqd.http.conftest import Nsqd
 
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from common.http_api import Request, Stream
+from nsqcommon.http_api import Request, Stream
 from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.logs import LogLevel
+from nsqcommon.logs import LogLevel
 from tests.unit.nsqd.http.conftest import JSON, TEXT, Nsqd, code
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.http_api import Request, Stream
+from nsqcommon.http_api import Request, Stream
 from nsqd.auth.grants import Question, decode_grant
 from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.http_api import HttpApi, Request, Response, text
+from nsqcommon.http_api import HttpApi, Request, Response, text
 from nsqd.auth.rights import Rights, Role, parse_rights
 from nsqd.http import Guard, QuickHttp, QuickRoutes
 from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, Access, Endpoint, Scope

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.http_api import HttpDate
-from common.wire.unfinished import UnfinishedBodies
+from nsqcommon.http_api import HttpDate
+from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker

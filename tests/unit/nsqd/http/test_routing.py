@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from common.http_api import HttpApi, HttpDate, Request, Response, Route, json, parse_query, text
+from nsqcommon.http_api import HttpApi, HttpDate, Request, Response, Route, json, parse_query, text
 from tests.support.asgi import Answer, ask
 
 NOT_FOUND = b'{"message":"NOT_FOUND"}'

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from common.nsq_json import dumps
+from nsqcommon.nsq_json import dumps
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.snapshot import (

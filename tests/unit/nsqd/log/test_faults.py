@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 from nsqd.log.faults import Fault, Faults
 
 

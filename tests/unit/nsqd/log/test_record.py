@@ -7,8 +7,8 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire.headers import decode_headers, encode_headers
-from common.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
+from nsqcommon.wire.headers import decode_headers, encode_headers
+from nsqcommon.wire.log_record import KEYS, KNOWN_FLAGS, decode_keys
 from nsqd.broker.batch import Batch
 from nsqd.log.carry.job import part_of
 from nsqd.log.record import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files
 from nsqd.log.reserve import CLOSED_INTERVAL

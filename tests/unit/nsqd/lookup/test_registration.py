@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.http_client import https_port_in
+from nsqcommon.http_client import https_port_in
 from nsqd.lookup.registration import Refused, Registration, Words, channels_in, identified
 
 REPLY = b'{"broadcast_address":"host","hostname":"h","http_port":4161,"tcp_port":4160,"version":"1.3.0"}'

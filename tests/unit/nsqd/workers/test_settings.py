@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common.options import parse
-from common.startup import StartupError
+from nsqcommon.options import parse
+from nsqcommon.startup import StartupError
 from nsqd.options import Options
 from nsqd.workers.settings import check_addresses, worker_options
 from nsqd.workers.supervisor import command_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.wakeup import Wakeup
+from nsqcommon.wakeup import Wakeup
 from nsqd.log.files import Files
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters

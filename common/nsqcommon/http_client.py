@@ -1,0 +1,419 @@
+"""HTTP requests from one daemon to another, on trio. Requests may share connections that are kept open.
+
+A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
+megabytes and a good part of a broker's start-up time, for one request for each new topic. What is read of a response
+is decided in `common/nsqcommon/wire/http_exchange.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from base64 import b64encode
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Final
+from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
+
+import trio
+
+from nsqcommon.net import join_host_port
+from nsqcommon.nsq_json import Fields, JsonError, read
+from nsqcommon.wire.http_exchange import MOST_BYTES, Answer, BadResponse, Headers, ResponseReader, request_bytes
+
+SMALL: Final = 64 * 1024  # bytes of an answer that are held without waiting for `before_large`
+_READ_SIZE: Final = 64 * 1024
+_MOST_REDIRECTS: Final = 10  # as in Go
+_TO_GET: Final = frozenset((301, 302, 303))  # as all clients have always understood these statuses
+_REDIRECTS: Final = _TO_GET | {307, 308}
+
+BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may grow larger than SMALL
+_ONLY_ONE: Final = ("Connection", "close")
+
+_Place = tuple[str, int, ssl.SSLContext | None]
+
+
+class HttpFailed(Exception):
+    """No answer was received. The message says why."""
+
+
+class HttpTimeout(HttpFailed):
+    """No answer was received in time."""
+
+
+class HttpClient:
+    """Sends requests over connections that it keeps until `close_idle`.
+
+    There is one connection for each request under way at the same time. A request that finds no idle one dials, but
+    takes one that another request releases if that happens first. A dial may hang for seconds where a server accepts
+    slowly: its kernel drops connects that its queue has no room for, and ours tries again after 1, 3 and 7 s. Meanwhile
+    the few connections that were accepted serve all the other requests.
+
+    Times are in seconds. Without `keeps_bodies` answers are read to their end and their bodies discarded; otherwise an
+    answer of more than `most` bytes has failed. Belongs to one trio loop. A cancelled request closes its connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = inf,
+        timeout: float = inf,
+        idle_timeout: float = inf,
+        keeps_bodies: bool = True,
+        most: int = MOST_BYTES,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout  # for the whole of one request
+        self._idle_timeout = idle_timeout  # connections that were idle for longer are not used again
+        self._keeps_bodies = keeps_bodies
+        self._most = most
+        self._idle: dict[_Place, list[_Idle]] = {}
+        self._dials: dict[_Place, deque[_Dial]] = {}  # connects under way, the oldest first
+
+    @property
+    def idle(self) -> int:
+        """The number of connections that wait for a request."""
+        return sum(map(len, self._idle.values()))
+
+    async def get(
+        self,
+        host: str,
+        port: int,
+        target: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        headers: Headers = (),
+    ) -> Answer:
+        """Return the answer to a GET, whatever its status. Raise HttpFailed."""
+        request = request_bytes("GET", join_host_port(host, port), target, headers, b"")
+        with _failing(self._timeout):
+            return await self._ask((host, port, tls), request)
+
+    async def fetch(
+        self, method: str, url: str, *, tls: ssl.SSLContext, headers: Headers = (), body: bytes = b""
+    ) -> Answer:
+        """Send a request to a whole URL and follow redirects, on connections that are kept.
+
+        A kept connection that has gone is noticed only in use; the request is then sent again and may arrive twice.
+        """
+        with _failing(self._timeout):
+            return await _follow(self._ask, method, url, tls=tls, headers=headers, body=body)
+
+    async def close_idle(self) -> None:
+        """Close the idle connections; busy ones close after their answer. Waits for nothing and cannot be cancelled."""
+        idle, self._idle = self._idle, {}
+        for kept in idle.values():
+            await _close_all(kept)
+
+    async def _ask(self, place: _Place, request: bytes) -> Answer:
+        while True:
+            stream, was_used = await self._connection(place)
+            with ResponseReader(most=self._most, keeps_body=self._keeps_bodies) as reader:
+                try:
+                    return await self._ask_on(stream, place, request, reader)
+                except (OSError, trio.BrokenResourceError, BadResponse):
+                    if reader.has_begun or not was_used:
+                        raise
+                    # The server closed the connection while it was idle.
+
+    async def _connection(self, place: _Place) -> tuple[trio.abc.Stream, bool]:
+        """Return a connection that nobody uses, and whether it has served another request before."""
+        kept = self._idle.setdefault(place, [])
+        if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
+            await _close_all(kept)  # the last one is the youngest
+        if kept:
+            return kept.pop().stream, True
+        dials = self._dials.setdefault(place, deque())
+        dial = _Dial()
+        dials.append(dial)
+        stream = None
+        try:
+            with dial.scope:
+                stream = await _connect(*place, self._connect_timeout)
+        finally:
+            if dial in dials:
+                dials.remove(dial)
+            if dial.instead is not None and (stream is not None or not dial.scope.cancelled_caught):
+                self._release(place, dial.instead)  # this request has a connection of its own, or fails
+        if stream is not None:
+            return stream, False
+        assert dial.instead is not None  # only `give_up_for` cancels the dial, and it sets this
+        return dial.instead, True
+
+    def _release(self, place: _Place, stream: trio.abc.Stream) -> None:
+        """Give the connection to the request that has been dialling for the longest time, or keep it."""
+        if dials := self._dials.get(place):
+            dials.popleft().give_up_for(stream)
+        else:
+            self._idle.setdefault(place, []).append(_Idle(stream, trio.current_time()))
+
+    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, reader: ResponseReader) -> Answer:
+        idle = self._idle
+        stays = False
+        try:
+            await stream.send_all(request)
+            await _receive(stream, reader)
+            stays = reader.may_be_followed and idle is self._idle
+            return reader.answer()
+        finally:
+            if stays:
+                self._release(place, stream)
+            else:
+                await trio.aclose_forcefully(stream)
+
+
+class _Dial:
+    """The connect of one request, which may get a released connection instead."""
+
+    __slots__ = ("instead", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.instead: trio.abc.Stream | None = None
+
+    def give_up_for(self, stream: trio.abc.Stream) -> None:
+        self.instead = stream
+        self.scope.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    stream: trio.abc.Stream
+    since: float
+
+
+async def _close_all(kept: list[_Idle]) -> None:
+    with trio.CancelScope(shield=True):
+        while kept:
+            await trio.aclose_forcefully(kept.pop().stream)
+
+
+async def get(
+    host: str,
+    port: int,
+    target: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    headers: Headers = (),
+    connect_timeout: float = inf,
+    timeout: float = inf,
+    most: int = MOST_BYTES,
+) -> Answer:
+    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
+    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
+    with _failing(timeout):
+        return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
+
+
+async def post(
+    host: str, port: int, target: str, *, name: str, tls: ssl.SSLContext | None = None, headers: Headers = ()
+) -> Answer:
+    """Send a single POST without a body to the server `name` at `host`, and return its answer. Raise HttpFailed."""
+    request = request_bytes("POST", join_host_port(name, port), target, [_ONLY_ONE, *headers], b"")
+    with _failing(inf):
+        return await _exchange((host, port, tls), request, connect_timeout=inf, name=name)
+
+
+async def fetch(
+    method: str,
+    url: str,
+    *,
+    tls: ssl.SSLContext,
+    headers: Headers = (),
+    body: bytes = b"",
+    connect_timeout: float = inf,
+    timeout: float = inf,
+    most: int = MOST_BYTES,
+    before_large: BeforeLarge = trio.lowlevel.checkpoint,
+) -> Answer:
+    """Send a single request to a whole URL, follow redirects, and return the last answer. Raise HttpFailed.
+
+    `tls` is for https. `before_large` is awaited once an answer exceeds SMALL.
+    """
+    ask = partial(_exchange, connect_timeout=connect_timeout, most=most, before_large=before_large)
+    with _failing(timeout):
+        return await _follow(ask, method, url, tls=tls, headers=[_ONLY_ONE, *headers], body=body)
+
+
+async def _follow(
+    ask: Callable[[_Place, bytes], Awaitable[Answer]],
+    method: str,
+    url: str,
+    *,
+    tls: ssl.SSLContext,
+    headers: Headers,
+    body: bytes,
+) -> Answer:
+    location = ""
+    for _ in range(_MOST_REDIRECTS + 1):
+        parts = _split(url, location)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        request = request_bytes(method, *_addressed(parts), [*_credentials(parts), *headers], body)
+        answer = await ask((host, port, tls if parts.scheme == "https" else None), request)
+        if answer.status not in _REDIRECTS or not answer.location:
+            return answer
+        if answer.status in _TO_GET:
+            method, body = "GET", b""
+        url, location = parts.geturl(), answer.location
+    raise HttpFailed(f"stopped after {_MOST_REDIRECTS} redirects")
+
+
+@asynccontextmanager
+async def open_answer(
+    host: str,
+    port: int,
+    target: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    headers: Headers = (),
+    connect_timeout: float = inf,
+    patience: float = inf,
+) -> AsyncIterator[OpenAnswer]:
+    """Send a single GET and yield its answer, which the caller reads piece by piece and may leave at any time.
+
+    `patience` is the time for each piece, in seconds. Raises HttpFailed.
+    """
+    request = request_bytes("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
+    with _failing(inf):
+        stream = await _connect(host, port, tls, connect_timeout)
+    try:
+        with ResponseReader() as reader:
+            answer = OpenAnswer(stream, reader, patience)
+            await answer.send_request(request)
+            yield answer
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+class OpenAnswer:
+    """An answer whose head has been received and whose body arrives piece by piece."""
+
+    def __init__(self, stream: trio.abc.Stream, reader: ResponseReader, patience: float) -> None:
+        self._stream = stream
+        self._reader = reader
+        self._patience = patience
+
+    async def send_request(self, request: bytes) -> None:
+        with _failing(self._patience):
+            await self._stream.send_all(request)
+            while not self._reader.has_head:
+                await self._receive_piece()
+
+    @property
+    def status(self) -> int:
+        return self._reader.status
+
+    async def next_piece(self) -> bytes:
+        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut answer."""
+        with _failing(self._patience):
+            while not self._reader.body and not self._reader.is_complete:
+                await self._receive_piece()
+        return self._reader.take_body()
+
+    async def _receive_piece(self) -> None:
+        self._reader.receive(await self._stream.receive_some(_READ_SIZE))
+
+
+def _split(url: str, location: str) -> SplitResult:
+    """Return the URL to which `location` leads from `url`; an empty `location` leads to `url` itself."""
+    try:
+        whole = urljoin(url, location)
+        parts = urlsplit(whole)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError as error:
+        raise HttpFailed("not a URL") from error
+    if not valid or not whole.isascii() or any(character <= " " for character in whole):
+        raise HttpFailed("not a URL that can be asked")  # not quoted, as it may hold a secret
+    return parts
+
+
+def _addressed(parts: SplitResult) -> tuple[str, str]:
+    """Return the Host header and the target of a request."""
+    host = parts.netloc.rpartition("@")[2]
+    target = parts.path or "/"
+    return host, f"{target}?{parts.query}" if parts.query else target
+
+
+def _credentials(parts: SplitResult) -> Headers:
+    if parts.username is None:
+        return ()
+    pair = b"%b:%b" % (unquote_to_bytes(parts.username), unquote_to_bytes(parts.password or ""))
+    return (("Authorization", f"Basic {b64encode(pair).decode()}"),)
+
+
+@contextmanager
+def _failing(timeout: float) -> Iterator[None]:
+    """Turn every error inside into HttpFailed."""
+    try:
+        with trio.fail_after(timeout):
+            yield
+    except trio.TooSlowError as error:
+        raise HttpTimeout("timeout") from error
+    # ValueError, OverflowError: an impossible host name or port.
+    except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
+        raise HttpFailed(_cause(error)) from error
+    except BadResponse as error:
+        raise HttpFailed(str(error)) from error
+
+
+async def _exchange(
+    place: _Place,
+    request: bytes,
+    *,
+    connect_timeout: float,
+    most: int = MOST_BYTES,
+    before_large: BeforeLarge = trio.lowlevel.checkpoint,
+    name: str = "",
+) -> Answer:
+    """Send a request on a connection of its own and return the answer. `name` is the server's, if not its host."""
+    stream = await _connect(*place, connect_timeout, name)
+    try:
+        with ResponseReader(most=most) as reader:
+            await stream.send_all(request)
+            await _receive(stream, reader, before_large)
+            return reader.answer()
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+def _cause(error: BaseException) -> str:
+    """Return the innermost cause: trio wraps the errors of all addresses of a name, and any error of a stream."""
+    inner = error.__cause__
+    if isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[0]
+    cause = inner or error
+    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
+        return os.strerror(cause.errno)  # without the address, which the caller knows
+    return str(cause)
+
+
+async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: float, name: str = "") -> trio.abc.Stream:
+    with trio.fail_after(limit):
+        stream = await trio.open_tcp_stream(host, port)
+    if tls is None:
+        return stream
+    return trio.SSLStream(stream, tls, server_hostname=name or host, https_compatible=True)
+
+
+async def _receive(
+    stream: trio.abc.Stream, reader: ResponseReader, before_large: BeforeLarge = trio.lowlevel.checkpoint
+) -> None:
+    is_large = False
+    while not reader.is_complete:
+        reader.receive(await stream.receive_some(_READ_SIZE))
+        if not is_large and len(reader.body) > SMALL:
+            is_large = True
+            await before_large()
+
+
+def https_port_in(answer: bytes) -> int | None:
+    """Return the HTTPS port that a daemon of ours without plain HTTP names in its refusal, or None."""
+    try:
+        return Fields(read(answer)).integer("https_port") or None
+    except JsonError:
+        return None

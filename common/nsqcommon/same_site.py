@@ -1,0 +1,57 @@
+"""Refuses what web pages make browsers ask of nsqd and nsqlookupd. Programs notice nothing.
+
+    a change from another site          403 FOREIGN_SITE
+    a host name that is not our own     421 FOREIGN_HOST, from browsers only
+
+Both daemons trust whoever can reach them, and a browser on their machine can. See common/nsqcommon/origin.py for the two attacks.
+NSQ answers both, so `/pub` and `/mpub` do it too unless `strict`: pages that publish may be older than this rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nsqcommon.http_api import HttpError, Request, Response, Route
+from nsqcommon.origin import is_from_browser, why_foreign
+
+if TYPE_CHECKING:
+    from nsqcommon.cors import Cors
+    from nsqcommon.origin import OwnHosts
+
+# A request whose head has neither of these has not been sent by a page that publishes: browsers add Origin to every POST.
+OF_BROWSERS: Final = frozenset((b"origin", b"sec-fetch-site"))
+
+_HARMLESS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+_PUBLISHING: Final = frozenset(("/pub", "/mpub"))
+_PROBES: Final = frozenset(("/ping", "/healthz", "/readyz"))  # they tell nothing, and monitors pose as browsers
+
+
+class SameSite:
+    def __init__(
+        self, hosts: OwnHosts, *, strict: bool, cors: Cors | None = None, taking: frozenset[str] = frozenset()
+    ) -> None:
+        """`cors` names sites that may do some things. GET changes something, too, for the paths in `taking`."""
+        self._hosts = hosts
+        self._cors = cors
+        self._taking = taking
+        self._free = _PROBES if strict else _PROBES | _PUBLISHING
+
+    def refusal(self, request: Request, route: Route) -> Response | None:
+        """Return the answer to a request that is refused, or None."""
+        if route.path in self._free:
+            return None
+        site, origin, host, agent = (
+            request.headers.get(name, b"").decode("latin-1")
+            for name in (b"sec-fetch-site", b"origin", b"host", b"user-agent")
+        )
+        if not is_from_browser(site, origin, agent):
+            return None
+        if reason := self._hosts.why_not(host, "--http-allowed-host"):
+            return HttpError(421, "FOREIGN_HOST", details={"reason": reason}).response
+        if route.method in _HARMLESS and route.path not in self._taking:
+            return None
+        if self._cors is not None and self._cors.allows(request):
+            return None
+        if reason := why_foreign(site, origin, host):
+            return HttpError(403, "FOREIGN_SITE", details={"reason": reason}).response
+        return None

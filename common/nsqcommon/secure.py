@@ -1,0 +1,335 @@
+"""HTTPS on the poller: TLS in front of the fast path for publishing, and a tunnel to the web server for the rest.
+
+    socket ── TLS ── QuickHttp                       as long as a connection only publishes
+    socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
+
+This way the handshake is paced together with all others (common/nsqcommon/handshake.py), and publishing costs as much as over
+HTTP plus the encryption. The web server needs no TLS of its own: its asyncio could not ask for certificates in the way
+that `--tls-client-auth-policy` may require.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqcommon.streams.layer import StreamError
+
+if TYPE_CHECKING:
+    from nsqcommon.budget import Budget
+    from nsqcommon.handshake import TlsServer
+    from nsqcommon.poller import Connection, Handler, MakeHandler, Poller
+    from nsqcommon.streams.tls import SecureLayer
+    from nsqcommon.web import Web
+
+log = logging.getLogger(__name__)
+
+_TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
+_HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
+_MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel above which its other end is not read from
+# A peer that sends plain HTTP to this port is told so in plain text. Go's server decides by the same first bytes.
+_PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
+_PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+
+
+class SecureHandler:
+    """Implements `nsqcommon.poller.Handler` around another one, which speaks HTTP."""
+
+    lingers: Final = False
+
+    def __init__(
+        self,
+        server: TlsServer,
+        *,
+        now: float,
+        wake: Callable[[], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.inner: Handler  # speaks HTTP; may be replaced at any time
+        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT, wake=wake)
+        self._tls: SecureLayer  # set once the handshake is done
+        self._shaking_hands = True
+        self._wake = wake
+        self._note = note
+        self._common_name = ""
+        self._out: list[bytes] = []
+        self._failed = False
+        self._said_goodbye = False
+        self._aborted = False
+
+    def receive(self, data: bytes, now: float) -> None:
+        if self._failed:
+            return
+        try:
+            if self._shaking_hands:
+                self._shake_hands(data, now)
+            else:
+                self._decode(data, now)
+        except StreamError as error:
+            self._note(str(error))
+            self._fail()
+        self._wake()
+
+    def _shake_hands(self, data: bytes, now: float) -> None:
+        try:
+            done = self._handshake.receive(data, now)
+        except StreamError:
+            mistaken = self._handshake.first_bytes in _PLAIN_STARTS
+            self._out = [_PLAIN_ANSWER if mistaken else self._handshake.pending()]
+            raise
+        if answer := self._handshake.pending():
+            self._out.append(answer)
+        if done:
+            self._shaking_hands = False
+            self._tls = self._handshake.tls
+            self._common_name = self._tls.peer_common_name
+            self._decode(b"", now)  # the data behind the handshake
+
+    def _decode(self, raw: bytes, now: float) -> None:
+        data = self._tls.decode(raw)
+        if answer := self._tls.pending():
+            self._out.append(answer)
+        if data:
+            self.inner.receive(data, now)
+        if self._tls.ended:
+            self.inner.end()
+
+    def _fail(self) -> None:
+        """End the handshake and the inner handler. Only bytes that are already to be sent still go out."""
+        self._failed = True
+        self._handshake.end()
+        self.inner.abort()
+
+    def common_name(self) -> str:
+        """Return the common name in the peer's certificate."""
+        return self._common_name
+
+    def end(self) -> None:
+        if self._shaking_hands:
+            self._fail()
+            self._wake()
+        else:
+            self.inner.end()
+
+    def abort(self) -> None:
+        self._aborted = True
+        self._handshake.end()
+        self.inner.abort()
+
+    def give_up(self) -> None:
+        """Close the connection without sending anything more."""
+        self.abort()
+        self._wake()
+
+    def bytes_to_send(self) -> list[bytes]:
+        out, self._out = self._out, []
+        if self._failed or self._shaking_hands:
+            return out
+        if pieces := self.inner.bytes_to_send():
+            out.append(self._tls.encode(b"".join(pieces)))
+        if self.inner.finished and not self._said_goodbye:
+            self._said_goodbye = True
+            out.append(self._tls.goodbye())
+        return out
+
+    def sent(self, unsent: int) -> None:
+        self.inner.sent(unsent)
+
+    def tick(self, now: float) -> None:
+        if now >= self._handshake.ends:
+            self._note("tls: handshake timeout")
+            self._fail()
+            self._wake()
+        elif now >= self._handshake.turn_at:
+            self.receive(b"", now)
+        else:
+            self.inner.tick(now)
+
+    @property
+    def next_deadline(self) -> float:
+        return min(self._handshake.next_deadline, self.inner.next_deadline)
+
+    @property
+    def reading(self) -> bool:
+        # Also while the handshake waits for its turn: only reading notices that the peer has left.
+        return self._shaking_hands or self.inner.reading
+
+    @property
+    def finished(self) -> bool:
+        return not self._out and (self._failed or self._said_goodbye)
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted or self.inner.aborted
+
+    @property
+    def write_timeout(self) -> float:
+        return self.inner.write_timeout
+
+
+def is_tunnel(handler: Handler) -> bool:
+    """Return whether the web server answers on this handler's connection."""
+    return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, TunnelEnd)
+
+
+class TunnelEnd:
+    """Implements `nsqcommon.poller.Handler`: data that come in at this end go out at the other end."""
+
+    next_deadline: Final = inf
+    write_timeout: Final = inf  # the unsent data are bounded
+    aborted: Final = False
+    lingers: Final = False
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._other = self  # replaced by `join`
+        self._out: list[bytes] = []
+        self._queued = 0
+        self._unsent = 0
+        self._closing = False
+
+    def join(self, other: TunnelEnd) -> None:
+        self._other, other._other = other, self
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._other._put(data)
+
+    def end(self) -> None:
+        self._other._close()
+        self._close()
+
+    abort = end
+
+    def tick(self, now: float) -> None: ...
+
+    def bytes_to_send(self) -> list[bytes]:
+        out, self._out = self._out, []
+        self._queued = 0
+        return out
+
+    def sent(self, unsent: int) -> None:
+        was_full, self._unsent = self._is_full, unsent
+        if was_full and not self._is_full:
+            self._other._wake()  # there is room again for what it reads
+
+    def _put(self, data: bytes) -> None:
+        self._out.append(data)
+        self._queued += len(data)
+        self._wake()
+
+    def _close(self) -> None:
+        self._closing = True
+        self._wake()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._queued + self._unsent > _MOST_QUEUED
+
+    @property
+    def reading(self) -> bool:
+        return not self._other._is_full
+
+    @property
+    def finished(self) -> bool:
+        return self._closing and not self._out
+
+
+class Tunnels:
+    """Makes tunnels from TLS connections to the web server.
+
+    The descriptors of tunnels count in the budget of the listening address.
+    """
+
+    def __init__(self, poller: Poller[Any], web: Web, budget: Budget) -> None:
+        self._poller = poller
+        self._web = web
+        self._budget = budget
+
+    def open_tunnel(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
+        """Lead this connection to the web server from now on, beginning with the `received` bytes."""
+        near = TunnelEnd(wake)
+        try:
+            if not self._budget.has_room(_TUNNEL):
+                raise OSError("no descriptors left for it")
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            log.warning("[%s] HTTPS - %s", peer, error)
+            secure.give_up()
+            return
+        for _ in range(_TUNNEL):
+            self._budget.take()
+        secure.inner = near
+
+        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
+            end = TunnelEnd(wake)
+            end.join(near)
+            return end
+
+        try:
+            self._poller.add(ours, peer, make_far, on_closed=self._budget.give_back)
+        except OSError as error:
+            log.warning("[%s] HTTPS - %s", peer, error)
+            for end in (ours, theirs):
+                end.close()
+                self._budget.give_back()
+            secure.give_up()
+            return
+        theirs.setblocking(False)
+        host, _, port = peer.rpartition(":")
+        self._web.adopt(
+            theirs,
+            received,
+            client=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
+            common_name=secure.common_name(),
+            on_closed=self._budget.give_back,
+        )
+
+    def handler_maker(self, tls: TlsServer) -> MakeHandler:
+        """Return a maker of handlers for TLS connections on which the web server answers everything."""
+
+        def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+            note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+            secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
+            secure.inner = _BeforeTunnel(partial(self.open_tunnel, secure, connection.peer, wake))
+            return secure
+
+        return make
+
+
+class _BeforeTunnel:
+    """Implements `nsqcommon.poller.Handler` until the first bytes arrive, with which the tunnel begins."""
+
+    next_deadline: Final = inf
+    write_timeout: Final = inf
+    reading: Final = True
+    aborted: Final = False
+    lingers: Final = False
+
+    def __init__(self, open_tunnel: Callable[[bytes], None]) -> None:
+        self._open_tunnel = open_tunnel
+        self.finished = False
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._open_tunnel(data)
+
+    def end(self) -> None:
+        self.finished = True
+
+    def abort(self) -> None:
+        self._open_tunnel = _open_nothing  # the former value refers to the connection
+
+    def tick(self, now: float) -> None: ...
+
+    def bytes_to_send(self) -> list[bytes]:
+        return []
+
+    def sent(self, unsent: int) -> None: ...
+
+
+def _open_nothing(received: bytes) -> None:
+    """Do nothing: the connection has gone."""

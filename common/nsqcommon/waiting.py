@@ -1,0 +1,77 @@
+"""HTTP requests that wait for something to change. Each waiting request costs a future, and no CPU."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from nsqcommon.durations import parse_duration, seconds
+from nsqcommon.http_api import HttpError
+
+
+class Waiting:
+    """The requests that wait for changes, by the name of the thing that may change.
+
+    Runs on the asyncio loop of the web server. A wait ends with its connection or its time at the latest.
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[str, set[asyncio.Future[None]]] = {}
+        self._is_released = False
+
+    def __len__(self) -> int:
+        return sum(map(len, self._futures.values()))
+
+    @property
+    def is_released(self) -> bool:
+        return self._is_released
+
+    def wake(self, name: str) -> None:
+        """Answer the requests that wait for this name, which has changed."""
+        for future in self._futures.pop(name, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def wake_all(self) -> None:
+        """Answer all waiting requests, after a change that concerns every name."""
+        for name in tuple(self._futures):
+            self.wake(name)
+
+    def release(self) -> None:
+        """Answer all waiting requests, and let none wait from now on, because the daemon stops."""
+        self._is_released = True
+        self.wake_all()
+
+    async def wait_for_change(
+        self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Return when `wake` was called for this name, when the time is over, or when `gone` returns."""
+        if self._is_released:
+            return
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        leaving = [asyncio.ensure_future(gone())] if gone is not None else []
+        self._futures.setdefault(name, set()).add(changed)
+        try:
+            await asyncio.wait((changed, *leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in leaving:
+                future.cancel()
+            self._forget(name, changed)
+
+    def _forget(self, name: str, future: asyncio.Future[None]) -> None:
+        futures = self._futures.get(name)
+        if futures is not None:
+            futures.discard(future)
+            if not futures:
+                del self._futures[name]
+
+
+def wait_argument(arguments: Mapping[str, str]) -> float:
+    """Return the seconds of the argument `wait=` of all endpoints that wait. Raise HttpError for a bad one."""
+    try:
+        wait = parse_duration(arguments["wait"])
+    except ValueError:
+        wait = -1
+    if wait < 0:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return seconds(wait)

@@ -1,0 +1,116 @@
+"""Frames: what the server sends. Size and type, 32 bits each, then the data; the size counts type and data.
+
+The server encodes them here (message frames are made in bulk by `nsqd.broker.batch`), and clients read them here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from nsqcommon.wire.hot_record import HotRecord
+
+if TYPE_CHECKING:
+    from nsqcommon.wire.faults import ProtocolError
+
+Piece: TypeAlias = "bytes | memoryview"  # of a frame that is to be sent; a large body is a view
+LARGE: Final = 4096  # bytes of a body; copying it costs more than a view that `sendmsg` has to look at
+
+
+class FrameType(IntEnum):
+    RESPONSE = 0
+    ERROR = 1
+    MESSAGE = 2
+    HEADED_MESSAGE = 3  # with headers; only for clients that were granted the extension
+
+
+_prefix: Final = Struct(">ii")
+_TYPE_SIZE: Final = 4
+_PREFIX_SIZE: Final = 8
+_TYPES: Final = tuple(FrameType)
+
+
+def response_frame(data: bytes) -> bytes:
+    return _prefix.pack(_TYPE_SIZE + len(data), FrameType.RESPONSE) + data
+
+
+def error_frame(error: ProtocolError) -> bytes:
+    return worded_error_frame(error.data)
+
+
+def worded_error_frame(data: bytes) -> bytes:
+    """Return the frame of an error whose code and detail are `data`."""
+    return _prefix.pack(_TYPE_SIZE + len(data), FrameType.ERROR) + data
+
+
+OK_FRAME: Final = response_frame(b"OK")
+HEARTBEAT_FRAME: Final = response_frame(b"_heartbeat_")
+CLOSE_WAIT_FRAME: Final = response_frame(b"CLOSE_WAIT")
+
+
+class Frame(HotRecord):
+    __slots__ = ("data", "type")
+
+    def __init__(self, type: FrameType, data: bytes) -> None:
+        self.type = type
+        self.data = data
+
+
+class BadFrame(Exception):
+    """The server sent something that is no frame. The next one cannot be found, so the connection has to be closed."""
+
+
+class FrameReader:
+    """Cuts the server's stream into frames, however the network has split it.
+
+    Its memory is bounded by `max_size`, which a frame's size may not exceed. After `BadFrame` it must not be used any
+    more.
+    """
+
+    __slots__ = ("_at", "_data", "_half", "_max_size", "_needed")
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._data = b""
+        self._at = 0
+        self._half = bytearray()  # a frame of which only a part has arrived
+        self._needed = 0  # bytes that `_half` must have before it can be parsed further
+
+    def receive(self, data: bytes) -> None:
+        if self._half:
+            self._half += data
+            if len(self._half) < self._needed:
+                return
+            data = bytes(self._half)
+            self._half.clear()
+        if self._at < len(self._data):  # the previous data were not read to their end
+            data = self._data[self._at :] + data
+        self._data = data
+        self._at = 0
+
+    def next_frame(self) -> Frame | None:
+        """Return the next whole frame, or None if more bytes are needed. Raise BadFrame."""
+        data, at = self._data, self._at
+        if not data:
+            return None
+        if len(data) - at < _PREFIX_SIZE:
+            self._wait_for(_PREFIX_SIZE)
+            return None
+        size, number = _prefix.unpack_from(data, at)
+        if not _TYPE_SIZE <= size <= self._max_size:
+            raise BadFrame(f"frame size {size} out of range {_TYPE_SIZE}-{self._max_size}")
+        if not 0 <= number < len(_TYPES):
+            raise BadFrame(f"unknown frame type {number}")
+        end = at + 4 + size
+        if end > len(data):
+            self._wait_for(4 + size)
+            return None
+        self._at = end
+        return Frame(_TYPES[number], data[at + _PREFIX_SIZE : end])
+
+    def _wait_for(self, needed: int) -> None:
+        self._half += memoryview(self._data)[self._at :]
+        self._needed = needed
+        self._data = b""
+        self._at = 0
