@@ -15,6 +15,7 @@ from xdist.scheduler import Scheduling
 
 from nsqpipe import shared_classes
 from tests.support.distribution import FromBothEnds
+from tests.support.skips import SkipReport
 
 pytest_plugins = ["pytester"]
 
@@ -38,6 +39,15 @@ for number, action in (
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--skips", metavar="PART", help="in CI, compare what is skipped with this part of tests/skips.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # xdist's workers report to the process that has started them
+        config.pluginmanager.register(SkipReport(config.getoption("skips")))
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,8 @@ from bench.work import HOST, Failed
 from nsqcommon.version import suite_version
 
 STOP_LIMIT: Final = 60.0
-_PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"
+_OF_PIP: Final = str(Path(sys.executable).parent)  # nats-server is there
+_PATH: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", _OF_PIP))
 
 
 class Server(servers.Server):

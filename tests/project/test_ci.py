@@ -1,0 +1,71 @@
+"""CI is the README's test command in a fresh environment, and what it skips is listed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.process import ROOT
+from tests.support.skips import ALLOWED, Skip, allowed, complaints
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LIST = """
+[pure] # one part
+tests/test_one.py: no engine
+tests/test_one.py: elsewhere: it needs a Mac # two colons
+[compiled]
+"""
+
+
+def commands_of(script: str) -> list[str]:
+    """Return the lines of a shell script that do something."""
+    return [line for line in script.splitlines() if line and not line.startswith("#")]
+
+
+def test_ci_runs_the_readme_s_command_and_nothing_else() -> None:
+    assert re.search(r"^```sh\nscripts/test\n```$", README, re.MULTILINE), "the command that a contributor is given"
+    assert commands_of((ROOT / ".ci/run").read_text(encoding="utf-8")) == [
+        "set -eu",
+        'cd "$(dirname "$0")/.."',
+        'export CI="${CI:-true}"',
+        "rm -rf .venv .venv-compiled",
+        "exec scripts/test </dev/null",
+    ]
+
+
+@pytest.mark.parametrize(("part", "script"), [("pure", "test"), ("compiled", "test-compiled")])
+def test_a_whole_run_compares_its_skips(part: str, script: str) -> None:
+    assert f"--skips={part} " in (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    for skip in allowed(part, ALLOWED.read_text(encoding="utf-8")):
+        assert (ROOT / skip.file).is_file(), skip
+
+
+def test_the_list_has_parts() -> None:
+    one, two = Skip("tests/test_one.py", "no engine"), Skip("tests/test_one.py", "elsewhere: it needs a Mac")
+    assert allowed("pure", LIST) == {one, two}
+    assert allowed("compiled", LIST) == set()
+
+
+def test_a_skip_that_is_not_listed_and_one_that_is_not_there_are_named() -> None:
+    one, two = Skip("tests/test_one.py", "no engine"), Skip("tests/test_two.py", "no Java")
+    assert complaints([one, two], {one, two}) == []
+    (unlisted,) = complaints([one, two], {one})
+    assert "tests/test_two.py: no Java" in unlisted
+    (gone,) = complaints([two], {one, two})
+    assert "tests/test_one.py: no engine" in gone
+
+
+@pytest.mark.parametrize(("environment", "status"), [({}, 0), ({"CI": "true"}, 1)])
+def test_a_run_in_ci_fails_for_a_skip(
+    environment: dict[str, str], status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT} {ROOT}/common\naddopts = --import-mode=importlib")
+    pytester.makeconftest("from tests.conftest import pytest_addoption, pytest_configure")
+    pytester.makepyfile("import pytest\n\ndef test_one(): pytest.skip('no Java')\n\ndef test_two(): pass")
+    done = pytester.runpytest_subprocess("--skips=compiled", "--numprocesses=2")
+    assert done.ret == status
+    done.stdout.fnmatch_lines(["*    1 no Java", *(["skipped, which CI does not allow: *: no Java"] if status else [])])

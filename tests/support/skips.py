@@ -1,0 +1,86 @@
+"""What a run has skipped: a list at its end, and in CI a comparison with what may be skipped there.
+
+A test that is skipped for want of a program says nothing about the code. On your machine that is your choice, so the run
+passes and lists it; CI has to have everything, so there the run fails unless `tests/skips.txt` has exactly these skips.
+`scripts/test` names the part of that file by `--skips`; a run of some tests has no such list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+ALLOWED: Final = Path(__file__).parents[1] / "skips.txt"
+
+
+class Skip(NamedTuple):
+    file: str
+    reason: str
+
+
+def allowed(part: str, text: str) -> set[Skip]:
+    """Return the skips in one part of the file. A line `[pure]` begins a part, others are `file: reason`."""
+    found: dict[str, set[Skip]] = {}
+    current = ""
+    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+        if line.startswith("["):
+            current = line.strip("[]")
+            found[current] = set()
+        else:
+            found[current].add(Skip(*line.split(": ", 1)))
+    return found[part]
+
+
+def complaints(skipped: Iterable[Skip], may_be: set[Skip]) -> list[str]:
+    is_skipped = set(skipped)
+    return [
+        *(f"skipped, which CI does not allow: {file}: {reason}" for file, reason in sorted(is_skipped - may_be)),
+        *(f"not skipped any more, strike it out: {file}: {reason}" for file, reason in sorted(may_be - is_skipped)),
+    ]
+
+
+class SkipReport:
+    """The plugin; under xdist it stands in the process that starts the others, to which they report."""
+
+    def __init__(self, part: str | None) -> None:
+        self._part = part
+        self._skipped: Counter[Skip] = Counter()
+        self._complaints: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._record(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._record(report)
+
+    def _record(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            assert isinstance(report.longrepr, tuple), report.longrepr
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            self._skipped[Skip(report.nodeid.partition("::")[0], reason)] += 1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self._part is not None and "CI" in os.environ:
+            may_be = allowed(self._part, ALLOWED.read_text(encoding="utf-8"))
+            self._complaints = complaints(self._skipped, may_be)
+            if self._complaints and exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # after everything that others have to say
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        yield
+        if self._skipped:
+            terminalreporter.section("skipped")
+        by_reason: Counter[str] = Counter()
+        for skip, count in self._skipped.items():
+            by_reason[skip.reason] += count
+        for reason, count in by_reason.most_common():
+            terminalreporter.line(f"{count:5} {reason}")
+        for line in self._complaints:
+            terminalreporter.line(line, red=True)
