@@ -13,7 +13,7 @@ from nsqclient._aio_link import Link, dial
 from nsqclient._aio_posting import post
 from nsqclient._aio_subscribers import Subscribers
 from nsqclient._base_node import BaseNode, Shared
-from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T
+from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 from nsqclient._config import Config
 from nsqclient._errors import NSQError
 from nsqclient._log import LOGGER
@@ -49,7 +49,7 @@ class Receipt(BaseReceipt):
 async def open_producer(
     addresses: Sequence[str] | str = (),
     *,
-    nsqlookupd: Sequence[str] | str = (),
+    lookupd: Sequence[str] | str = (),
     strategy: Strategy = "hostpool",
     config: Config = Config(),
     retry: Retry = "safe",
@@ -57,11 +57,12 @@ async def open_producer(
     max_pending: int = 1000,
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
+    nsqlookupd: Sequence[str] | str | None = None,
 ) -> AsyncIterator[Producer]:
     """Open a producer, as nsqclient.open_producer does, whose documentation says more."""
     producer = Producer(
         [addresses] if isinstance(addresses, str) else addresses,
-        nsqlookupd=[nsqlookupd] if isinstance(nsqlookupd, str) else nsqlookupd,
+        lookupd=given_lookupds(lookupd, nsqlookupd),
         strategy=strategy,
         config=config,
         retry=retry,
@@ -94,7 +95,7 @@ class Producer(BaseProducer["_Node", Receipt]):
         self,
         addresses: Sequence[str],
         *,
-        nsqlookupd: Sequence[str] = (),
+        lookupd: Sequence[str] = (),
         strategy: Strategy = "hostpool",
         config: Config = Config(),
         retry: Retry = "safe",
@@ -104,7 +105,7 @@ class Producer(BaseProducer["_Node", Receipt]):
     ) -> None:
         super().__init__(
             addresses,
-            nsqlookupd=nsqlookupd,
+            lookupd=lookupd,
             strategy=strategy,
             config=config,
             retry=retry,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -78,7 +79,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         self,
         addresses: Sequence[Target],
         *,
-        nsqlookupd: Sequence[str],
+        lookupd: Sequence[str],
         strategy: Strategy,
         config: Config,
         retry: Retry,
@@ -89,7 +90,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         node: Callable[[Target, Shared, int], NodeT],
         receipt: type[ReceiptT],
     ) -> None:
-        lookupds = [parse_lookupd(text, NODES) for text in nsqlookupd]
+        lookupds = [parse_lookupd(text, NODES) for text in lookupd]
         _check(addresses, has_lookupd=bool(lookupds), max_pending=max_pending, strategy=strategy)
         self.config = config
         self._clock = clock
@@ -400,6 +401,22 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 return
         assert error is not None
         raise error
+
+
+def given_lookupds(lookupd: Sequence[str] | str, nsqlookupd: Sequence[str] | str | None) -> Sequence[str]:
+    """Return the nsqlookupds that `open_producer` was given. `nsqlookupd` is the former name of the argument.
+
+    Raises ConfigError if both are given.
+    """
+    if nsqlookupd is not None:
+        if lookupd:
+            raise ConfigError(
+                "nsqlookupd", nsqlookupd, "nsqlookupd= is the former name of lookupd=: give lookupd= alone"
+            )
+        # stacklevel: this function, open_producer, __aenter__ of contextlib, and the caller.
+        warnings.warn("nsqlookupd= is now called lookupd=, as for consumers", DeprecationWarning, stacklevel=4)
+        lookupd = nsqlookupd
+    return [lookupd] if isinstance(lookupd, str) else lookupd
 
 
 def _check(addresses: Sequence[Target], *, has_lookupd: bool, max_pending: int, strategy: Strategy) -> None:

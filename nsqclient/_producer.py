@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 import trio
 
 from nsqclient._base_node import BaseNode, Shared
-from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T
+from nsqclient._base_producer import BaseProducer, BaseReceipt, Retry, T, given_lookupds
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
@@ -55,7 +55,7 @@ class Receipt(BaseReceipt):
 async def open_producer(
     addresses: Sequence[Target] | Target = (),
     *,
-    nsqlookupd: Sequence[str] | str = (),
+    lookupd: Sequence[str] | str = (),
     strategy: Strategy = "hostpool",
     config: Config = Config(),
     retry: Retry = "safe",
@@ -63,12 +63,13 @@ async def open_producer(
     max_pending: int = 1000,
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
+    nsqlookupd: Sequence[str] | str | None = None,
 ) -> AsyncIterator[Producer]:
     """Open a producer for as long as the block runs.
 
     At the end of the block, submitted messages have `drain_timeout` to be answered.
 
-    With `nsqlookupd`, `host:port` or URLs, the producer also publishes to all nsqds that these list; they may come and go.
+    With `lookupd`, `host:port` or URLs, the producer also publishes to all nsqds that these list; they may come and go.
     An nsqlookupd that fails or lists no nsqd removes none. An nsqd that says that it drains, is full or is unhealthy gets
     nothing new as long as others do not say so.
 
@@ -88,10 +89,12 @@ async def open_producer(
 
     Each connection has at most `max_pending` unanswered publishes, and 8 MiB of them; further publishes wait for room.
     `connect="require"` raises ConnectError if no nsqd can be reached.
+
+    `nsqlookupd` is the former name of `lookupd`, deprecated.
     """
     producer = Producer(
         [addresses] if isinstance(addresses, str) or not isinstance(addresses, Sequence) else addresses,
-        nsqlookupd=[nsqlookupd] if isinstance(nsqlookupd, str) else nsqlookupd,
+        lookupd=given_lookupds(lookupd, nsqlookupd),
         strategy=strategy,
         config=config,
         retry=retry,
@@ -122,7 +125,7 @@ class Producer(BaseProducer["_Node", Receipt]):
         self,
         addresses: Sequence[Target],
         *,
-        nsqlookupd: Sequence[str] = (),
+        lookupd: Sequence[str] = (),
         strategy: Strategy = "hostpool",
         config: Config = Config(),
         retry: Retry = "safe",
@@ -133,7 +136,7 @@ class Producer(BaseProducer["_Node", Receipt]):
     ) -> None:
         super().__init__(
             addresses,
-            nsqlookupd=nsqlookupd,
+            lookupd=lookupd,
             strategy=strategy,
             config=config,
             retry=retry,

@@ -347,23 +347,23 @@ def given_nodes(addresses: Sequence[str]) -> Nodes:
     return lambda: known
 
 
-def listed_nodes(nsqlookupd: Sequence[str], config: Config) -> Nodes:
+def listed_nodes(lookupd: Sequence[str], config: Config) -> Nodes:
     """Return `nodes` for a BlockingProducer whose nsqds are listed by these nsqlookupds. Raise ConfigError.
 
     An nsqd that was listed once is left out only when every nsqlookupd has answered, and some nsqd is listed.
     """
-    lookupds = [parse_lookupd(text, NODES) for text in nsqlookupd]
+    lookupds = [parse_lookupd(text, NODES) for text in lookupd]
     if not lookupds:
-        raise ConfigError("nsqlookupd", nsqlookupd, "no nsqlookupd to ask")
+        raise ConfigError("lookupd", lookupd, "no nsqlookupd to ask")
     known: dict[str, str] = {}
 
     def nodes() -> Mapping[str, str]:
         nonlocal known
         found: dict[str, str] = {}
         is_complete = True
-        for lookupd in lookupds:
+        for asked in lookupds:
             try:
-                status, body = request(_lookupd_place(lookupd, config), "GET", nodes_target(lookupd), config)
+                status, body = request(_lookupd_place(asked, config), "GET", nodes_target(asked), config)
                 found.update((entry.address, entry.state) for entry in read_nodes(status, body)[0])
             except (ConnectError, BadAnswer):
                 is_complete = False

@@ -28,12 +28,12 @@ class Endpoint:
     """The nsqds to use, either named or found by nsqlookupd, and how to talk to them."""
 
     nsqd: tuple[str, ...]
-    nsqlookupd: tuple[str, ...]
+    lookupd: tuple[str, ...]
     config: Config
 
     def nodes(self) -> Nodes:
         """Return what tells a BlockingProducer the addresses of the nsqds."""
-        return listed_nodes(self.nsqlookupd, self.config) if self.nsqlookupd else given_nodes(self.nsqd)
+        return listed_nodes(self.lookupd, self.config) if self.lookupd else given_nodes(self.nsqd)
 
 
 def parse_url(url: str, **defaults: Any) -> Endpoint:
@@ -54,8 +54,8 @@ def parse_url(url: str, **defaults: Any) -> Endpoint:
         defaults["auth_secret"] = secret
     config = Config.from_options(options, **defaults)
     if parts.scheme == NSQLOOKUPD:
-        return Endpoint(nsqd=(), nsqlookupd=addresses, config=config)
-    return Endpoint(nsqd=addresses, nsqlookupd=(), config=config)
+        return Endpoint(nsqd=(), lookupd=addresses, config=config)
+    return Endpoint(nsqd=addresses, lookupd=(), config=config)
 
 
 def _address(text: str, port: int) -> str:

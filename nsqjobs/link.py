@@ -239,7 +239,7 @@ class Subscription:
         endpoint = self._inside.endpoint
         try:
             async with open_consumer(
-                self.topic, CHANNEL, nsqd=endpoint.nsqd, lookupd=endpoint.nsqlookupd, config=self._config
+                self.topic, CHANNEL, nsqd=endpoint.nsqd, lookupd=endpoint.lookupd, config=self._config
             ) as self._consumer:
                 if self._is_stopped:
                     return

@@ -298,7 +298,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         nonlocal complete
         async with open_producer(
             addresses,
-            nsqlookupd=options.destination_lookupd_http_address,
+            lookupd=options.destination_lookupd_http_address,
             config=config,
             retry="anywhere",
             connect="require",

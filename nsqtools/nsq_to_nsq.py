@@ -128,7 +128,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         if options.destination_lookupd_http_address:
             opened.append(
                 open_producer(
-                    nsqlookupd=options.destination_lookupd_http_address,
+                    lookupd=options.destination_lookupd_http_address,
                     strategy=STRATEGIES[options.mode],
                     config=producer_config,
                 )

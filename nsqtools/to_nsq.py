@@ -73,9 +73,7 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
     nsqds = options.nsqd_tcp_address
     strategy: Literal["all", "hostpool"] = "all" if len(nsqds) > 1 else "hostpool"
     lookupds = options.lookupd_http_address
-    async with open_producer(
-        nsqds, nsqlookupd=lookupds, strategy=strategy, config=config, connect="require"
-    ) as producer:
+    async with open_producer(nsqds, lookupd=lookupds, strategy=strategy, config=config, connect="require") as producer:
         publisher = _Publisher(producer, options.topic)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publisher.hurry, stop)

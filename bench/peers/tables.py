@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from bench.peers.loads import START, Figure
 from bench.peers.result import Ahead, Group, Measured, Peer, Result
-from bench.peers.variants import SURVIVES
+from bench.peers.variants import SURVIVES, Promise
 
 NOBODY: Final = "all alike"
+_SURVIVES: Final = {Promise.WRITTEN: "survive `kill -9`", Promise.SYNCED: "survive a power cut"}
 
 
 def page(result: Result) -> str:
     """Return all that the page of the documents says of a run."""
-    parts = [provenance(result), brokers(result)]
+    parts = [provenance(result), summary(result), brokers(result)]
     parts += [f"**{group.words}**\n\n{table(result, group)}" for group in result.groups() if group.figures]
     return "\n\n".join([*parts, left_out(result)]).strip()
+
+
+def sentence(result: Result) -> str:
+    """Count who is ahead, for a reader of the README. Figures whose spreads overlap count for nobody."""
+    promises = [(f"of {{}} figures with answers that {words}", result.group(it)) for it, words in _SURVIVES.items()]
+    held = (f"of {{}} with a backlog of {result.backlog:,} messages", result.group("backlog"))
+    counted = "; ".join(_counted(result, words, group) for words, group in (*promises, held) if group.figures)
+    versions = [*dict.fromkeys(peer.version for peer in result.peers)]
+    return (
+        f"{counted[0].upper()}{counted[1:]}.\n"
+        f"Measured on {result.date} on {count(result.machine['cores'], 'core')}, with {_listed(versions)}."
+    )
+
+
+def _counted(result: Result, words: str, group: Group) -> str:
+    found = [it for figure in _without_rare(group.figures) if (it := result.ahead(figure, group)) is not None]
+    clear = Counter(it.peer.label.split(",")[0] for it in found if it.is_clear)
+    parts = [
+        f"{name} {'in' if place else 'is ahead in'} {number}"
+        for place, (name, number) in enumerate(clear.most_common())
+    ]
+    if within := len(found) - clear.total():
+        parts.append(f"{within} {'is' if within == 1 else 'are'} too close to tell")
+    return f"{words.format(len(found))}, {_listed(parts)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _without_rare(figures: Sequence[Figure]) -> list[Figure]:
+    return [it for it in figures if "p99.9" not in it.name]
 
 
 def summary(result: Result) -> str:
     """Return the short form: for each load who is ahead, with the promises that survive kill -9, and for a backlog."""
     promises = [promise for promise in SURVIVES if result.group(promise).peers]
     groups = [result.group(promise) for promise in promises]
-    figures = [it for it in groups[0].figures if "p99.9" not in it.name]
+    figures = _without_rare(groups[0].figures)
     lines = _head(["ahead is", *(SURVIVES[promise] for promise in promises)])
     lines += [
         _line([figure.text, *(_ahead(result, figure, group, with_figure=True) for group in groups)])
@@ -33,7 +68,7 @@ def summary(result: Result) -> str:
     if held.figures:
         lines += ["", *_head([held.words, "ahead is"])]
         lines += [_line([it.text, _ahead(result, it, held, with_figure=True)]) for it in held.figures]
-    return "\n".join(lines) + f"\n\n{provenance(result)}"
+    return "\n".join(lines)
 
 
 def table(result: Result, group: Group) -> str:

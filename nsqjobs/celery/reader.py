@@ -266,7 +266,7 @@ class Reader:
                 source.topic,
                 source.channel,
                 nsqd=tuple(dict.fromkeys((*endpoint.nsqd, *subscription.nsqds))),
-                lookupd=endpoint.nsqlookupd,
+                lookupd=endpoint.lookupd,
                 config=replace(self._config, max_in_flight=NOT_COUNTED if subscription.group is None else 0),
             ) as consumer:
                 subscription.consumer = consumer
@@ -418,7 +418,7 @@ class Reader:
 def _config_of(endpoint: Endpoint) -> Config:
     """Return the settings of the consumers. A named nsqd is tried every second, so that its restart is a short pause."""
     config = replace(endpoint.config, drain_timeout=_FOR_EVER)
-    if endpoint.nsqlookupd:
+    if endpoint.lookupd:
         return config
     return replace(config, reconnect_delay="fixed", lookupd_poll_interval=_RECONNECT_PAUSE)
 

@@ -143,7 +143,7 @@ class NsqBroker(AsyncBroker):
 
     async def _open_consumer(self, topic: str) -> aio.Consumer:
         it = self._endpoint
-        opening = aio.open_consumer(topic, CHANNEL, nsqd=it.nsqd, lookupd=it.nsqlookupd, config=it.config)
+        opening = aio.open_consumer(topic, CHANNEL, nsqd=it.nsqd, lookupd=it.lookupd, config=it.config)
         return await self._opened.enter_async_context(opening)
 
     async def _open_producer(self) -> aio.Producer:
@@ -153,7 +153,7 @@ class NsqBroker(AsyncBroker):
             self._opened, self._producer, self._listening = AsyncExitStack(), None, []
         if self._producer is None:
             it = self._endpoint
-            opening = aio.open_producer(it.nsqd, nsqlookupd=it.nsqlookupd, config=it.config)
+            opening = aio.open_producer(it.nsqd, lookupd=it.lookupd, config=it.config)
             self._producer = await self._opened.enter_async_context(opening)
         return self._producer
 

@@ -78,7 +78,7 @@ class Load:
 
     async def _publish(self, open_producer: Any, sleep: Any, together: Any) -> None:
         config = nsqclient.Config(lookupd_poll_interval=5)
-        async with open_producer(nsqlookupd=self.lookupds, config=config, retry_timeout=240) as producer:
+        async with open_producer(lookupd=self.lookupds, config=config, retry_timeout=240) as producer:
             began = time.monotonic()
             works: list[Any] = [lambda: self._look(producer, sleep)]
             works += [lambda: self._one(producer, sleep, began)] * TASKS

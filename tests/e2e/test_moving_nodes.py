@@ -46,7 +46,7 @@ def test_publishers_leave_a_node_that_drains_before_it_refuses(tmp_path: Path, c
                     await producer.publish("t", b"m")
                     await sleep(0.01)
 
-            async with open_producer(nsqlookupd=lookupds, retry="never", config=CONFIG) as producer:
+            async with open_producer(lookupd=lookupds, retry="never", config=CONFIG) as producer:
                 await publish_until(lambda: bool(count_of(drained) and count_of(other)))
                 drained.post("/drain")
                 await publish_until(lambda: "refused from now on" in drained.log)

@@ -84,7 +84,7 @@ def test_a_rolling_restart_under_traffic_loses_nothing(data: Path) -> None:
 
         with (
             nsqclient.sync.consumer(TOPIC, "c", lookupd=[address]) as consumer,
-            nsqclient.sync.producer(nsqlookupd=[address]) as producer,
+            nsqclient.sync.producer(lookupd=[address]) as producer,
         ):
             thread = threading.Thread(target=consume)
             thread.start()

@@ -111,7 +111,7 @@ def test_nodes_come_and_go(loop: Loop, can_wait: bool, stack: ExitStack) -> None
         await run.publish(20)
         await run.wait_until(lambda: run.addresses() == {one.address, three.address})
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
     if can_wait:
         assert "/nodes" in lookupd.asked
         assert "/nodes?wait=60s&index=1" in lookupd.asked
@@ -141,7 +141,7 @@ def test_an_nsqlookupd_that_lists_nobody_or_is_dead_or_lies_removes_nobody(loop:
         one.bodies.clear()
         await run.publish_until(lambda: one.bodies)
 
-    loop(script, nsqlookupd=[lookupd.address], config=QUICK)
+    loop(script, lookupd=[lookupd.address], config=QUICK)
 
 
 @both_loops
@@ -165,7 +165,7 @@ def test_a_node_with_a_state_gets_no_new_publishes(loop: Loop, state: str, stack
         await run.publish(20)
         assert len(two.bodies) == before
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
 
 @both_loops
@@ -188,7 +188,7 @@ def test_what_one_refuses_goes_to_another(loop: Loop, stack: ExitStack) -> None:
             await run.publish(1)
         assert len(one.commands) + len(two.commands) == before + 1  # the message is wrong, not the nsqd
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
 
 @both_loops
@@ -219,7 +219,7 @@ def test_what_may_be_stored_is_repeated_at_the_same_node_even_if_nobody_lists_it
         assert two.bodies.count(b"once") == 0
         await run.wait_until(lambda: run.addresses() == {two.address})  # and then it is dropped
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
 
 def asked_again(lookupd: SocketLookupd, asked: int) -> bool:
@@ -251,7 +251,7 @@ def test_contradictory_lookups_and_one_that_hangs(loop: Loop, stack: ExitStack) 
         two.bodies.clear()
         assert await run.publish_until(lambda: two.bodies) < 2
 
-    loop(script, nsqlookupd=[first.address, hung.address, second.address, "127.0.0.1:1"], config=QUICK)
+    loop(script, lookupd=[first.address, hung.address, second.address, "127.0.0.1:1"], config=QUICK)
 
 
 @both_loops
@@ -262,7 +262,7 @@ def test_nsqds_that_are_given_are_used_whatever_nsqlookupd_says(loop: Loop, stac
     async def script(run: Run) -> None:
         await run.publish_until(lambda: given.bodies and listed.bodies)
 
-    loop(script, given.address, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, given.address, lookupd=lookupd.address, config=QUICK)
 
 
 @both_loops
@@ -277,17 +277,33 @@ def test_without_any_nsqd_a_publish_fails_after_a_while(loop: Loop, stack: ExitS
         with pytest.raises(ConnectError):
             await run.producer.cancel("t", "key")  # to ask nobody is no answer
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
     async def nobody(run: Run) -> None:
         pytest.fail("it should not open")
 
     with pytest.raises(ConnectError, match="no nsqlookupd could be asked"):
-        loop(nobody, nsqlookupd="127.0.0.1:1", connect="require")
+        loop(nobody, lookupd="127.0.0.1:1", connect="require")
     with pytest.raises(ConfigError):
         loop(nobody)
     with pytest.raises(ConfigError, match="missing port"):
-        loop(nobody, nsqlookupd="lookupd")
+        loop(nobody, lookupd="lookupd")
+
+
+@both_loops
+def test_the_former_name_of_lookupd_works_and_warns(loop: Loop, stack: ExitStack) -> None:
+    (one,) = started(stack, 1)
+    lookupd = lookup_of(stack, one)
+    with pytest.warns(DeprecationWarning, match="now called lookupd=") as warned:
+        loop(partial(Run.publish, count=1), nsqlookupd=lookupd.address, config=QUICK)
+    assert one.bodies == [b"0"]
+    assert [it.filename for it in warned] == [__file__]  # the line to change
+
+
+@both_loops
+def test_both_names_of_lookupd_at_once_are_refused(loop: Loop) -> None:
+    with pytest.raises(ConfigError, match="former name of lookupd=: give lookupd= alone"):
+        loop(partial(Run.publish, count=1), lookupd="127.0.0.1:1", nsqlookupd="127.0.0.1:1")
 
 
 @both_loops
@@ -303,7 +319,7 @@ def test_a_publish_waits_for_the_first_nsqd(loop: Loop, stack: ExitStack) -> Non
         await together(loop, lambda: run.publish(1), later)
         assert one.bodies == [b"0"]
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
 
 @both_loops
@@ -327,8 +343,8 @@ def test_to_all_and_to_a_quorum(loop: Loop, stack: ExitStack) -> None:
         three.refusal = "E_PUB_FAILED"
         await run.publish(5)
 
-    loop(to_all, nsqlookupd=lookupd.address, config=QUICK, strategy="all")
-    loop(to_two, nsqlookupd=lookupd.address, config=QUICK, strategy=quorum(2))
+    loop(to_all, lookupd=lookupd.address, config=QUICK, strategy="all")
+    loop(to_two, lookupd=lookupd.address, config=QUICK, strategy=quorum(2))
 
 
 @both_loops
@@ -350,7 +366,7 @@ def test_the_nearest_and_then_the_next(loop: Loop, stack: ExitStack) -> None:
         await run.publish(10)
         assert [len(nsqd.bodies) for nsqd in (far, near, here)] == [0, 10, 10]
 
-    loop(script, nsqlookupd=lookupd.address, config=config, strategy="near")
+    loop(script, lookupd=lookupd.address, config=config, strategy="near")
 
 
 @both_loops
@@ -368,7 +384,7 @@ def test_the_one_with_the_fewest_in_flight(loop: Loop, stack: ExitStack) -> None
         assert len(quick.bodies) >= 50
         slow.kill()
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK, strategy="fewest_in_flight")
+    loop(script, lookupd=lookupd.address, config=QUICK, strategy="fewest_in_flight")
 
 
 def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
@@ -376,7 +392,7 @@ def test_plain_scripts(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> No
     lookupd = lookup_of(stack, one, two)
     lookupd.lists(one, two, {"broadcast_address": "169.254.169.254", "tcp_port": 80})
     caplog.set_level(logging.INFO, "nsqclient")
-    with sync.producer(nsqlookupd=lookupd.address, config=QUICK) as producer:
+    with sync.producer(lookupd=lookupd.address, config=QUICK) as producer:
         deadline = time.monotonic() + 30
         while not (one.bodies and two.bodies):
             assert time.monotonic() < deadline
@@ -403,7 +419,7 @@ def test_publishes_that_find_no_nsqd_leave_nothing_behind(
                 await run.producer.publish("t", b"x")
         assert run.producer._first_nodes == []
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)
 
 
 @both_loops
@@ -420,4 +436,4 @@ def test_an_nsqlookupd_that_never_waits_is_not_asked_without_end(loop: Loop, sta
         await run.wait_until(lambda: len(lookupd.asked) >= before + 10)
         assert time.monotonic() - began > 5 * QUICK.lookupd_poll_interval
 
-    loop(script, nsqlookupd=lookupd.address, config=QUICK)
+    loop(script, lookupd=lookupd.address, config=QUICK)

@@ -132,6 +132,21 @@ def test_a_broker_that_was_not_measured_is_named_with_the_reason() -> None:
     assert "- go-nsqd: not there" in tables.page(result)
 
 
+def test_the_sentence_counts_who_is_ahead_and_what_is_too_close_to_tell() -> None:
+    result = result_with(
+        row("pub2", "nsqd-pure", 10, 20, 30),
+        row("pub2", "redis-everysec", 40, 50, 60),
+        row("pub50", "nsqd-pure", 10, 20, 30),
+        row("pub50", "redis-everysec", 1, 2, 3),
+        row("deep", "nsqd-pure", 10, 20, 30),
+        row("deep", "redis-everysec", 15, 25, 35),
+    )
+    words = (
+        "Of 3 figures with answers that survive `kill -9`, Redis is ahead in 1, nsqd in 1 and 1 is too close to tell."
+    )
+    assert tables.sentence(result).startswith(words)
+
+
 def test_the_page_says_how_long_each_load_was() -> None:
     words = tables.provenance(result_with(row("pub2", "nsqd-pure", 1)))
     assert "3 rounds in turns, 1 s for each load" in words

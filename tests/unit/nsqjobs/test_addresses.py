@@ -7,7 +7,7 @@ from nsqjobs.addresses import parse_url
 
 
 @pytest.mark.parametrize(
-    ("url", "nsqd", "nsqlookupd"),
+    ("url", "nsqd", "lookupd"),
     [
         ("nsq://", ("127.0.0.1:4150",), ()),
         ("nsq://broker", ("broker:4150",), ()),
@@ -16,9 +16,9 @@ from nsqjobs.addresses import parse_url
         ("nsq+lookupd://a,b:5161", (), ("a:4161", "b:5161")),
     ],
 )
-def test_addresses(url: str, nsqd: tuple[str, ...], nsqlookupd: tuple[str, ...]) -> None:
+def test_addresses(url: str, nsqd: tuple[str, ...], lookupd: tuple[str, ...]) -> None:
     endpoint = parse_url(url)
-    assert (endpoint.nsqd, endpoint.nsqlookupd) == (nsqd, nsqlookupd)
+    assert (endpoint.nsqd, endpoint.lookupd) == (nsqd, lookupd)
 
 
 def test_secret_and_options() -> None:

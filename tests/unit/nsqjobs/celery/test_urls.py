@@ -20,7 +20,7 @@ def test_several_hosts_are_one_url() -> None:
 
 def test_nsqlookupds_are_asked() -> None:
     transport = transport_of("nsq+lookupd://:secret@a,b:4161")
-    assert transport.endpoint.nsqlookupd == ("a:4161", "b:4161")
+    assert transport.endpoint.lookupd == ("a:4161", "b:4161")
     assert transport.endpoint.config.auth_secret == "secret"
     assert transport.as_uri("") == "nsq+lookupd://:**@a,b:4161"
 

@@ -1,0 +1,3 @@
+# A node to move to.
+cd "$(mktemp -d)"
+nsqd --data-path="$(mktemp -d)"
