@@ -37,14 +37,19 @@ FILES: Final = (
 
 
 @pytest.fixture(scope="module")
-def pure(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("pure")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if SHIPPED is not None:
         (wheel,) = (ROOT / SHIPPED).glob(f"{NAME}-py3-none-any.whl")
     else:
+        folder = tmp_path_factory.mktemp("built")
         wheel = build("wheel", ROOT, folder / "wheel", python=Path(sys.executable), timestamp=1_700_000_000)
         assert wheel.name.endswith("-py3-none-any.whl")
-    return install(wheel, folder / "installed")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def pure(pure_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(pure_wheel, tmp_path_factory.mktemp("pure") / "installed")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +67,23 @@ def compiled_wheel() -> Path:
 @pytest.fixture(scope="module")
 def compiled(compiled_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return install(compiled_wheel, tmp_path_factory.mktemp("compiled") / "installed")
+
+
+def top_level_names(wheel: Path) -> set[str]:
+    """Return what is then beside the packages of all others."""
+    with zipfile.ZipFile(wheel) as files:
+        return {name.partition("/")[0] for name in files.namelist()}
+
+
+def test_no_name_of_ours_is_anybody_elses(pure_wheel: Path) -> None:
+    names = top_level_names(pure_wheel)
+    assert {"nsqcommon", "nsqd", "nsqpytest", "pyspark_nsqtable"} <= names
+    assert not [name for name in names if not name.startswith(("nsq", "pyspark_nsq"))]
+
+
+def test_nor_does_the_compiled_wheel_add_one(compiled_wheel: Path, pure_wheel: Path) -> None:
+    (added,) = top_level_names(compiled_wheel) - top_level_names(pure_wheel)
+    assert added.startswith("nsq_core__mypyc.")
 
 
 def check_commands(installed: Installed) -> None:

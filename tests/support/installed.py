@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from tests.support.process import Nsqd
 
@@ -18,30 +18,45 @@ _LIMIT: Final = 120.0  # seconds; several commands may start at once on a slow m
 class Installed:
     """An environment with one wheel. What the wheel needs of others comes from the environment of the tests.
 
-    `environ` is for every program that is run there.
+    `environ` is for every program that is run there. `runs_in` is where that is: a folder that has none of our sources.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str] | None = None, *, runs_in: Path | None = None) -> None:
         self.folder = folder
         self._environ = {"PYTHONPATH": "", **(environ or {})}
+        self._runs_in = runs_in or folder
 
     def with_environ(self, environ: Mapping[str, str]) -> Installed:
-        return Installed(self.folder, environ)
+        return Installed(self.folder, {**self._environ, **environ}, runs_in=self._runs_in)
+
+    def in_folder(self, folder: Path) -> Installed:
+        return Installed(self.folder, self._environ, runs_in=folder)
 
     def command(self, name: str) -> Path:
         return self.folder / "bin" / name
 
     def run(self, name: str, *arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command of this environment to its end, in a folder that has none of our sources."""
+        """Run a command of this environment to its end."""
         return subprocess.run(
             [self.command(name), *arguments],
-            cwd=self.folder,
+            cwd=self._runs_in,
             env={**os.environ, **self._environ},
             input=input,
             capture_output=True,
             text=True,
             timeout=_LIMIT,
             check=False,
+        )
+
+    def start(self, name: str, *arguments: str, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a command of this environment that runs until somebody ends it."""
+        return subprocess.Popen(
+            [self.command(name), *arguments],
+            cwd=self._runs_in,
+            env={**os.environ, **self._environ},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
 
     def nsqd(self, data_path: Path) -> Nsqd:
