@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -17,13 +16,12 @@ from typing import Final
 
 import pytest
 
-from scripts.releasing.building import build
-from tests.support.installed import Installed, install
-from tests.support.process import ROOT, Nsqd, eventually
+from tests.support.installed import Installed, build_pure, install
+from tests.support.process import Nsqd, eventually
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs a wheel itself"),
+    pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs wheels itself"),
 ]
 
 LIMIT: Final = 60.0  # seconds
@@ -118,10 +116,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Install the wheel, and the command `pytest` beside it: pip would write that for a pytest of this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
-    wheel = build("wheel", ROOT, folder / "built", python=Path(sys.executable), timestamp=1_700_000_000)
-    installed = install(wheel, folder / "installed")
+    """Install our wheels, and the command `pytest` beside it: pip would write that for a pytest of this environment."""
+    folder = tmp_path_factory.mktemp("wheels")
+    installed = install(build_pure(folder), folder / "installed")
     command = installed.command("pytest")
     command.write_text(f"#!{installed.command('python')}\n{CODE_OF_PYTEST}\n", encoding="utf-8")
     command.chmod(0o755)
