@@ -20,6 +20,8 @@ from typing import Final
 
 import pytest
 
+from bench.builds import AUTO, Build, chosen
+from bench.work import Failed
 from scripts.releasing.dependencies import needed_by
 from tests.support.installed import Installed, build_pure, install
 from tests.support.process import ROOT, Nsqd
@@ -168,6 +170,13 @@ def compiled_modules(wheel: Path) -> list[str]:
     return [it.replace("/", ".") for it in names]
 
 
+def test_the_benchmark_knows_the_core_of_what_is_installed(pure: Installed, compiled: Installed) -> None:
+    assert chosen(AUTO, pure.folder) is Build.PURE
+    assert chosen(AUTO, compiled.folder) is Build.COMPILED
+    with pytest.raises(Failed, match="runs the compiled core"):
+        chosen(Build.PURE, compiled.folder)
+
+
 # The client alone
 
 
@@ -201,7 +210,7 @@ async def on_asyncio():
 
 print(trio.run(on_trio))
 asyncio.run(on_asyncio())
-config = nsqclient.Config(snappy=True)
+config = nsqclient.Config(compression="snappy")
 with nsqclient.sync.consumer("t", "c", nsqd=address, config=config) as consumer:
     message = next(consumer.messages(idle_timeout=60))
     message.finish()
