@@ -45,6 +45,12 @@ def test_each_package_of_a_checkout_is_in_one_of_them() -> None:
     assert client
 
 
+def test_a_checkout_asks_no_index_for_a_part_of_itself() -> None:
+    project = WHOLE["project"]
+    needed = names(project["dependencies"]).union(*map(names, project["optional-dependencies"].values()))
+    assert needed.isdisjoint({"nsqclient", "nsq-suite"})
+
+
 def test_the_suite_is_the_whole_and_needs_the_client_of_its_own_version() -> None:
     whole, suite = WHOLE["project"], SUITE.pyproject["project"]
     pin = f"nsqclient=={whole['version']}"
