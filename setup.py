@@ -56,6 +56,9 @@ COMPILED: Final = (
     "nsqd/log/store.py",
     "nsqd/turn.py",
 )
+# The code of all of them is one library at the top level of site-packages: nsq_core__mypyc. mypyc would name it after a
+# hash, and everything that we install there has a name that begins with "nsq".
+LIBRARY: Final = "nsq_core"
 # What `scripts/check` asks of the types is not asked again, and trio need not be there.
 QUIET: Final = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir=/dev/null")
 
@@ -65,7 +68,9 @@ with TemporaryDirectory(prefix="nsq-build-") as folder:  # nothing stays beside 
     if compiles and "bdist_wheel" in sys.argv:  # for anything else that is asked here they are not needed
         from mypyc.build import mypycify
 
-        extensions = mypycify([*QUIET, *COMPILED], opt_level="3", debug_level="0", target_dir=folder)
+        extensions = mypycify(
+            [*QUIET, *COMPILED], opt_level="3", debug_level="0", target_dir=folder, group_name=LIBRARY
+        )
     setup(
         setup_requires=[MYPY] if compiles else [],
         ext_modules=extensions,

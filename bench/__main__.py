@@ -47,7 +47,7 @@ from bench import (
 )
 from bench.machine import load_average
 from bench.report import Benchmark, Report
-from bench.work import Failed, Work
+from bench.work import ROOT, Failed, Work
 
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     benchmark.name: benchmark
@@ -104,7 +104,7 @@ def main(argv: Sequence[str]) -> int:
             try:
                 if benchmark.instead(own):
                     continue
-                own.build = builds.chosen(own.build)
+                own.build = builds.chosen(own.build, getattr(own, "installed", ROOT))
                 with Work.open(own.folder, pin=own.pin) as work:
                     rows = benchmark.run(own, work)
             except Failed as failure:

@@ -1,4 +1,7 @@
-"""Which nsqd is measured: this tree in pure Python, or the compiled core that scripts/compile has installed."""
+"""Which nsqd is measured: this tree in pure Python, the compiled core that scripts/compile has installed, or wheels.
+
+A `tree` is a checkout, or an environment in which the wheels of a release are installed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class Build(StrEnum):
         return "compiled" if self is Build.COMPILED else "pure Python"
 
     def python(self, tree: Path = ROOT) -> list[str]:
-        """Return the start of the command line that runs this build of the checkout `tree`."""
+        """Return the start of the command line that runs this build of a tree. An environment has only one."""
+        if (installed := tree / "bin" / "python").exists():
+            return [str(installed), "-I"]
         if self is Build.COMPILED:
             return [str(tree / ".venv-compiled" / "bin" / "python"), "-I"]  # without -I sources come first
         return [sys.executable if tree == ROOT else str(tree / ".venv" / "bin" / "python")]
@@ -34,11 +39,16 @@ class Build(StrEnum):
 CHOICES: Final = (AUTO, *Build)
 
 
-def chosen(wanted: str) -> Build:
+def chosen(wanted: str, tree: Path = ROOT) -> Build:
     """Return the build to measure, after checking that nsqd really runs on it.
 
-    `auto`: compiled, if that is up to date.
+    `auto`: compiled, if that is up to date; in another tree than this one, the one that runs there.
     """
+    if tree != ROOT:
+        build = Build.COMPILED if _core(Build.COMPILED, tree) == Build.COMPILED.core else Build.PURE
+        if wanted not in (AUTO, build):
+            raise Failed(f"{tree} runs the {build.core} core")
+        return build
     if wanted == Build.COMPILED:
         if subprocess.run([_COMPILE], check=False).returncode:
             raise Failed("there is no compiled core")
@@ -54,11 +64,15 @@ def chosen(wanted: str) -> Build:
 
 
 def check_core(build: Build, tree: Path) -> None:
-    """Raise Failed unless the nsqd of the checkout `tree` really runs on this core."""
+    """Raise Failed unless the nsqd of this tree really runs on this core."""
+    core = _core(build, tree)
+    if core != build.core:
+        raise Failed(f"{build.python(tree)[0]} runs the {core} core")
+
+
+def _core(build: Build, tree: Path) -> str:
     command = [*build.python(tree), "-c", _ASK]
     try:
-        core = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         raise Failed(f"{tree} has no {build} nsqd: run scripts/setup and scripts/compile there ({error})") from error
-    if core != build.core:
-        raise Failed(f"{command[0]} runs the {core} core")

@@ -14,7 +14,7 @@ from typing import Final
 from bench.brokers import Broker, Factory, external_factory, nsqd_factory, yardstick_factory
 from bench.builds import check_core
 from bench.report import Benchmark, Demand, Row, at_least
-from bench.work import Failed, Work, say
+from bench.work import ROOT, Failed, Work, say
 
 SIZE: Final = 200
 LARGE_SIZE: Final = 10 * 1024
@@ -103,7 +103,7 @@ GROUPS: Final = (
     Group({"deep": ("PUB 64 in flight, 4 connections", at_least(0.8))}, _singles("deep", 4, 64)),
 )
 HTTP: Final = "http"
-UNCHANGED: Final = at_least(0.98)  # against another checkout: a change may cost 2 %
+UNCHANGED: Final = at_least(0.98)  # against another checkout or environment: a change may cost 2 %
 HTTP_ROW: Final = ("POST /pub, 16 connections", at_least(0.5))
 NAMES: Final = (*(name for group in GROUPS for name in group.rows), HTTP)
 
@@ -116,15 +116,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--broker", type=int, metavar="PORT", help="measure what listens here instead of a fresh nsqd")
     parser.add_argument("--http-port", type=int, metavar="PORT", help="HTTP port of --broker, for the http row")
     parser.add_argument(
+        "--installed",
+        type=_folder,
+        default=ROOT,
+        metavar="FOLDER",
+        help="measure the nsqd of this environment, in which wheels are installed, instead of this checkout's",
+    )
+    parser.add_argument(
         "--against",
-        type=_port_or_checkout,
+        type=_port_or_folder,
         metavar="PORT|FOLDER",
-        help="compare with what listens here, or with the same build of another checkout, not with the yardstick",
+        help="compare with what listens here, or with the same build of another checkout or environment, not with the "
+        "yardstick",
     )
 
 
-def _port_or_checkout(text: str) -> int | Path:
-    return int(text) if text.isdigit() else Path(text).resolve()
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
+
+
+def _port_or_folder(text: str) -> int | Path:
+    return int(text) if text.isdigit() else _folder(text)
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
@@ -135,7 +147,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     mine = (
         external_factory(settings.broker, settings.http_port)
         if settings.broker
-        else nsqd_factory(work, settings.build, flags)
+        else nsqd_factory(work, settings.build, flags, settings.installed)
     )
     other_name, other = _other(work, settings, flags)
     rows: list[Row] = []

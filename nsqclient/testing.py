@@ -8,7 +8,7 @@
             assert server.bodies("orders.dead") == [b"boom"]
 
 It speaks the protocol as our nsqd does, but without TLS, compression and AUTH. For a real broker there is the fixture
-`nsq_broker` of the pytest plugin in this package.
+`nsq_broker` of the pytest plugin `nsqpytest`, which comes with nsq-suite.
 """
 
 from __future__ import annotations

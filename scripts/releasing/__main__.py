@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from typing import Final
 from scripts.releasing.archives import differences, sha256
 from scripts.releasing.contents import packages_in
 from scripts.releasing.dependencies import Package, licences_table, needed_by
+from scripts.releasing.distributions import Distribution, distributions_of, stage
 from scripts.releasing.images import Image, build_images, missing_engine
 from scripts.releasing.notes import notes_of, write_entry
 from scripts.releasing.project import Project, Refused, Release
@@ -24,9 +25,10 @@ from scripts.releasing.wheels import build_compiled, build_pure
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ABOUT: Final = """\
-Build what a release consists of, from the last commit: an sdist, a wheel that is pure Python, a wheel with the compiled
-core for each Python here that can compile it, for each of them an SBOM (CycloneDX) and a table of licences, the notes,
-SHA256SUMS, and the container images where an engine runs. The same commit gives the same bytes.
+Build what a release consists of, from the last commit: nsqclient and nsq-suite, each as an sdist and a wheel that is
+pure Python; of nsq-suite also a wheel with the compiled core for each Python here that can compile it; for each of them
+an SBOM (CycloneDX) and a table of licences; the notes, SHA256SUMS, and the container images where an engine runs. The
+same commit gives the same bytes.
 """
 
 
@@ -105,7 +107,7 @@ def _build(project: Project, release: Release, out: Path, *, compiles: bool) -> 
     notes.write_text(notes_of(project, release), encoding="utf-8")
     with TemporaryDirectory(prefix="nsq-release-") as folder:
         artefacts = [*_artefacts(project, release, Path(folder), out, compiles=compiles)]
-    documents = [it for artefact in artefacts for it in _documents(project, release, artefact)]
+    documents = [it for artefact in artefacts for it in _documents(project, release, artefact, artefacts)]
     return _with_sums(out, [*artefacts, *documents, notes])
 
 
@@ -118,13 +120,10 @@ def _with_sums(out: Path, files: list[Path]) -> list[Path]:
 
 
 def _artefacts(project: Project, release: Release, scratch: Path, out: Path, *, compiles: bool) -> Iterator[Path]:
-    with step("sdist"):
-        sdist = build_sdist(project, release, scratch, out)
-    yield sdist
-    source = unpack(sdist, scratch / "sdist")
-    with step("pure wheel"):
-        pure = build_pure(source, release, scratch, out)
-    yield pure
+    tree = export(project, release.commit, scratch)
+    client, suite = distributions_of(tree)
+    yield from _sdist_and_pure(client, tree, release, scratch / client.name, out)
+    source = yield from _sdist_and_pure(suite, tree, release, scratch / suite.name, out)
     for python in pythons(project) if compiles else ():
         if python.lacks:
             say(f"no compiled wheel for python{python.version}: {python.lacks}")
@@ -134,8 +133,22 @@ def _artefacts(project: Project, release: Release, scratch: Path, out: Path, *, 
         yield compiled
 
 
-def _documents(project: Project, release: Release, artefact: Path) -> Iterator[Path]:
-    needed = needed_by(artefact)
+def _sdist_and_pure(
+    distribution: Distribution, tree: Path, release: Release, scratch: Path, out: Path
+) -> Generator[Path, None, Path]:
+    """Yield the sdist and the pure wheel of one distribution, and return the folder that wheels are built from."""
+    with step(f"sdist of {distribution.name}"):
+        sdist = build_sdist(stage(distribution, tree, scratch / "staged"), release, scratch, out)
+    yield sdist
+    source = unpack(sdist, scratch / "sdist")
+    with step(f"pure wheel of {distribution.name}"):
+        pure = build_pure(source, release, scratch, out)
+    yield pure
+    return source
+
+
+def _documents(project: Project, release: Release, artefact: Path, beside: Sequence[Path]) -> Iterator[Path]:
+    needed = needed_by(artefact, beside)
     if "none-any" not in artefact.name and artefact.suffix == ".whl":
         needed = needed.with_package(_runtime(project))
     sbom = artefact.with_name(f"{artefact.name}.cdx.json")

@@ -56,13 +56,34 @@ class Needed:
         return replace(self, packages=(*self.packages, package), direct=(*self.direct, package.name))
 
 
-def needed_by(artefact: Path) -> Needed:
+class _Known:
+    """The metadata of what is installed here, and of wheels of ours that are not."""
+
+    def __init__(self, wheels: Iterable[Path]) -> None:
+        dists = map(_distribution_in, wheels)
+        self._ours: dict[str, metadata.Distribution] = {canonicalize_name(it.metadata["Name"]): it for it in dists}
+
+    def get(self, name: str) -> metadata.Distribution | None:
+        try:
+            return self._ours.get(name) or metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            return None
+
+
+def _distribution_in(wheel: Path) -> metadata.Distribution:
+    info = next(it for it in zipfile.Path(wheel).iterdir() if it.name.endswith(".dist-info"))
+    return metadata.PathDistribution(info)
+
+
+def needed_by(artefact: Path, beside: Iterable[Path] = ()) -> Needed:
+    """Return what an artefact needs. It may need wheels of the same release, which are `beside` it."""
+    known = _Known(it for it in beside if it.suffix == ".whl" and it != artefact)
     about = metadata_of(artefact)
     requirements = [Requirement(it) for it in about.get_all("Requires-Dist", [])]
     extras = sorted({*about.get_all("Provides-Extra", [])} - _NOT_SHIPPED)
-    required = {name for name, _ in _closure(requirements, [""])}
-    everything = sorted({*_closure(requirements, ["", *extras])})
-    found = [(name, dist) for name, _ in everything if (dist := _installed(name)) is not None]
+    required = {name for name, _ in _closure(requirements, [""], known)}
+    everything = sorted({*_closure(requirements, ["", *extras], known)})
+    found = [(name, dist) for name, _ in everything if (dist := known.get(name)) is not None]
     packages = {name: package_of(name, dist, is_required=name in required) for name, dist in found}
     return Needed(
         tuple(packages.values()),
@@ -83,7 +104,7 @@ def metadata_of(artefact: Path) -> Message:
         return email.message_from_bytes(file.read())
 
 
-def _closure(requirements: Iterable[Requirement], extras: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _closure(requirements: Iterable[Requirement], extras: Iterable[str], known: _Known) -> Iterator[tuple[str, str]]:
     """Yield each package that is needed, once for each extra of its own that is asked for, and "" for none."""
     seen: set[tuple[str, str]] = set()
     waiting = [*_wanted(requirements, extras)]
@@ -94,7 +115,7 @@ def _closure(requirements: Iterable[Requirement], extras: Iterable[str]) -> Iter
         if not new:
             continue
         seen |= new
-        dist = _installed(name)
+        dist = known.get(name)
         if dist is not None:
             own = [Requirement(it) for it in dist.requires or ()]
             waiting += _wanted(own, ["", *requirement.extras])
@@ -107,13 +128,6 @@ def _wanted(requirements: Iterable[Requirement], extras: Iterable[str]) -> Itera
     for it in requirements:
         if it.marker is None or any(it.marker.evaluate({"extra": extra}) for extra in names):
             yield it
-
-
-def _installed(name: str) -> metadata.Distribution | None:
-    try:
-        return metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def package_of(name: str, dist: metadata.Distribution, *, is_required: bool) -> Package:

@@ -75,12 +75,12 @@ def _ourselves(artefact: Path) -> Component:
     about = metadata_of(artefact)
     return Component(
         type=ComponentType.APPLICATION,
-        name=DISTRIBUTION,
+        name=about["Name"],
         version=about["Version"],
         bom_ref=artefact.name,
         description=about["Summary"],
         licenses=[LicenseFactory().make_from_string(about["License-Expression"])],
-        purl=PackageURL("pypi", name=DISTRIBUTION, version=about["Version"], qualifiers={"file_name": artefact.name}),
+        purl=PackageURL("pypi", name=about["Name"], version=about["Version"], qualifiers={"file_name": artefact.name}),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256(artefact))],
     )
 

@@ -1,4 +1,4 @@
-"""The sdist: the packages and what builds them, as they are in the commit."""
+"""The sdists: the packages of a distribution and what builds them, as they are in the commit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from scripts.releasing.building import build
 from scripts.releasing.project import Project, Release
 
 
-def build_sdist(project: Project, release: Release, scratch: Path, out: Path) -> Path:
-    tree = export(project, release.commit, scratch)
-    raw = build("sdist", tree, scratch / "raw", python=Path(sys.executable), timestamp=release.timestamp)
+def build_sdist(staged: Path, release: Release, scratch: Path, out: Path) -> Path:
+    raw = build("sdist", staged, scratch / "raw", python=Path(sys.executable), timestamp=release.timestamp)
     sdist = out / raw.name
     write_plain_tar_gz(raw, sdist, release.timestamp)
     return sdist

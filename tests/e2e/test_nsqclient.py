@@ -32,7 +32,6 @@ from nsqclient import (
     open_consumer,
     open_producer,
 )
-from nsqclient.pytest_plugin import Broker, running_broker
 from nsqcommon.wire.frames import OK_FRAME
 from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
@@ -851,28 +850,3 @@ def test_a_script_hears_what_keeps_it_from_starting() -> None:
         pass
     with pytest.raises(nsqclient.ConfigError), nsqclient.sync.consumer("x$", "c", nsqd="127.0.0.1:1"):
         pass
-
-
-def test_a_broker_for_a_test(tmp_path: Path) -> None:
-    with running_broker(tmp_path) as broker:
-        with nsqclient.sync.producer(broker.tcp_address) as producer:
-            producer.publish("orders", b"one")
-        with nsqclient.sync.consumer("orders", "c", nsqd=broker.tcp_address) as consumer:
-            message = next(consumer.messages(idle_timeout=10))
-            assert message.body == b"one"
-            message.finish()
-        assert isinstance(broker, Broker)
-    assert not [it for it in threading.enumerate() if it.name == "nsq_broker"]
-
-
-def test_the_plugin_gives_it_to_whoever_asks(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import nsqclient.sync
-
-        def test_it(nsq_broker):
-            with nsqclient.sync.producer(nsq_broker.tcp_address) as producer:
-                producer.publish("t", b"one")
-        """
-    )
-    pytester.runpytest_subprocess().assert_outcomes(passed=1)

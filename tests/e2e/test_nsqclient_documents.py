@@ -1,4 +1,4 @@
-"""The programs in docs/how-to/python-client.md run unchanged, except for addresses."""
+"""The programs in docs/how-to/python-client.md and nsqclient/README.md run unchanged, except for addresses."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from tests.support.process import ROOT
 pytestmark = pytest.mark.e2e
 
 PAGE = ROOT / "docs" / "how-to" / "python-client.md"
+README = ROOT / "nsqclient" / "README.md"  # what an index shows of the distribution
 LIMIT = 60
 
 
-def programs() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_all_programs_run_one_after_the_other(start_nsqd: StartNsqd, tmp_path: Path) -> None:
     nsqd = start_nsqd()
-    assert len(programs()) >= 7
-    for number, program in enumerate(programs()):
+    assert len(programs(PAGE)) >= 7
+    for number, program in enumerate([*programs(PAGE), *programs(README)]):
         is_test = "def test_" in program
         file = tmp_path / (f"test_{number}.py" if is_test else f"program_{number}.py")
         file.write_text(program.replace("127.0.0.1:4150", f"127.0.0.1:{nsqd.tcp[1]}"), encoding="utf-8")

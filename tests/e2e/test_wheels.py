@@ -1,7 +1,8 @@
 """What `scripts/release` ships, installed: every command starts, messages go through, and the right core runs.
 
-`NSQ_TEST_WHEELS=dist scripts/test tests/e2e/test_wheels.py` tests the wheels in this folder. Otherwise the pure one is
-built here, and the compiled one is that of scripts/compile, as building another takes minutes.
+`NSQ_TEST_WHEELS=dist scripts/test tests/e2e/test_wheels.py` tests the wheels in this folder. Otherwise the pure ones are
+built here as a release builds them, and the compiled modules are those of scripts/compile, as compiling again takes
+minutes.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import sys
 import tomllib
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from scripts.releasing.building import build
-from tests.support.installed import Installed, install
-from tests.support.process import ROOT
+from bench.builds import AUTO, Build, chosen
+from bench.work import Failed
+from scripts.releasing.dependencies import needed_by
+from tests.support.installed import Installed, build_pure, install
+from tests.support.process import ROOT, Nsqd
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,39 +33,94 @@ pytestmark = [
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS: Final = sorted(PROJECT["scripts"])
-NAME: Final = f"nsq_suite-{PROJECT['version']}"  # the folder may have those of earlier releases, too
+VERSION: Final = PROJECT["version"]  # the folder may have wheels of earlier releases, too
 SHIPPED: Final = os.environ.get("NSQ_TEST_WHEELS")
 FILES: Final = (
     "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Wheels:
+    client: Path
+    suite: Path
+
+
 @pytest.fixture(scope="module")
-def pure(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("pure")
+def pure_wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
     if SHIPPED is not None:
-        (wheel,) = (ROOT / SHIPPED).glob(f"{NAME}-py3-none-any.whl")
-    else:
-        wheel = build("wheel", ROOT, folder / "wheel", python=Path(sys.executable), timestamp=1_700_000_000)
-        assert wheel.name.endswith("-py3-none-any.whl")
-    return install(wheel, folder / "installed")
+        return Wheels(*(ROOT / SHIPPED / f"{name}-{VERSION}-py3-none-any.whl" for name in ("nsqclient", "nsq_suite")))
+    return Wheels(*build_pure(tmp_path_factory.mktemp("built")))
 
 
 @pytest.fixture(scope="module")
-def compiled_wheel() -> Path:
+def compiled_wheel(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the suite's compiled wheel.
+
+    That of scripts/compile has all of the checkout. So what it has compiled is put beside the suite's pure modules,
+    which is what the release's has.
+    """
     own = "-cp{}{}-*.whl".format(*sys.version_info)
     if SHIPPED is not None:
-        (wheel,) = (ROOT / SHIPPED).glob(NAME + own)
-    elif subprocess.run([ROOT / "scripts" / "compile", "--check"], check=False).returncode:
+        (wheel,) = (ROOT / SHIPPED).glob(f"nsq_suite-{VERSION}{own}")
+        return wheel
+    if subprocess.run([ROOT / "scripts" / "compile", "--check"], check=False).returncode:
         pytest.skip("scripts/compile has not compiled this code")
-    else:
-        (wheel,) = (ROOT / ".venv-compiled" / "wheel").glob(f"*{own}")
+    (whole,) = (ROOT / ".venv-compiled" / "wheel").glob(f"*{own}")
+    wheel = tmp_path_factory.mktemp("joined") / pure_wheels.suite.name
+    with zipfile.ZipFile(wheel, "w") as joined, zipfile.ZipFile(pure_wheels.suite) as pure:
+        for name in pure.namelist():
+            joined.writestr(name, pure.read(name))
+        with zipfile.ZipFile(whole) as compiled:
+            for name in compiled.namelist():
+                if name.endswith(".so"):
+                    joined.writestr(name, compiled.read(name))
     return wheel
 
 
 @pytest.fixture(scope="module")
-def compiled(compiled_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return install(compiled_wheel, tmp_path_factory.mktemp("compiled") / "installed")
+def pure(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install([pure_wheels.client, pure_wheels.suite], tmp_path_factory.mktemp("pure") / "installed")
+
+
+@pytest.fixture(scope="module")
+def compiled(compiled_wheel: Path, pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install([pure_wheels.client, compiled_wheel], tmp_path_factory.mktemp("compiled") / "installed")
+
+
+# What is in them
+
+
+def files_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as files:
+        return {*files.namelist()}
+
+
+def top_level_names(wheel: Path) -> set[str]:
+    """Return what is then beside the packages of all others."""
+    return {name.partition("/")[0] for name in files_in(wheel)}
+
+
+def test_no_name_of_ours_is_anybody_elses(pure_wheels: Wheels) -> None:
+    assert top_level_names(pure_wheels.client) == {"nsqclient", "nsqcommon", f"nsqclient-{VERSION}.dist-info"}
+    names = top_level_names(pure_wheels.suite)
+    assert {"nsqd", "nsqpytest", "pyspark_nsqtable"} <= names
+    assert not [name for name in names if not name.startswith(("nsq", "pyspark_nsq"))]
+
+
+def test_the_two_wheels_have_no_file_in_common(pure_wheels: Wheels) -> None:
+    assert files_in(pure_wheels.client).isdisjoint(files_in(pure_wheels.suite))
+
+
+def test_the_compiled_wheel_adds_compiled_modules_and_their_library(compiled_wheel: Path, pure_wheels: Wheels) -> None:
+    added = {it for it in files_in(compiled_wheel) - files_in(pure_wheels.suite) if it.endswith(".so")}
+    assert {it.partition("/")[0] for it in added if "/" in it} == {"nsqcommon", "nsqd"}
+    (library,) = (it for it in added if "/" not in it)
+    assert library.startswith("nsq_core__mypyc.")
+    assert files_in(compiled_wheel).isdisjoint(files_in(pure_wheels.client))
+
+
+# Both, installed
 
 
 def check_commands(installed: Installed) -> None:
@@ -83,7 +142,7 @@ def check_core(installed: Installed, core: str, data_path: Path) -> None:
         assert nsqd.stop() == 0
 
 
-def test_the_pure_wheel(pure: Installed, tmp_path: Path) -> None:
+def test_the_pure_wheels(pure: Installed, tmp_path: Path) -> None:
     check_commands(pure)
     check_core(pure, "pure Python", tmp_path)
 
@@ -106,10 +165,73 @@ def test_the_compiled_wheel_as_pure_python(compiled: Installed, compiled_wheel: 
 
 
 def compiled_modules(wheel: Path) -> list[str]:
-    """Return the names of the modules that the wheel has both as source and compiled."""
-    with zipfile.ZipFile(wheel) as files:
-        found = files.namelist()
-    names = [it.partition(".")[0] for it in found if it.endswith(".so") and "__mypyc" not in it]
+    names = [it.partition(".")[0] for it in files_in(wheel) if it.endswith(".so") and "__mypyc" not in it]
     assert len(names) > 20
-    assert [it for it in names if f"{it}.py" not in found] == []
     return [it.replace("/", ".") for it in names]
+
+
+def test_the_benchmark_knows_the_core_of_what_is_installed(pure: Installed, compiled: Installed) -> None:
+    assert chosen(AUTO, pure.folder) is Build.PURE
+    assert chosen(AUTO, compiled.folder) is Build.COMPILED
+    with pytest.raises(Failed, match="runs the compiled core"):
+        chosen(Build.PURE, compiled.folder)
+
+
+# The client alone
+
+
+IMPORT_ALL: Final = """
+import importlib, importlib.util, pkgutil
+for package in ("nsqd", "nsqlookupd", "nsqtools", "nsqpytest", "uvicorn", "msgpack", "trio_asyncio", "pytest"):
+    assert importlib.util.find_spec(package) is None, package
+import nsqclient
+others = ("otel", "pytest_plugin")  # for one of its extras; of nsq-suite
+for module in pkgutil.iter_modules(nsqclient.__path__):
+    if module.name not in others:
+        importlib.import_module(f"nsqclient.{module.name}")
+from nsqcommon.version import suite_version
+print(suite_version())
+"""
+PUBLISH_AND_CONSUME: Final = """
+import asyncio, sys, trio
+import nsqclient, nsqclient.aio, nsqclient.sync
+address = sys.argv[1]
+
+async def on_trio():
+    async with nsqclient.open_producer(address) as producer, nsqclient.open_consumer("t", "c", nsqd=address) as consumer:
+        await producer.publish("t", b"one")
+        async for message in consumer:
+            message.finish()
+            return message.body
+
+async def on_asyncio():
+    async with nsqclient.aio.open_producer(address) as producer:
+        await producer.publish("t", b"two")
+
+print(trio.run(on_trio))
+asyncio.run(on_asyncio())
+config = nsqclient.Config(compression="snappy")
+with nsqclient.sync.consumer("t", "c", nsqd=address, config=config) as consumer:
+    message = next(consumer.messages(idle_timeout=60))
+    message.finish()
+    print(message.body)
+"""
+
+
+@pytest.fixture(scope="module")
+def client(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Install the client where nothing but what it says it needs can be seen."""
+    needed = {it.name for it in needed_by(pure_wheels.client).packages if it.is_required}
+    assert {"trio", "httptools", "google-crc32c", "cramjam"} <= needed
+    return install([pure_wheels.client], tmp_path_factory.mktemp("client") / "installed", only=needed)
+
+
+def test_the_client_alone_is_complete(client: Installed) -> None:
+    said = client.run("python", "-c", IMPORT_ALL)
+    assert (said.returncode, said.stdout) == (0, f"{VERSION}\n"), said.stderr
+
+
+def test_the_client_alone_publishes_and_consumes(client: Installed, tmp_path: Path) -> None:
+    with Nsqd(tmp_path) as nsqd:
+        said = client.run("python", "-c", PUBLISH_AND_CONSUME, f"127.0.0.1:{nsqd.tcp[1]}")
+    assert (said.returncode, said.stdout) == (0, "b'one'\nb'two'\n"), said.stderr

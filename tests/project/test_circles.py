@@ -18,6 +18,7 @@ PACKAGES = (
     "pyspark_nsq",
     "pyspark_nsqtable",
     "nsqpipe",
+    "nsqpytest",
 )
 
 

@@ -34,11 +34,16 @@ IMPORT_ALL = (
 def setup_with(monkeypatch: pytest.MonkeyPatch, command: str, *, compile: str = "") -> tuple[list[str], dict[str, Any]]:
     """Return what setup.py compiles on this command, and what it tells setuptools."""
     given: dict[str, Any] = {}
+
+    def mypycify(arguments: list[str], **settings: Any) -> list[str]:
+        given.update(settings)
+        return arguments
+
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("NSQ_COMPILE", compile)
     monkeypatch.setattr(sys, "argv", ["setup.py", command])
     monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=given.update))
-    monkeypatch.setitem(sys.modules, "mypyc.build", SimpleNamespace(mypycify=lambda arguments, **_: arguments))
+    monkeypatch.setitem(sys.modules, "mypyc.build", SimpleNamespace(mypycify=mypycify))
     runpy.run_path(str(ROOT / "setup.py"))
     return [it for it in given["ext_modules"] if not it.startswith("--")], given
 
@@ -52,6 +57,11 @@ def test_every_compiled_file_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
     assert files
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_the_compiled_library_has_a_name_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, given = setup_with(monkeypatch, "bdist_wheel", compile="1")
+    assert given["group_name"].startswith("nsq")
 
 
 # These consume everything at once in any case.

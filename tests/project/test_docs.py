@@ -13,7 +13,8 @@ import pytest
 from scripts.reference import pages
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CLIENT = ROOT / "nsqclient" / "README.md"  # an index shows it, so its links have to be whole addresses
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", CLIENT, *sorted((ROOT / "docs").rglob("*.md"))]
 # In Markdown, or in HTML, which pictures that are links need.
 LINK = re.compile(r"""(?:\]\(|href=")([^)"\s#]+)(?:#[^)"]*)?[)"]""")
 LINK_TO_HEADING = re.compile(r"""(?:\]\(|href=")((?:[\w./-]+\.md)?)#([^)"\s]+)[)"]""")
@@ -38,6 +39,10 @@ def test_generated_pages_are_up_to_date(path: Path) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     missing = [str(target) for target in local_links(document) if not target.exists()]
     assert not missing
+
+
+def test_the_client_s_page_links_to_nothing_that_an_index_lacks() -> None:
+    assert not [*local_links(CLIENT)]
 
 
 def headings(document: Path) -> set[str]:

@@ -23,6 +23,7 @@ PACKAGES = (
     "nsqlookupd",
     "nsqpipe",
     "nsqjobs",
+    "nsqpytest",
     "nsqtools",
     "pyspark_nsq",
     "pyspark_nsqtable",

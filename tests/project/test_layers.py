@@ -30,6 +30,7 @@ HIDDEN = {
         "msgpack",
     ),
     "nsqadmin": ("nsqd", "nsqlookupd", "pyspark", "pyarrow"),
+    "nsqpytest": ("nsqlookupd", "nsqadmin", "nsqclient", "jinja2", "pyspark", "pyarrow"),
 }
 
 # A job queue's room needs its own library and none of the others; what the rooms share needs none at all.

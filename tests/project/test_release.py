@@ -38,6 +38,7 @@ build-backend = "setuptools.build_meta"
 name = "nsq-suite"
 version = "0.1.0.dev0"
 description = "A small one"
+readme = "README.md"
 license = "MIT"
 classifiers = []
 dependencies = ["trio>=0.27"]
@@ -46,9 +47,19 @@ dependencies = ["trio>=0.27"]
 admin = ["jinja2>=3.1", "no-such-package>=1"]
 dev = ["pytest"]
 
-[tool.setuptools]
-packages = ["nsqd"]
+[tool.setuptools.packages.find]
+where = [".", "common"]
+include = ["nsqclient*", "nsqcommon*", "nsqd*"]
+
+[tool.nsq-suite.client]
+description = "Its client"
+readme = "nsqclient/README.md"
+keywords = []
+packages = ["nsqclient*", "nsqcommon*"]
+dependencies = ["trio"]
+extras = []
 """
+PURE: Final = "-py3-none-any.whl"
 TOWNCRIER: Final = "\n[tool.towncrier]" + (ROOT / "pyproject.toml").read_text().partition("\n[tool.towncrier]")[2]
 
 
@@ -59,6 +70,10 @@ def repository(tmp_path: Path) -> Path:
     for name, text in {
         "pyproject.toml": PYPROJECT + TOWNCRIER,
         "setup.py": 'from typing import Final\n\nfrom setuptools import setup\n\nMYPY: Final = "mypy==1"\nsetup()\n',
+        "README.md": "The suite.\n",
+        "nsqclient/README.md": "The client.\n",
+        "nsqclient/__init__.py": "",
+        "common/nsqcommon/__init__.py": "",
         "nsqd/__init__.py": "",
         "deploy/helm/nsq/Chart.yaml": "apiVersion: v2\nversion: 0.0.1\nappVersion: 0.0.1 # a tag\n",
         "CHANGELOG.md": "# Changes\n\n<!-- changes start here -->\n",
@@ -172,7 +187,7 @@ def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path:
     commit(repository)
     out = tmp_path / "dist"
     assert build(repository, out, "--check") == 0
-    artefacts = {"nsq_suite-0.1.0.tar.gz", "nsq_suite-0.1.0-py3-none-any.whl"}
+    artefacts = {f"{name}-0.1.0{kind}" for name in ("nsqclient", "nsq_suite") for kind in (".tar.gz", PURE)}
     documents = {f"{it}.{kind}" for it in artefacts for kind in ("cdx.json", "licences.md")}
     assert {it.name for it in out.iterdir()} == artefacts | documents | {"nsq_suite-0.1.0.notes.md", "SHA256SUMS"}
     notes = (out / "nsq_suite-0.1.0.notes.md").read_text(encoding="utf-8")
@@ -185,7 +200,7 @@ def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path:
 
 
 def check_documents(out: Path) -> None:
-    name = "nsq_suite-0.1.0-py3-none-any.whl"
+    name = f"nsq_suite-0.1.0{PURE}"
     text = (out / f"{name}.cdx.json").read_text(encoding="utf-8")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     sbom: Any = json.loads(text)
@@ -196,10 +211,17 @@ def check_documents(out: Path) -> None:
     assert components["outcome"]["licenses"]  # trio needs it
     assert "pytest" not in components
     needs = {it["ref"]: it.get("dependsOn", []) for it in sbom["dependencies"]}
-    assert {it.partition("==")[0] for it in needs[name]} == {"jinja2", "trio"}
+    assert {it.partition("==")[0] for it in needs[name]} == {"jinja2", "nsqclient", "trio"}
+    assert (components["nsqclient"]["version"], components["nsqclient"]["scope"]) == ("0.1.0", "required")
+    assert [it.partition("==")[0] for it in needs["nsqclient==0.1.0"]] == ["trio"]
     assert {"name": "nsq-suite:not-installed", "value": "no-such-package"} in sbom["properties"]
     table = (out / f"{name}.licences.md").read_text(encoding="utf-8")
     assert re.search(r"^\| trio \| [\d.]+ \| MIT OR Apache-2.0 \| always \|$", table, re.MULTILINE)
+    assert "| nsqclient | 0.1.0 | MIT | always |" in table
+    of_the_client: Any = json.loads((out / f"nsqclient-0.1.0{PURE}.cdx.json").read_text(encoding="utf-8"))
+    ours = of_the_client["metadata"]["component"]
+    assert (ours["name"], ours["purl"].partition("?")[0]) == ("nsqclient", "pkg:pypi/nsqclient@0.1.0")
+    assert {"jinja2", "nsqclient"}.isdisjoint(it["name"] for it in of_the_client["components"])
 
 
 def test_the_sdist_does_not_say_who_packed_it_and_when(tmp_path: Path) -> None:
