@@ -118,7 +118,7 @@ def _folder(cache: Path, name: str, log: TextIO, *, keep: bool) -> Path:
         shutil.rmtree(root)
     if not root.exists():
         bases.copy(base, root)
-        _copy_repository(root / SOURCE[1:], owner=root / "home" / USER if name == "user" else root)
+    _copy_repository(root / SOURCE[1:], owner=root / "home" / USER if name == "user" else root)
     return root
 
 
@@ -130,6 +130,8 @@ def _copy_repository(target: Path, *, owner: Path) -> None:
     """Make a bare repository whose branch `main` is the commit that is checked out here."""
     if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, check=True).stdout:
         print("test-door: only what is committed is cloned, and here are changes that are not", file=sys.stderr)
+    if target.exists():
+        shutil.rmtree(target)
     target.mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", target], check=True)
     wanted = ("+HEAD:refs/heads/main", "+refs/tags/*:refs/tags/*")

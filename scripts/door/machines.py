@@ -89,7 +89,7 @@ class Machine:
 
     @property
     def home(self) -> str:
-        return "/root" if self.user == "root" else f"/home/{self.user}"
+        return "/root" if self.user == "root" else str(Path("/home", self.user))
 
     def start(self, command: str, log: TextIO, *, cwd: str = "", root: bool = False, quiet: bool = False) -> Running:
         return Running(self._inside(command, cwd or self.home, root=root), f"{self.name:4} ", log, quiet=quiet)
