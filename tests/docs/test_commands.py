@@ -35,7 +35,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 280.0  # less than faulthandler_timeout of pyproject.toml
-PROGRAMS: Final = ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")  # which not every machine has
+# Which not every machine has, and the name of that in tests/support/needs.py.
+PROGRAMS: Final = {"cc": "C compiler", **{it: it for it in ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")}}
 # In the order in which a newcomer reads them.
 FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
 SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
@@ -99,7 +100,8 @@ def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout
 
 
 def programs_in(lines: list[str]) -> list[str]:
-    return [it for it in PROGRAMS if any(re.search(rf"(?<![\w./-]){it}(?= )", line) for line in lines)]
+    found = (it for it in PROGRAMS if any(re.search(rf"(?<![\w./-]){it}(?= )", line) for line in lines))
+    return [PROGRAMS[it] for it in found]
 
 
 # What a reader of "Ctrl-C in the demo's terminal stops everything" does.
