@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ SOURCE: Final = "/srv/nsq-suite.git"
 _INSTALL_LIMIT: Final = 1800.0
 _COMPILE_LIMIT: Final = 1800.0
 _TEST_LIMIT: Final = 4 * 3600.0
+_PHASE: Final = re.compile(r"== (?P<name>.+): (?P<seconds>\d+) s(?:, (?P<note>exit status \d+))?")
 _BODY: Final = "hello from the door"
 
 
@@ -58,7 +60,7 @@ class Visit:
         """Start the broker again, which has a C compiler from now on if scripts/test has brought one."""
         folder = "broker"
         if not self.machine.succeeds("command -v cc"):
-            self.phases.append(Phase(self.machine.name, "run-broker, again", "start", 0, "no C compiler: pure Python"))
+            self._add("run-broker, again", "compile", 0, "no C compiler: it stays pure Python")
             return
         if not self._is_compiled(folder):
             with self._running_broker("run-broker, again", folder) as broker:
@@ -75,13 +77,14 @@ class Visit:
             notes.append("runs the compiled core")
 
     def test(self) -> None:
-        """Clone, and run the whole suite; its own phases begin with `==`."""
+        """Clone, and run the whole suite; scripts/phase says the seconds of each of its phases."""
         folder = "tests"
         self._clone("test", folder)
         with self._phase("test", "scripts/test") as notes:
             running = self.machine.start(f"exec scripts/test {self.tests}", self.log, cwd=self._path(folder))
             status = running.wait(_TEST_LIMIT)
-            self._add_phases_of(running)
+            for phase in filter(None, (_PHASE.fullmatch(line) for _, line in running.lines)):
+                self._add("test", phase["name"], float(phase["seconds"]), phase["note"], failed=bool(phase["note"]))
             said = [line for _, line in running.lines if line.strip()]
             if status:
                 raise Failed(f"status {status}: {said[-1] if said else 'it said nothing'}")
@@ -106,7 +109,7 @@ class Visit:
     def _wait_for_the_compiler(self, broker: Running, folder: str) -> None:
         step = "run-broker"
         if not self.machine.succeeds("command -v cc"):
-            self.phases.append(Phase(self.machine.name, step, "compile", 0, "no C compiler"))
+            self._add(step, "compile", 0, "no C compiler")
             return
         with self._phase(step, "compile in the background"):
             self._wait(broker, lambda: self._is_compiled(folder), _COMPILE_LIMIT, "compiles its core")
@@ -132,7 +135,7 @@ class Visit:
         finally:
             status = broker.stop()
         if status:
-            self.phases.append(Phase(self.machine.name, step, "stop", 0, f"status {status} after Ctrl-C", failed=True))
+            self._add(step, "stop", 0, f"status {status} after Ctrl-C", failed=True)
 
     def _wait(self, broker: Running, condition: Callable[[], bool], limit: float, what: str) -> None:
         deadline = time.monotonic() + limit
@@ -149,11 +152,8 @@ class Visit:
     def _path(self, folder: str) -> str:
         return f"{self.machine.home}/{folder}"
 
-    def _add_phases_of(self, running: Running) -> None:
-        """Each line `== name` of scripts/test begins a phase, which ends where the next one begins."""
-        begun = [(at, line[3:]) for at, line in running.lines if line.startswith("== ")]
-        for (at, name), end in zip(begun, [*(at for at, _ in begun[1:]), running.seconds], strict=True):
-            self.phases.append(Phase(self.machine.name, "test", name, end - at))
+    def _add(self, step: str, name: str, seconds: float, note: str = "", *, failed: bool = False) -> None:
+        self.phases.append(Phase(self.machine.name, step, name, seconds, note, failed))
 
     @contextmanager
     def _phase(self, step: str, name: str) -> Iterator[list[str]]:
@@ -167,8 +167,7 @@ class Visit:
             failed = True
             raise
         finally:
-            seconds = time.monotonic() - began
-            self.phases.append(Phase(self.machine.name, step, name, seconds, ", ".join(notes), failed))
+            self._add(step, name, time.monotonic() - began, ", ".join(notes), failed=failed)
 
 
 def answers() -> bool:
