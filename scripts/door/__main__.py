@@ -118,6 +118,8 @@ def _folder(cache: Path, name: str, log: TextIO, *, keep: bool) -> Path:
         shutil.rmtree(root)
     if not root.exists():
         bases.copy(base, root)
+        with open(root / "etc/hosts", "a") as hosts:
+            hosts.write(f"127.0.1.1 {name}\n")  # as Debian's installer does
     _copy_repository(root / SOURCE[1:], owner=root / "home" / USER if name == "user" else root)
     return root
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -112,14 +112,6 @@ class Machine:
         """Run a command, or else an interactive shell, on our terminal."""
         inside = self._inside(command or "exec bash", self.home, on_terminal=True)
         return subprocess.run(inside, check=False).returncode
-
-    def processes(self) -> Iterator[Path]:
-        """Return the folders in /proc of the machine's processes."""
-        ours = os.readlink(f"/proc/{self._first()}/ns/pid")
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if os.readlink(process / "ns/pid") == ours:
-                    yield process
 
     def _first(self) -> str:
         return children_of(self._holder.pid)[0]
