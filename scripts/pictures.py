@@ -267,11 +267,11 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to put them (default: docs/pictures)")
     chosen = parser.parse_args()
-    from tests.support.browser import CHROMEDRIVER, CHROMIUM, MISSING
     from tests.support.client import Refused
+    from tests.support.needs import missing
 
-    if CHROMIUM is None or CHROMEDRIVER is None:
-        say(f"make-pictures: {MISSING}")
+    if reason := missing("browser"):
+        say(f"make-pictures: {reason}, which Debian has in chromium and chromium-driver")
         return 1
     chosen.folder.mkdir(parents=True, exist_ok=True)
     try:

@@ -15,6 +15,7 @@ from xdist.scheduler import Scheduling
 
 from nsqpipe import shared_classes
 from tests.support.distribution import FromBothEnds
+from tests.support.needs import need
 from tests.support.skips import SkipReport
 
 pytest_plugins = ["pytester"]
@@ -64,6 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        need(*mark.args)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

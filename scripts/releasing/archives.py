@@ -18,6 +18,12 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def extract_all(files: tarfile.TarFile, folder: Path) -> None:
+    """Extract the files, and refuse what would lie outside of the folder where Python can do that: from 3.11.4 on."""
+    files.extraction_filter = getattr(tarfile, "data_filter", None)
+    files.extractall(folder)
+
+
 def write_plain_tar_gz(source: Path, target: Path, timestamp: int) -> None:
     """Write the archive again, without what depends on when, where and by whom it was made."""
     plain = io.BytesIO()

@@ -6,7 +6,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from scripts.releasing.archives import write_plain_tar_gz
+from scripts.releasing.archives import extract_all, write_plain_tar_gz
 from scripts.releasing.building import build
 from scripts.releasing.project import Project, Release
 
@@ -21,7 +21,7 @@ def build_sdist(staged: Path, release: Release, scratch: Path, out: Path) -> Pat
 def unpack(sdist: Path, folder: Path) -> Path:
     """Unpack an sdist, and return the folder of its project."""
     with tarfile.open(sdist) as files:
-        files.extractall(folder, filter="data")
+        extract_all(files, folder)
     (project,) = folder.iterdir()
     return project
 
@@ -31,5 +31,5 @@ def export(project: Project, commit: str, scratch: Path) -> Path:
     packed, tree = scratch / "tree.tar", scratch / "tree"
     project.git("archive", "--format=tar", f"--output={packed}", commit)
     with tarfile.open(packed) as files:
-        files.extractall(tree, filter="data")
+        extract_all(files, tree)
     return tree

@@ -14,10 +14,11 @@ from typing import Final
 
 import pytest
 
-from tests.support.browser import Browser, need_browser, open_browser
+from tests.support.browser import Browser, open_browser
 from tests.support.client import Client, Disconnected
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.demo import demo
+from tests.support.needs import need
 from tests.support.process import ROOT, Daemon, Nsqadmin, eventually, needs_module
 
 ARTEFACTS: Final = Path(os.environ.get("NSQ_TEST_ARTEFACTS", ROOT / "artefacts")) / "browser"
@@ -92,7 +93,7 @@ class Load:
 def needs() -> None:
     needs_module("starlette")
     needs_module("jinja2")
-    need_browser()
+    need("browser")
 
 
 @pytest.fixture(scope="session")

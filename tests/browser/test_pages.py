@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.browser.conftest import ARTEFACTS
 from tests.support.browser import Browser
+from tests.support.needs import need
 
 pytestmark = pytest.mark.e2e
 
@@ -74,10 +74,7 @@ def test_a_page_fits_every_width_and_is_accessible_in_both_themes(still_page: Br
 
 
 def axe_core() -> str:
-    if not AXE.exists():
-        if "CI" in os.environ:
-            pytest.fail("no axe-core: npm install in tests/browser")
-        pytest.skip("no axe-core: npm install in tests/browser")
+    need("axe-core")
     return AXE.read_text(encoding="utf-8")
 
 

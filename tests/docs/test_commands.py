@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import faulthandler
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import Block, Manner, Unclear, blocks_of, shown_in
+from tests.support.needs import need
 
 pytestmark = [
     pytest.mark.e2e,
@@ -33,6 +35,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 280.0  # less than faulthandler_timeout of pyproject.toml
+# Which not every machine has, and the name of that in tests/support/needs.py.
+PROGRAMS: Final = {"cc": "C compiler", **{it: it for it in ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")}}
 # In the order in which a newcomer reads them.
 FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
 SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
@@ -78,6 +82,7 @@ def test_a_newcomer_s_first_hour(tmp_path: Path, unshare: list[str]) -> None:
 
 
 def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout: float) -> None:
+    need(*programs_in(lines))
     script = folder / "page.sh"
     script.write_text("\n".join(lines), encoding="utf-8")
     # Not below /tmp, as the overlay of /tmp is kept here. Files that remain belong to processes that have ended.
@@ -92,6 +97,11 @@ def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout
             check=False,
         )
     assert done.returncode == 0, done.stdout
+
+
+def programs_in(lines: list[str]) -> list[str]:
+    found = (it for it in PROGRAMS if any(re.search(rf"(?<![\w./-]){it}(?= )", line) for line in lines))
+    return [PROGRAMS[it] for it in found]
 
 
 # What a reader of "Ctrl-C in the demo's terminal stops everything" does.

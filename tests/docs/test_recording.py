@@ -12,6 +12,7 @@ from scripts.recording import CAST, record, shown_by
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.needs("curl"),
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="the documents tell of the ordinary installation"),
 ]
 

@@ -6,7 +6,6 @@ A peer reads its task from stdin, and reports on stdout what arrived: (body, att
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -19,6 +18,7 @@ from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
 from tests.e2e.conftest import StartNsqd
 from tests.support.buried import buried_on_disk
+from tests.support.needs import need
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
@@ -48,11 +48,8 @@ def plan() -> dict[str, Any]:
 def command(peer: str) -> list[str]:
     if peer in PYTHON_PEERS:
         return [sys.executable, str(PEERS / f"{peer}_peer.py")]
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node here")
-    assert (PEERS / "node_modules" / peer).is_dir(), f"{peer} is not installed: npm --prefix {PEERS} ci"
-    return [node, str(PEERS / f"{peer}_peer.js")]
+    need("Node", "nsqjs")
+    return ["node", str(PEERS / f"{peer}_peer.js")]
 
 
 def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list[tuple[str, int, float]]:

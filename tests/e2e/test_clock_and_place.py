@@ -11,16 +11,10 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, rdy, sub
 from tests.support.client import Refused
+from tests.support.needs import faketime
 from tests.support.process import Nsqd, eventually
 
 HOUR = 3600
-
-
-def faketime() -> str:
-    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    if not found:
-        pytest.skip("Debian's libfaketime is not installed")
-    return str(found[0])
 
 
 def jump_of(nsqd: Nsqd) -> float:
@@ -35,7 +29,7 @@ def jump_of(nsqd: Nsqd) -> float:
 def test_clock_that_was_set_while_nsqd_was_down_is_told_and_ends_delays_by_as_much(
     tmp_path: Path, hours: int, words: str
 ) -> None:
-    library = faketime()
+    library = str(faketime())
     with Nsqd(tmp_path / "data") as nsqd:
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")

@@ -6,7 +6,6 @@ Run with `pytest -rP` to see the figures that a test prints.
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 
 from tests.e2e.conftest import started
 from tests.support.certificates import make_certificates
+from tests.support.needs import need
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
 pytestmark = pytest.mark.e2e
@@ -369,8 +369,5 @@ def test_a_client_finds_all_nodes_that_have_a_topic(cluster: Cluster, peer: str)
 def _command(peer: str) -> list[str]:
     if peer == "pynsq":
         return [sys.executable, str(PEERS / "pynsq_lookup_peer.py")]
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node here")
-    assert (PEERS / "node_modules" / peer).is_dir(), f"{peer} is not installed: npm --prefix {PEERS} ci"
-    return [node, str(PEERS / "nsqjs_lookup_peer.js")]
+    need("Node", "nsqjs")
+    return ["node", str(PEERS / "nsqjs_lookup_peer.js")]

@@ -21,6 +21,7 @@ from bench.peers.loader import CLOSED, SHORT, Loader, NotReady
 from bench.peers.loads import FIGURES
 from bench.peers.variants import REFERENCES, Promise, variants
 from bench.work import Failed
+from tests.support.needs import need
 
 pytestmark = pytest.mark.e2e
 
@@ -31,6 +32,7 @@ COUNT = 2_000
 ONE_OF_EACH = ("nsqd-pure", "redis-everysec", "nats", "rabbitmq-classic", "beanstalkd")
 
 
+@pytest.mark.needs("C compiler")
 def test_a_quick_run_measures_all_loads(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     command = [sys.executable, "-m", "bench", "peers", "--quick", "--build=pure", f"--json={path}"]
@@ -58,6 +60,7 @@ def test_a_result_from_elsewhere_is_not_drawn_and_the_reason_is_said(tmp_path: P
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
+    need("C compiler")
     return Loader.compiled(tmp_path_factory.mktemp("loader"))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_LIBRARIES: Final = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+from tests.support.needs import faketime
+
 HOUR: Final = 3600
 
 
@@ -17,14 +18,10 @@ class WallClock:
         self._file = folder / "clock"
         self.set(0)
 
-    @staticmethod
-    def is_there() -> bool:
-        return bool(_LIBRARIES)
-
     @property
     def environ(self) -> Mapping[str, str]:
         return {
-            "LD_PRELOAD": str(_LIBRARIES[0]),
+            "LD_PRELOAD": str(faketime(threads=True)),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "DONT_FAKE_MONOTONIC": "1",

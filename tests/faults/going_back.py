@@ -16,6 +16,7 @@ from typing import Final
 from nsqcommon.wire.commands import dpub, hdpub, hpub, mpub, pub
 from nsqcommon.wire.extensions import bury
 from nsqcommon.wire.headers import encode_headers
+from scripts.releasing.archives import extract_all
 from tests.support.client import Client
 from tests.support.earlier_version import CENTURY_MS, OPTIONS, check, drained, fill, publish_and_finish
 from tests.support.process import ROOT, Nsqd, eventually
@@ -43,7 +44,7 @@ def code_of(commit: str, folder: Path) -> Path:
     """Write the code of a commit into this folder."""
     archive = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+        extract_all(files, folder)
     return folder
 
 

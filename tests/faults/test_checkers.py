@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import kill9
 from tests.faults import disk_faults, power_cuts
-from tests.faults.shim import COMPILER, Effect, Op, Rule
+from tests.faults.shim import Effect, Op, Rule
 from tests.support.planting import with_bug
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -29,7 +29,7 @@ def test_kills_find_a_planted_bug(tmp_path: Path, bug: str, verdict: str) -> Non
         kill9.run(tmp_path, cycles=8, seed=1, environ=with_bug(bug))  # it ends with the first violation
 
 
-@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+@pytest.mark.needs("C compiler")
 @pytest.mark.parametrize("unsynced", ["*", "*.log", "topics/t.steady-?"], ids=["nothing", "logs", "folders"])
 def test_power_cuts_find_syncs_that_do_nothing(tmp_path: Path, unsynced: str) -> None:
     lazy = Rule(Op.SYNC, Effect.SKIP, pattern=unsynced)
@@ -37,7 +37,7 @@ def test_power_cuts_find_syncs_that_do_nothing(tmp_path: Path, unsynced: str) ->
         power_cuts.run(tmp_path, power_cuts.Outcome(), seed=1, ack="synced", cuts=6, rules=(lazy,))
 
 
-@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+@pytest.mark.needs("C compiler")
 def test_disk_faults_find_a_planted_bug(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="messages of channels are lost"):
         disk_faults.run(tmp_path, disk_faults.Outcome(), seed=1, lives=1, disorders=(), environ=with_bug("drop one"))

@@ -9,11 +9,11 @@ import pytest
 
 from tests.faults import power_cuts
 from tests.faults.disk import Crash
-from tests.faults.shim import COMPILER, Shim
+from tests.faults.shim import Shim
 from tests.faults.trace import Replay, read_trace
 from tests.support.process import Nsqd
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not COMPILER, reason="no C compiler")]
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
 
 
 @pytest.mark.slow

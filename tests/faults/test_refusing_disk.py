@@ -13,11 +13,10 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, rdy, sub
 from nsqd.log.owner import OWNER_JSON
 from tests.faults.refusing import RefusingDisk
-from tests.faults.shim import COMPILER
 from tests.support.client import Client
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, eventually
 
-pytestmark = pytest.mark.skipif(not COMPILER, reason="no C compiler")
+pytestmark = pytest.mark.needs("C compiler")
 
 DEFERRED = 20
 SEGMENT = 10_000  # bytes

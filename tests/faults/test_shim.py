@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults import disk_faults
-from tests.faults.shim import COMPILER, Effect, Op, Rule, Shim
+from tests.faults.shim import Effect, Op, Rule, Shim
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not COMPILER, reason="no C compiler")]
+pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
 
 
 @pytest.mark.slow

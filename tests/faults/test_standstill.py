@@ -114,7 +114,7 @@ def test_registrations_are_there_after_nsqlookupd_has_stood_still(tmp_path: Path
             eventually(lambda: lookupd.producers("before") and lookupd.producers("orders"), timeout=LIMIT)
 
 
-@pytest.mark.skipif(not WallClock.is_there(), reason="no libfaketime here")
+@pytest.mark.needs("libfaketime")
 def test_a_wall_clock_that_jumps_makes_nothing_early_or_late(tmp_path: Path) -> None:
     ledger, clock, seed = Ledger(), WallClock(tmp_path), random.randrange(1 << 32)
     with Nsqd(tmp_path / "data", environ=clock.environ) as node:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -31,16 +29,6 @@ PROMETHEUS: Final = DEPLOY / "prometheus"
 OPTIONS: Final = {"nsqd": NsqdOptions, "nsqlookupd": LookupOptions, "nsqadmin": AdminOptions}
 # The oldest version that was maintained when this was written, and later ones.
 KUBERNETES: Final = ("1.31", "1.33")
-
-
-def tool(name: str) -> str:
-    """Return the path of the tool. CI installs them all; on other machines the test is skipped."""
-    found = shutil.which(name)
-    if found is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"CI has to have {name}: see .ci/run")
-        pytest.skip(f"no {name} here")
-    return found
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -254,8 +242,8 @@ def test_a_stopped_nsqd_has_time_to_drain() -> None:
 # systemd
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_units_pass_systemd(tmp_path: Path) -> None:
-    analyze = tool("systemd-analyze")
     units = []
     for unit in sorted((DEPLOY / "systemd").glob("*.service")):
         assert unit.stem in OPTIONS
@@ -265,15 +253,16 @@ def test_units_pass_systemd(tmp_path: Path) -> None:
         units.append(tmp_path / unit.name)
         units[-1].write_text(text, encoding="utf-8")
     assert len(units) == 3
-    said = run(analyze, "verify", "--man=no", "--recursive-errors=no", *units)
+    said = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *units)
     assert not [line for line in said.splitlines() if "nsq" in line]
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_check_of_units_can_fail(tmp_path: Path) -> None:
     wrong = tmp_path / "nsq-wrong.service"
     wrong.write_text(f"[Service]\nExecStart={sys.executable}\nStopTimeoutSec=1\n", encoding="utf-8")
     with pytest.raises(AssertionError, match="StopTimeoutSec"):
-        run(tool("systemd-analyze"), "verify", "--man=no", "--recursive-errors=no", wrong)
+        run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", wrong)
 
 
 # Sample configurations
@@ -292,13 +281,15 @@ def test_samples_set_what_there_is(name: str) -> None:
 # Prometheus
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_takes_the_configuration() -> None:
-    run(tool("promtool"), "check", "config", "prometheus.yml", cwd=PROMETHEUS)
-    run(tool("promtool"), "check", "rules", "--lint=all", "--lint-fatal", "nsq.rules.yml", cwd=PROMETHEUS)
+    run("promtool", "check", "config", "prometheus.yml", cwd=PROMETHEUS)
+    run("promtool", "check", "rules", "--lint=all", "--lint-fatal", "nsq.rules.yml", cwd=PROMETHEUS)
 
 
+@pytest.mark.needs("promtool")
 def test_alerts_come_when_they_should() -> None:
-    run(tool("promtool"), "test", "rules", "nsq.rules.test.yml", cwd=PROMETHEUS)
+    run("promtool", "test", "rules", "nsq.rules.test.yml", cwd=PROMETHEUS)
 
 
 def alerts() -> dict[str, dict[str, Any]]:
@@ -333,6 +324,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
         taken |= cells
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
     """Expressions are checked as rules, which is the only way without a server."""
     rules = [
@@ -341,7 +333,7 @@ def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
     ]
     file = tmp_path / "dashboard.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
-    run(tool("promtool"), "check", "rules", file)
+    run("promtool", "check", "rules", file)
 
 
 @pytest.mark.parametrize("where", ["alerts", "dashboard"])

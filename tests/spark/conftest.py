@@ -6,16 +6,15 @@ Where Java or pyspark is missing the tests are skipped and say so; where CI is s
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsqpipe.worker_python import worker_python
+from tests.support.needs import missing, need
 from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import KEPT, numbered, publish
 
@@ -24,27 +23,17 @@ if TYPE_CHECKING:
 
     from tests.support.orders import Orders
 
-MISSING = [
-    f"{what} ({how})"
-    for what, how, found in (
-        ("Java", "apt-get install openjdk-17-jre-headless", shutil.which("java")),
-        ("pyspark", "scripts/setup dev,spark", find_spec("pyspark")),
-        ("pyarrow", "scripts/setup dev,spark", find_spec("pyarrow")),
-    )
-    if not found
-]
+NEEDED = ("Java", "pyspark", "pyarrow")  # the packages come with `scripts/setup dev,spark`
 
 
 class _Skipped(pytest.Module):
     def collect(self) -> Iterator[Any]:
-        reason = f"no {', no '.join(MISSING)}"
-        if os.environ.get("CI"):
-            pytest.fail(f"{reason}, and CI is to run these tests")
-        pytest.skip(reason, allow_module_level=True)
+        need(*NEEDED)
+        yield from ()
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return _Skipped.from_parent(parent, path=module_path) if MISSING else None
+    return _Skipped.from_parent(parent, path=module_path) if missing(*NEEDED) else None
 
 
 @pytest.fixture(scope="session")

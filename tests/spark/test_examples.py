@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -27,12 +26,7 @@ WRAPPED: Final = """#!/bin/sh
 {nsqpipe} "$@" || exit $?
 if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
 """
-MISSING: Final = tuple(
-    name for name in ("airflow", "dagster", "nbclient", "ipykernel", "matplotlib") if not find_spec(name)
-)
-pytestmark = pytest.mark.skipif(
-    bool(MISSING) and "CI" not in os.environ, reason=f"no {', '.join(MISSING)} (scripts/setup dev,spark,examples)"
-)
+pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib")  # scripts/setup examples
 
 
 @pytest.fixture(autouse=True)

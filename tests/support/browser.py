@@ -1,13 +1,11 @@
 """Debian's chromium, headless, and what tests do with it. Only this module knows Selenium.
 
-Needs the packages chromium and chromium-driver. Without them the tests that use a browser are skipped, except in CI,
-which installs them.
+Needs the packages chromium and chromium-driver: `need("browser")`.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 LIMIT: Final = 30.0  # seconds that anything on a page may take on a busy machine
 CHROMIUM: Final = shutil.which("chromium")
 CHROMEDRIVER: Final = shutil.which("chromedriver")
-MISSING: Final = "no browser: Debian's packages chromium and chromium-driver are not installed"
 
 _FLAGS: Final = (
     "--headless",
@@ -40,13 +35,6 @@ _FLAGS: Final = (
     # stranger's name that points here.
     "--host-resolver-rules=MAP evil.test 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
-
-
-def need_browser() -> None:
-    if CHROMIUM is None or CHROMEDRIVER is None:
-        if "CI" in os.environ:
-            pytest.fail(MISSING)
-        pytest.skip(MISSING)
 
 
 class Browser:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.support.needs import need
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +17,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl here")
+    need("openssl")
     made = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     ca_key = folder / "ca-key.pem"

@@ -1,6 +1,6 @@
 """A Postgres of a test's own, on a socket in a folder of its own. It can be killed, and started again.
 
-Debian installs the server where no PATH leads to, and root may not run it: then it runs as the user `postgres`.
+Root may not run the server: then it runs as the user `postgres`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import pytest
-
+from tests.support.needs import need, postgres
 from tests.support.process import eventually, needs_module
 
 _LIMIT: Final = 60.0  # seconds to begin, with recovery, on a busy machine
 _USER: Final = "postgres"
 
 
-def programs() -> Path | None:
-    """Return the folder of the newest installed server's programs."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda it: float(it.parts[-3]))
-    if found:
-        return found[-1].parent
-    here = shutil.which("initdb")
-    return Path(here).resolve().parent if here else None
-
-
 def needs_postgres() -> None:
     """Skip the test where Postgres is not installed."""
-    if programs() is None:
-        pytest.skip("Postgres is not installed: apt-get install postgresql")
+    need("Postgres")
     needs_module("psycopg")
 
 
 class Postgres:
     def __init__(self) -> None:
-        found = programs()
+        found = postgres()
         assert found is not None
         self._programs = found
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # the path of a socket has to be short

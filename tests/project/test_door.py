@@ -1,0 +1,216 @@
+"""Bad input at the door: one clear line, and an exit status that is not 0. `scripts/test-door` tries the good days."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from scripts.door import bases
+from scripts.door.__main__ import table
+from scripts.door.visits import Phase
+from tests.support.process import ROOT
+
+LIMIT: Final = 120.0
+CANNOT: Final = 2  # the machine, or what was asked for, has to change first
+NOTHING_TO_COMPILE_WITH: Final = 3
+# A Python that says it is old, and one without ensurepip, as Debian has without python3-venv.
+TOO_OLD: Final = '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" && exit\nexit 1\n'
+WITHOUT_VENV: Final = '#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\nexec {python} "$@"\n'
+DAEMON: Final = '#!/bin/sh\nPYTHONPATH={root}:{root}/common exec {python} -P -m nsqd "$@"\n'
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a checkout of the scripts alone, without .venv."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "scripts", tree / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py"):
+        shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+@pytest.fixture
+def installed(tree: Path) -> Path:
+    """Return one in which scripts/setup was run."""
+    shutil.copy(tree / "pyproject.toml", executable(tree / ".venv/bin/nsqd", DAEMON).parents[1] / ".installed-")
+    executable(tree / ".venv/bin/python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    return tree
+
+
+@pytest.fixture
+def read_only(tree: Path) -> Iterator[Path]:
+    """Return one that we cannot write to, not even as root, to whom permissions do not apply."""
+    if os.getuid() == 0:
+        mount = ["mount", "--bind", "-o", "ro", str(tree), str(tree)]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("root without the right to mount")
+        yield tree
+        subprocess.run(["umount", str(tree)], check=True)
+    else:
+        tree.chmod(0o555)
+        yield tree
+        tree.chmod(0o755)
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.format(python=shlex.quote(sys.executable), root=ROOT) if "{python}" in text else text)
+    path.chmod(0o755)
+    return path
+
+
+def run(*command: str | Path, **environment: str) -> tuple[int, list[str]]:
+    """Return the exit status, and what was said on stderr."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "NSQ", "CI", "PYTHON"))}
+    done = subprocess.run(
+        command, env={**clean, "NSQ_APT": "no", **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+def test_an_unknown_extra_is_named_with_those_that_there_are(tree: Path) -> None:
+    status, (line,) = run(tree / "scripts/setup", "dev,sparc")
+    assert status == CANNOT
+    assert line.startswith("setup: no extra is called sparc; there are ")
+    assert " dev, " in line
+    assert not (tree / ".venv").exists()
+
+
+@pytest.mark.parametrize("script", ["setup", "run-broker"])
+def test_a_python_that_is_too_old_is_refused_with_its_version(script: str, tree: Path, tmp_path: Path) -> None:
+    old = executable(tmp_path / "bin/python3", TOO_OLD)
+    status, lines = run(tree / "scripts" / script, PYTHON=str(old))
+    assert (status, lines[-1]) == (
+        CANNOT,
+        "setup: Python 3.9.2 is too old, Python 3.11 or newer is needed: name one with PYTHON=",
+    )
+    assert len(lines) == 1
+
+
+def test_where_there_is_no_python_it_says_which_it_looked_for(tree: Path) -> None:
+    status, (line,) = run(tree / "scripts/setup", PYTHON="no-such-python")
+    assert status == CANNOT
+    assert line.startswith("setup: there is no no-such-python: install Python 3.11 or newer")
+
+
+def test_a_python_that_can_make_no_environments_asks_for_the_package(tree: Path, tmp_path: Path) -> None:
+    python = executable(tmp_path / "bin/python3", WITHOUT_VENV)
+    status, lines = run(tree / "scripts/setup", PYTHON=str(python))
+    assert status == CANNOT
+    assert "install python3-venv" in lines[-1]
+
+
+def test_without_a_c_compiler_the_status_says_so(tree: Path) -> None:
+    status, lines = run(tree / "scripts/compile", CC="no-such-compiler -O2")
+    assert (status, lines) == (NOTHING_TO_COMPILE_WITH, ["core: not compiled, no C compiler: no-such-compiler"])
+
+
+def test_a_port_that_is_taken_is_named(installed: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, lines = run(installed / "scripts/run-broker", f"--tcp-address={address}", NSQ_COMPILE="0")
+    assert status == 1
+    (line,) = (it for it in lines if " INFO: " not in it)
+    assert line.endswith(f"listen tcp {address}: bind: address already in use")
+
+
+def test_a_checkout_that_cannot_be_written_to_is_named(read_only: Path) -> None:
+    status, lines = run(read_only / "scripts/setup")
+    assert (status, lines[-1]) == (
+        CANNOT,
+        f"setup: cannot write to {read_only}/.venv: use a checkout in a folder of your own",
+    )
+
+
+def test_a_broker_that_cannot_write_its_messages_asks_for_another_folder(read_only: Path) -> None:
+    status, lines = run(read_only / "scripts/run-broker")
+    assert (status, lines) == (
+        CANNOT,
+        [f"run-broker: cannot write to {read_only}/data: name another folder with NSQD_DATA_PATH="],
+    )
+
+
+def test_without_a_network_it_says_that_no_index_can_be_reached(installed: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+    nowhere = {"PIP_INDEX_URL": index, "PIP_RETRIES": "1", "PIP_CONFIG_FILE": os.devnull}
+    status, lines = run(installed / "scripts/setup", "admin", **nowhere)
+    assert status == CANNOT
+    assert len(lines) == 2, "that it begins, and why it ends"
+    assert lines[-1].startswith("setup: pip could not install this tree: no package index can be reached")
+
+
+def test_tools_that_may_not_be_installed_are_named_one_line_each(tree: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "cat", "cut", "dirname", "env", "id", "sed", "tr"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    status, lines = run(tree / "scripts/bring-tools", PATH=str(programs), PYTHON=sys.executable)
+    assert status == 0
+    spark = "tools: no java (Debian: default-jre-headless), so the tests of this are skipped: all tests that need Spark"
+    assert spark in lines
+    assert [it for it in lines if not it.startswith("tools: no ")] == []
+
+
+# scripts/test-door itself
+
+
+def test_only_root_can_make_machines(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert bases.why_not() == "it takes root to make machines"
+
+
+def test_what_is_missing_to_make_machines_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "debootstrap" else name)
+    assert bases.why_not() == "no debootstrap here: it takes Debian with the package debootstrap"
+
+
+def test_without_root_or_debootstrap_there_is_one_line_and_status_2(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname", "env"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    status, lines = run(ROOT / "scripts/test-door", PATH=str(programs), PYTHON=sys.executable)
+    assert (status, len(lines)) == (CANNOT, 1)
+    assert lines[0].startswith("test-door: ")
+
+
+def test_a_machine_gets_what_the_host_says_about_indexes_but_no_paths_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/certificates").touch()
+    for name, value in (
+        ("PIP_INDEX_URL", "https://index.example/simple"),
+        ("PIP_CERT", "/etc/certificates"),
+        ("PIP_FIND_LINKS", "/not/there"),
+        ("https_proxy", "http://proxy.example:8080"),
+        ("SECRET", "x"),
+    ):
+        monkeypatch.setenv(name, value)
+    found = bases.environment(tmp_path)
+    assert found["PIP_INDEX_URL"] == "https://index.example/simple"
+    assert found["PIP_CERT"] == "/etc/certificates"
+    assert found["https_proxy"] == "http://proxy.example:8080"
+    assert found.keys().isdisjoint({"PIP_FIND_LINKS", "SECRET", "PATH", "HOME", "CI"})
+
+
+def test_the_table_says_what_failed() -> None:
+    said = table([Phase("user", "test", "clone", 1.26), Phase("user", "test", "tests", 0, "status 1", failed=True)])
+    assert said.splitlines() == [
+        "machine  step  phase  seconds",
+        "user     test  clone      1.3",
+        "user     test  tests           FAILED: status 1",
+    ]

@@ -1,0 +1,76 @@
+"""What a test needs of the machine. Where it is missing the test is skipped, with a short reason such as "no curl".
+
+Where `CI` is set everything has to be there, and the test fails: what nobody runs finds nothing. Mark the test, or its
+whole file, or call `need` in a fixture:
+
+    pytestmark = pytest.mark.needs("C compiler")
+    @pytest.mark.needs("curl", "openssl")
+
+A name is a command, unless NAMED or MODULES below has it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+
+def faketime(*, threads: bool = False) -> Path | None:
+    """Return Debian's library that sets the clock of a process, of one thread or of several."""
+    return next(iter(sorted(Path("/usr/lib").glob(f"*/faketime/libfaketime{'MT' * threads}.so.1"))), None)
+
+
+def postgres() -> Path | None:
+    """Return the folder of the newest installed server's programs, which Debian puts where no PATH leads to."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda it: float(it.parts[-3]))
+    if found:
+        return found[-1].parent
+    here = shutil.which("initdb")
+    return Path(here).resolve().parent if here else None
+
+
+def _npm(path: str) -> Callable[[], bool]:
+    return (Path(__file__).parents[1] / path).exists
+
+
+def _commands(*names: str) -> Callable[[], bool]:
+    return lambda: all(map(shutil.which, names))
+
+
+NAMED: Final[Mapping[str, Callable[[], object]]] = {
+    "axe-core": _npm("browser/node_modules/axe-core"),
+    "browser": _commands("chromium", "chromedriver"),
+    "C compiler": _commands("cc"),
+    "Java": _commands("java"),
+    "libfaketime": faketime,
+    "Node": _commands("node"),
+    "nsqjs": _npm("e2e/peers/node_modules/nsqjs"),
+    "Postgres": postgres,
+}
+MODULES: Final = frozenset({"airflow", "dagster", "ipykernel", "matplotlib", "nbclient", "pyarrow", "pyspark"})
+
+
+def missing(*names: str) -> str:
+    """Return what the machine lacks first of these, as in "no curl", or ""."""
+    return next((f"no {name}" for name in names if not _is_there(name)), "")
+
+
+def need(*names: str) -> None:
+    """Skip the test, or the file that is being imported, if something is missing. In CI fail it."""
+    if not (reason := missing(*names)):
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}, and CI has to have it: scripts/bring-tools", pytrace=False)
+    pytest.skip(reason, allow_module_level=True)
+
+
+def _is_there(name: str) -> bool:
+    if name in MODULES:
+        return find_spec(name) is not None
+    return bool(NAMED[name]()) if name in NAMED else shutil.which(name) is not None
