@@ -53,7 +53,7 @@ def chosen(wanted: str, tree: Path = ROOT) -> Build:
         if subprocess.run([_COMPILE], check=False).returncode:
             raise Failed("there is no compiled core")
         build = Build.COMPILED
-    elif wanted == AUTO and subprocess.run([_COMPILE, "--check"], check=False).returncode == 0:
+    elif wanted == AUTO and is_fresh():
         build = Build.COMPILED
     else:
         build = Build.PURE
@@ -61,6 +61,11 @@ def chosen(wanted: str, tree: Path = ROOT) -> Build:
             say("note: measuring pure Python, as scripts/compile has not been run on this code")
     check_core(build, ROOT)
     return build
+
+
+def is_fresh() -> bool:
+    """Return whether scripts/compile has been run on this code."""
+    return subprocess.run([_COMPILE, "--check"], check=False).returncode == 0
 
 
 def check_core(build: Build, tree: Path) -> None:
