@@ -7,13 +7,13 @@ import re
 import pytest
 
 from tests.support.process import ROOT
-from tests.support.skips import ALLOWED, Skip, allowed, complaints
+from tests.support.skips import ALLOWED, Allowed, Skip, allowed, complaints
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LIST = """
 [pure] # one part
 tests/test_one.py: no engine
-tests/test_one.py: elsewhere: it needs a Mac # two colons
+? tests/test_one.py: elsewhere: it needs * # two colons
 [compiled]
 """
 
@@ -42,18 +42,26 @@ def test_a_whole_run_compares_its_skips(part: str, script: str) -> None:
 
 
 def test_the_list_has_parts() -> None:
-    one, two = Skip("tests/test_one.py", "no engine"), Skip("tests/test_one.py", "elsewhere: it needs a Mac")
-    assert allowed("pure", LIST) == {one, two}
-    assert allowed("compiled", LIST) == set()
+    one = Allowed("tests/test_one.py", "no engine")
+    two = Allowed("tests/test_one.py", "elsewhere: it needs *", on_some_machines=True)
+    assert allowed("pure", LIST) == [one, two]
+    assert allowed("compiled", LIST) == []
 
 
 def test_a_skip_that_is_not_listed_and_one_that_is_not_there_are_named() -> None:
     one, two = Skip("tests/test_one.py", "no engine"), Skip("tests/test_two.py", "no Java")
-    assert complaints([one, two], {one, two}) == []
-    (unlisted,) = complaints([one, two], {one})
+    assert complaints([one, two], [Allowed(*one), Allowed(*two)]) == []
+    (unlisted,) = complaints([one, two], [Allowed(*one)])
     assert "tests/test_two.py: no Java" in unlisted
-    (gone,) = complaints([two], {one, two})
+    (gone,) = complaints([two], [Allowed(*one), Allowed(*two)])
     assert "tests/test_one.py: no engine" in gone
+
+
+def test_what_only_some_machines_skip_may_run_and_may_not() -> None:
+    row = Allowed("tests/test_one.py", "no figures of *", on_some_machines=True)
+    assert complaints([], [row]) == []
+    assert complaints([Skip("tests/test_one.py", "no figures of CPython 3.15")], [row]) == []
+    assert complaints([Skip("tests/test_two.py", "no figures of CPython 3.15")], [row]) != []
 
 
 @pytest.mark.parametrize(("environment", "status"), [({}, 0), ({"CI": "true"}, 1)])

@@ -1,7 +1,7 @@
 """What a run has skipped: a list at its end, and in CI a comparison with what may be skipped there.
 
 A test that is skipped for want of a program says nothing about the code. On your machine that is your choice, so the run
-passes and lists it; CI has to have everything, so there the run fails unless `tests/skips.txt` has exactly these skips.
+passes and lists it; CI has to have everything, so there the run fails unless `tests/skips.txt` lists exactly these skips.
 `scripts/test` names the part of that file by `--skips`; a run of some tests has no such list.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,24 +24,38 @@ class Skip(NamedTuple):
     reason: str
 
 
-def allowed(part: str, text: str) -> set[Skip]:
-    """Return the skips in one part of the file. A line `[pure]` begins a part, others are `file: reason`."""
-    found: dict[str, set[Skip]] = {}
+class Allowed(NamedTuple):
+    file: str
+    reason: str  # a pattern, as for file names
+    on_some_machines: bool = False
+
+    def covers(self, skip: Skip) -> bool:
+        return self.file == skip.file and fnmatchcase(skip.reason, self.reason)
+
+
+def allowed(part: str, text: str) -> list[Allowed]:
+    """Return one part of the file. A line `[pure]` begins a part; others are `file: reason`, with `?` if some machines
+    skip it and others do not.
+    """
+    found: dict[str, list[Allowed]] = {}
     current = ""
     for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
         if line.startswith("["):
             current = line.strip("[]")
-            found[current] = set()
+            found[current] = []
         else:
-            found[current].add(Skip(*line.split(": ", 1)))
+            file, _, reason = line.removeprefix("? ").partition(": ")
+            found[current].append(Allowed(file, reason, on_some_machines=line.startswith("? ")))
     return found[part]
 
 
-def complaints(skipped: Iterable[Skip], may_be: set[Skip]) -> list[str]:
-    is_skipped = set(skipped)
+def complaints(skipped: Iterable[Skip], may_be: Sequence[Allowed]) -> list[str]:
+    is_skipped = sorted(set(skipped))
+    too_many = [it for it in is_skipped if not any(row.covers(it) for row in may_be)]
+    gone = [row for row in may_be if not row.on_some_machines and not any(map(row.covers, is_skipped))]
     return [
-        *(f"skipped, which CI does not allow: {file}: {reason}" for file, reason in sorted(is_skipped - may_be)),
-        *(f"not skipped any more, strike it out: {file}: {reason}" for file, reason in sorted(may_be - is_skipped)),
+        *(f"skipped, which CI does not allow: {it.file}: {it.reason}" for it in too_many),
+        *(f"not skipped any more, strike it out: {row.file}: {row.reason}" for row in gone),
     ]
 
 
