@@ -102,9 +102,6 @@ class PortableReadiness:
         self._nursery.start_soon(self._wait_for, descriptor, self._events[descriptor], scope)
 
     async def _wait_for(self, descriptor: int, events: int, scope: trio.CancelScope) -> None:
-        # The descriptor may have been closed, or be another socket's, before this task began.
-        if scope.cancel_called:
-            return
         then = self._unattended
         with scope:
             try:
@@ -114,7 +111,7 @@ class PortableReadiness:
                     await trio.lowlevel.wait_writable(descriptor)
                 else:
                     await _wait_for_either(descriptor)
-            except* OSError:  # the system has no room for more
+            except* OSError:  # the system has no room for more, or the descriptor was closed before this task began
                 then = self._quiet
         if self._waits.get(descriptor) is scope:
             del self._waits[descriptor]

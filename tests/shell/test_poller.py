@@ -335,6 +335,7 @@ async def test_peer_that_is_done_sending_is_not_waited_for() -> None:
         await peer.send_all(b"bye!")
         await peer.send_eof()
         assert await hear_the_end(peer) == b"bye!"
+        await trio.testing.wait_all_tasks_blocked()
         assert len(b.poller) == 0
 
 

@@ -132,7 +132,8 @@ def test_somebody_else_may_wait_at_once_for_a_descriptor_that_is_given_up(pair: 
     run(test)
 
 
-def test_a_number_that_another_socket_gets_at_once_is_waited_for_anew() -> None:
+@pytest.mark.parametrize("closes_for_long", [False, True])
+def test_a_number_that_another_socket_gets_is_waited_for_anew(closes_for_long: bool) -> None:
     async def test() -> None:
         async with waiting() as waiter:
             for _ in range(20):  # which of two tasks runs first is chance
@@ -142,6 +143,8 @@ def test_a_number_that_another_socket_gets_at_once_is_waited_for_anew() -> None:
                     await trio.lowlevel.checkpoint()  # the task that waits for it may not have begun yet
                     waiter.ready.unregister(number)
                     ours.close()
+                    if closes_for_long:
+                        await trio.testing.wait_all_tasks_blocked()
                     again, their_again = socket.socketpair()
                     with again, their_again:
                         assert again.fileno() == number
