@@ -133,7 +133,7 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
-    for allowed in (hard, _MOST_FILES_OF_MACOS):
+    for allowed in (hard, max(soft, _MOST_FILES_OF_MACOS)):
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         except (OSError, ValueError) as error:
