@@ -186,7 +186,7 @@ async def running_store(
 
     committer = Committer(store, broker, on_loaded=loaded, on_settled=settled)
     thread = committer.thread
-    poller.watch(thread.descriptor, thread.end, is_soon=thread.answers_soon)
+    poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.

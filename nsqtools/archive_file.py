@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import pack
 from typing import Final
 
+from nsqcommon.disk_sync import sync_all
 from nsqtools.rotation import REVISION, with_revision
 
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
@@ -121,7 +122,7 @@ class ArchiveFile:
 
     def _sync(self, what: str) -> None:
         try:
-            os.fsync(self._descriptor)
+            sync_all(self._descriptor)
         except OSError as error:
             raise ArchiveFailed(f"{what}: sync {self.path}: {_reason(error)}") from error
 
@@ -245,7 +246,7 @@ def sync_folder(folder: Path) -> None:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            sync_all(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from nsqcommon.disk_sync import sync_all
 from nsqtools.command import ToolFailed
 
 
@@ -37,7 +37,7 @@ class Checkpoint:
                 json.dump(asdict(self), file, indent=1)
                 file.write("\n")
                 file.flush()
-                os.fsync(file.fileno())
+                sync_all(file.fileno())
             temporary.replace(path)
         except OSError as error:
             raise ToolFailed(f"cannot write checkpoint {path}: {error.strerror}") from error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any, Final
 import trio
 
 from nsqclient import Config, Consumer, NSQError, Producer, open_consumer, open_producer
+from nsqcommon.cores import usable_cores
 from nsqcommon.durations import SECOND, Nanoseconds, seconds
 from nsqcommon.options import DURATION, one_of, option
 from nsqcommon.startup import StartupError
@@ -83,7 +83,7 @@ class Options(ToolOptions):
 
     @property
     def connections_each(self) -> int:
-        return self.connections or len(os.sched_getaffinity(0))
+        return self.connections or usable_cores()
 
 
 def begin_of(deadline: str) -> float:

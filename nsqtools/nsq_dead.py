@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import sys
 from base64 import b64decode
@@ -25,6 +24,7 @@ from typing import Any, Final
 import trio
 
 from nsqclient import NSQError, open_producer
+from nsqcommon.disk_sync import sync_all
 from nsqcommon.durations import SECOND, Nanoseconds, seconds
 from nsqcommon.net import join_host_port
 from nsqcommon.options import DURATION, option
@@ -231,7 +231,7 @@ async def export_to_file(options: Options, cluster: Cluster) -> int:
                 await file.write(json_line(message))
                 count += 1
             await file.flush()
-            await trio.to_thread.run_sync(os.fsync, file.fileno())  # whoever has exported may discard next
+            await trio.to_thread.run_sync(sync_all, file.fileno())  # whoever has exported may discard next
     except OSError as error:
         raise ToolFailed(f"cannot write {path}: {error.strerror}") from error
     return count

@@ -39,6 +39,7 @@ OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 # Nothing on the hot path is cyclic, so the collector finds next to nothing, yet its cost grows with the number of live
 # objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory.
 GC_THRESHOLDS: Final = (100_000, 50, 100)
+_MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", and the soft one may not be
 COLLECT_INTERVAL: Final = 60.0  # seconds
 OLD_ROUNDS: Final = 10  # intervals after which old objects are collected, too
 SMALL_HEAP: Final = 250_000  # blocks allocated since the start; collecting all of them takes about ten milliseconds
@@ -132,10 +133,14 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:
-        log.warning("limit of open files stays at %d: %s", soft, error)
+    for allowed in (hard, max(soft, _MOST_FILES_OF_MACOS)):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        except (OSError, ValueError) as error:
+            refusal = error
+        else:
+            return
+    log.warning("limit of open files stays at %d: %s", soft, refusal)
 
 
 def _run(program: str, run: Callable[[OptionsT], Awaitable[None]], chosen: OptionsT) -> int:

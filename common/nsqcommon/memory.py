@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
+import sys
 from pathlib import Path
 from typing import Final
 
 _STATM: Final = Path("/proc/self/statm")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024  # bytes
 _M_ARENA_MAX: Final = -8  # malloc.h
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of the process, or 0 where there is no /proc."""
+    """Return the resident memory of the process; where there is no /proc, the most that it has ever been."""
     try:
         return int(_STATM.read_text("ascii").split()[1]) * _PAGE
     except OSError:
-        return 0
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT
 
 
 def share_one_heap() -> None:

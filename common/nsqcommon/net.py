@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from nsqcommon.startup import StartupError
 # Go uses the kernel's maximum, which is this by default. A kernel with a lower one reduces the value itself.
 BACKLOG: Final = 4096
 
+_IDLE_TIME: Final[int] = getattr(socket, "TCP_KEEPALIVE" if sys.platform == "darwin" else "TCP_KEEPIDLE")
 _KEEP_ALIVE: Final = 15  # seconds; the kernel's default of two hours would leave a dead machine in every list
 
 # Python has no single type for the result of getsockname().
@@ -94,7 +96,7 @@ def close_listener(listener: socket.socket) -> None:
 def keep_alive(connection: socket.socket) -> None:
     """Let the kernel check whether the other machine is still there, as Go does: after 15 s of silence."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE)
+    connection.setsockopt(socket.IPPROTO_TCP, _IDLE_TIME, _KEEP_ALIVE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
 
 

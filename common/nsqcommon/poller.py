@@ -1,5 +1,7 @@
 """One task that serves many sockets through an epoll of its own, on which trio waits as on any other descriptor.
 
+Where the system has no epoll, `readiness.py` puts something slower in its place.
+
 A trio task for each connection would cost two wake-ups, an epoll_ctl and a task switch for every small command. Here a
 wake-up costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). A connection's bytes
 are the business of its handler, which is plain synchronous code.
@@ -10,7 +12,6 @@ A bug in a handler ends that one connection: see `_contain`.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -23,7 +24,9 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import trio
 
+from nsqcommon.cores import usable_cores, yield_core
 from nsqcommon.net import format_name, keep_alive
+from nsqcommon.readiness import make_readiness
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.frames import LARGE
@@ -48,9 +51,9 @@ _CROWD_PAUSE: Final = 0.005  # seconds between two looks at whether a crowd has 
 _ACCEPT_PAUSE: Final = 0.1  # seconds to wait when the operating system has no descriptor left
 _MOST_GATHERED: Final = 1024  # pieces in one `sendmsg` (IOV_MAX)
 _NOTHING: Final = memoryview(b"")
-_IN: Final = select.EPOLLIN  # quicker than an attribute of the module for each event
-_OUT: Final = select.EPOLLOUT
-_ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
+_IN: Final = select.POLLIN  # quicker than an attribute of the module for each event; epoll has the same numbers
+_OUT: Final = select.POLLOUT
+_ERRORS: Final = select.POLLERR | select.POLLHUP
 
 
 class Handler(Protocol):
@@ -165,8 +168,8 @@ class Poller(Generic[T]):
         self.turn = make_turn(self.flush)
         # Waking a sleeping process costs tens of microseconds, so the poller polls a little longer before it sleeps. On
         # a single core that would only take time from the peer.
-        self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
-        self._epoll = select.epoll()
+        self._busy_poll = busy_poll if usable_cores() > 1 else 0.0
+        self._ready = make_readiness()
         self._watched = -1  # a descriptor that is no connection's, see `watch`
         self._on_ready: Callable[[], object] = never
         self._is_soon: Callable[[], bool] = never
@@ -251,7 +254,7 @@ class Poller(Generic[T]):
         self.turn.begin()
         connection.handler = make_handler(connection, wake)
         try:
-            self._epoll.register(connection.fd, connection.events)
+            self._ready.register(connection.fd, connection.events)
         except OSError:  # the system's bound on watches (fs.epoll.max_user_watches), or no memory
             connection.is_ours = False
             connection.handler.abort()
@@ -265,11 +268,11 @@ class Poller(Generic[T]):
 
         `is_soon` tells whether clients wait for that call, and it will come so soon that other tasks should run after it.
 
-        The poller does not read from the descriptor. After a turn that took too long it may miss the call, so a task has
-        to wait for the descriptor as well.
+        The poller does not read from the descriptor. After a turn that took too long it may miss the call, and without
+        epoll it makes none, so a task has to wait for the descriptor as well.
         """
-        self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
-        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        if self._ready.watch_wakes(descriptor):
+            self._watched, self._on_ready, self._is_soon = descriptor, on_ready, is_soon
 
     def release(self, connection: Connection) -> socket.socket:
         """Give the socket to the caller, who serves it from now on and calls `connection.on_closed` in the end.
@@ -303,20 +306,20 @@ class Poller(Generic[T]):
         connection.is_ours = False
         connection.alarm = inf
         with suppress(OSError):
-            self._epoll.unregister(connection.fd)
+            self._ready.unregister(connection.fd)
 
     # The task
 
     async def run(self) -> None:
         """Serve all connections until cancelled. The caller closes them afterwards with `close_all`."""
-        async with trio.open_nursery() as nursery:
+        async with self._ready.waiting() as wait, trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
             while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())  # always lets others run first
+                await wait()  # always lets others run first
                 self._serve_for_a_while()
 
     def _serve_for_a_while(self) -> None:
-        poll = self._epoll.poll
+        poll = self._ready.poll
         stop = monotonic() + _SLICE
         while events := poll(0):
             self._serve(events)
@@ -328,7 +331,7 @@ class Poller(Generic[T]):
             elif self._busy_poll:
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
-                    os.sched_yield()  # the peer that we wait for may run on our core
+                    yield_core()  # the peer that we wait for may run on our core
             else:
                 continue
             if not events:
@@ -518,7 +521,7 @@ class Poller(Generic[T]):
             events |= _OUT
         if events != connection.events:
             connection.events = events
-            self._epoll.modify(connection.fd, events)
+            self._ready.modify(connection.fd, events)
         if handler.next_deadline < connection.alarm or connection.stuck_since != inf:
             self._watch_deadline(connection)
 
@@ -534,7 +537,7 @@ class Poller(Generic[T]):
         connection.reading = True
         if connection.events != _IN:
             connection.events = _IN
-            self._epoll.modify(connection.fd, connection.events)
+            self._ready.modify(connection.fd, connection.events)
         self._watch_deadline(connection)
         handler.abort()
 

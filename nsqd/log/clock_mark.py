@@ -8,12 +8,14 @@ compared, and then a clock that was set forward looks like a machine that was of
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Final, NamedTuple
+
+from nsqcommon.boot import boot_id
 
 LONGEST_SLIP: Final = 60_000  # milliseconds that the wall clock may be ahead or behind before it is reported
 
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+# Both go on while the machine sleeps: macOS's monotonic clock does, and Linux' does not.
+_SINCE_BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ClockMark(NamedTuple):
@@ -42,11 +44,7 @@ class ClockJump(NamedTuple):
 
 def clock_mark() -> ClockMark:
     """Return the present readings of both clocks."""
-    try:
-        boot = _BOOT_ID.read_text().strip()
-    except OSError:
-        boot = ""
-    return ClockMark(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000, time.time_ns() // 1_000_000)
+    return ClockMark(boot_id(), time.clock_gettime_ns(_SINCE_BOOT) // 1_000_000, time.time_ns() // 1_000_000)
 
 
 def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:

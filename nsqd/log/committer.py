@@ -9,7 +9,6 @@ store is closed, and in tests.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -107,8 +106,8 @@ class Committer:
         """Return when no round is running. The poller may end one first, and a turn may begin the next one."""
         thread = self.thread
         while thread.is_busy:
-            await trio.lowlevel.wait_readable(thread.descriptor)
-            os.eventfd_read(thread.descriptor)
+            await trio.lowlevel.wait_readable(thread.doorbell.descriptor)
+            thread.doorbell.answer()
             if thread.end():
                 self._on_settled()
 

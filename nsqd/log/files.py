@@ -13,9 +13,11 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+from nsqcommon.disk_sync import data_sync, sync_all
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,16 @@ SCRATCH_SIZE: Final = 512 * 1024
 MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: what one pwritev takes
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
-_libc: Final = ctypes.CDLL(None, use_errno=True)  # os.posix_fallocate would make the file longer
+_fallocate: Final = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # os' one would make the file longer
+_sync_data: Final = data_sync()
+_HAS_CACHED_READS: Final = hasattr(os, "RWF_NOWAIT")
+
+
+def _write_joined(descriptor: int, buffers: Buffers, offset: int) -> int:
+    return os.pwrite(descriptor, b"".join(buffers), offset)
+
+
+_write_vector: Final[Callable[[int, Buffers, int], int]] = getattr(os, "pwritev", _write_joined)
 
 
 class Files:
@@ -48,7 +59,7 @@ class Files:
 
     def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
         """Write at most MOST_BUFFERS buffers with one system call. Return how many bytes were written."""
-        return os.pwritev(descriptor, buffers, offset)
+        return _write_vector(descriptor, buffers, offset)
 
     def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
         return os.pread(descriptor, size, offset)
@@ -56,9 +67,11 @@ class Files:
     def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
         """Read from the page cache only; raises BlockingIOError if the bytes would have to come from the disk.
 
-        May return fewer bytes than were asked for. Other OSErrors come from file systems that do not support such
-        reads. Only the loop may call this, because calls share a buffer.
+        May return fewer bytes than were asked for. Other OSErrors come from systems and file systems that do not
+        support such reads. Only the loop may call this, because calls share a buffer.
         """
+        if not _HAS_CACHED_READS:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         view = self._scratch[:size] if size <= SCRATCH_SIZE else memoryview(bytearray(size))
         count = os.preadv(descriptor, [view], offset, os.RWF_NOWAIT)
         return bytes(view[:count])
@@ -70,14 +83,16 @@ class Files:
         return path.stat().st_size
 
     def sync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        _sync_data(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
     def allocate(self, descriptor: int, offset: int, size: int) -> None:
         """Have the file system reserve space for later writes, without making the file longer."""
-        if _libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(size)):
+        if _fallocate is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if _fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(size)):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
@@ -132,7 +147,7 @@ class Files:
         """Make the folder's list of names durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            sync_all(descriptor)
         finally:
             os.close(descriptor)
 

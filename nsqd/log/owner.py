@@ -30,6 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsqcommon.boot import boot_id
 from nsqd.log.data_path import FORMAT, DataPathError, as_json, read_small_file
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 OWNER_JSON: Final = "owner.json"
 BEAT: Final = 1.0  # seconds
 WATCH: Final = 5.0  # seconds without a beat after which an owner counts as gone
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,12 @@ class Owner(NamedTuple):
 
     @classmethod
     def this_process(cls) -> Owner:
-        try:
-            boot = _BOOT_ID.read_text("ascii").strip()
-        except OSError:
-            boot = platform.node()
-        return cls(platform.node(), boot, os.getpid(), datetime.now(UTC).isoformat(timespec="milliseconds"))
+        return cls(
+            platform.node(),
+            boot_id() or platform.node(),
+            os.getpid(),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
 
 
 class Ownership:

@@ -1,11 +1,13 @@
 """The poller on real sockets: what it reads, sends, bounds, drops and hands over.
 
-Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait; the poller uses that clock, too.
+Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait; the poller uses that clock, too. Each test
+runs on epoll, and in the portable way.
 """
 
 from __future__ import annotations
 
 import gc
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -18,11 +20,17 @@ import trio
 import trio.testing
 
 from nsqcommon import poller as poller_module
+from nsqcommon import readiness
 from nsqcommon.budget import Budget
 from nsqcommon.poller import Connection, Poller
 from nsqcommon.wire.frames import Piece
 
 HANGS: Final = 1000.0  # seconds on a clock that jumps
+
+
+@pytest.fixture(autouse=True, params=["epoll", "portable"] if hasattr(select, "epoll") else ["portable"])
+def kind_of_readiness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(readiness.VARIABLE, request.param)
 
 
 def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch], None]:
@@ -328,6 +336,7 @@ async def test_peer_that_is_done_sending_is_not_waited_for() -> None:
         await peer.send_all(b"bye!")
         await peer.send_eof()
         assert await hear_the_end(peer) == b"bye!"
+        await trio.testing.wait_all_tasks_blocked()
         assert len(b.poller) == 0
 
 
@@ -761,7 +770,7 @@ async def test_a_connection_that_cannot_be_watched_is_given_up() -> None:
         b.peers.append(theirs)
 
         def make(connection: Connection, wake: Callable[[], None]) -> Echo:
-            ours.close()  # so that epoll refuses it, as it does when the user has too many watches
+            ours.close()  # so that it is refused, as epoll does when the user has too many watches
             handler = b.make(connection, wake)
             handler.say(b"hello")
             return handler

@@ -44,13 +44,13 @@ RETRY_INTERVAL: Final = 0.1  # seconds between two tries of a caller that may bl
 _PAGE: Final = 4096
 _MOST_REFUSED_PAGES: Final = 64  # a failing disk takes seconds to refuse each
 
-# What Linux reports for a device that times out, is unplugged or has a bad sector, or for a silent file server.
+# What systems report for a device that times out, is unplugged or has a bad sector, or for a silent file server.
 _REFUSALS: Final = frozenset(
     (
         errno.EIO,
         errno.ETIMEDOUT,
         errno.ESTALE,
-        errno.EREMOTEIO,
+        getattr(errno, "EREMOTEIO", errno.EIO),  # only Linux has it
         errno.ENOLINK,
         errno.ENODATA,
         errno.EILSEQ,

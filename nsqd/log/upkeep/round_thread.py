@@ -12,11 +12,12 @@ ended. So whoever comes second finds nothing to do.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, Protocol
+
+from nsqd.log.upkeep.doorbell import make_doorbell
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -44,7 +45,7 @@ class RoundThread:
     """Performs a store's rounds, one at a time. `begin` and `end` belong on the loop."""
 
     def __init__(self, store: RoundStore) -> None:
-        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # readable when a round was performed
+        self.doorbell = make_doorbell()  # rings when a round was performed
         self.took = 0.0  # seconds of the last round
         self._store = store
         self._round: Round | None = None
@@ -63,7 +64,7 @@ class RoundThread:
         """End the thread, which has nothing to do any more."""
         self._jobs.put(None)
         self._worker.join()
-        os.close(self.descriptor)
+        self.doorbell.close()
 
     @property
     def is_busy(self) -> bool:
@@ -115,4 +116,4 @@ class RoundThread:
                 self._error = error
             del job  # what a round holds need not stay in memory until the next one
             self._is_performed = True
-            os.eventfd_write(self.descriptor, 1)
+            self.doorbell.ring()

@@ -119,7 +119,7 @@ async def running(path: Path, files: TroubledFiles, *, watches: bool = True) -> 
     committer = Committer(opened.store, opened, on_loaded=opened.on_loaded, on_settled=poller.turn.finish)
     thread = committer.thread
     if watches:
-        poller.watch(thread.descriptor, thread.end, is_soon=thread.answers_soon)
+        poller.watch(thread.doorbell.descriptor, thread.end, is_soon=thread.answers_soon)
     node = Node(opened, poller)
     async with trio.open_nursery() as nursery:
         await nursery.start(committer.run)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from nsqcommon.daemon import raise_file_limit
+
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 20  # seconds that any of these may take on a slow machine
 
@@ -210,3 +212,22 @@ def test_it_may_open_as_many_files_as_the_system_lets_it(start: Start) -> None:
     line = wait_until_up(process)
     assert line.startswith("[custom] ")
     assert line.endswith(f"INFO: files {hard}\n")
+
+
+@pytest.mark.parametrize(("most", "limit"), [(10_240, 10_240), (100, 64)])
+def test_it_may_open_many_files_where_the_highest_limit_is_not_allowed(
+    most: int, limit: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = (64, 1 << 62)  # macOS: "unlimited"
+
+    def setrlimit(_: int, wanted: tuple[int, int]) -> None:
+        nonlocal limits
+        if wanted[0] > most:
+            raise ValueError("current limit exceeds maximum limit")
+        limits = wanted
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    raise_file_limit()
+    assert limits == (limit, 1 << 62)
+    assert ("limit of open files stays at 64" in caplog.text) == (limit == 64)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from nsqcommon import memory
 from nsqcommon.memory import resident_bytes
 
 PIECES = """
@@ -22,6 +26,12 @@ assert resident_bytes() < before - 40_000_000, (before, resident_bytes())
 
 def test_resident_bytes_are_those_of_a_living_process() -> None:
     assert 10 << 20 < resident_bytes() < 10 << 30
+
+
+def test_without_proc_they_are_the_most_that_it_has_ever_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = resident_bytes()
+    monkeypatch.setattr(memory, "_STATM", tmp_path / "missing")
+    assert 0.9 * now < resident_bytes() < 10 << 30
 
 
 def test_what_lies_between_pieces_in_use_is_returned() -> None:

@@ -56,7 +56,7 @@ class Node:
     def end(self) -> bool:
         """End the round as soon as the thread has performed it."""
         poll = select.epoll()
-        poll.register(self.thread.descriptor, select.EPOLLIN | select.EPOLLET)
+        poll.register(self.thread.doorbell.descriptor, select.EPOLLIN | select.EPOLLET)
         while self.thread.is_busy:
             assert poll.poll(LIMIT)
             if self.thread.end():

@@ -1,0 +1,20 @@
+"""The processor's cores: how many this process may use, and how to let others have one for a moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on; where the system does not tell, how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _go_on() -> None: ...
+
+
+yield_core: Final[Callable[[], None]] = getattr(os, "sched_yield", _go_on)

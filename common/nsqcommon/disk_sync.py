@@ -1,0 +1,38 @@
+"""Making files durable, whatever the system calls it.
+
+On Linux `fsync` returns when the drive has the data for good, and `fdatasync` leaves out the times of the file. macOS has
+no `fdatasync`, and its `fsync` leaves data in the drive's cache; F_FULLFSYNC is what reaches the medium there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from typing import Final
+
+_FULL_SYNC: Final = "F_FULLFSYNC"
+_HAS_NO_FULL_SYNC: Final = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # file servers, and foreign file systems
+
+
+def data_sync() -> Callable[[int], object]:
+    """Return this system's call that makes a file's content durable."""
+    return _full_sync if hasattr(fcntl, _FULL_SYNC) else getattr(os, "fdatasync", os.fsync)
+
+
+def sync_all(descriptor: int) -> None:
+    """Make a file, or a folder's list of names, durable."""
+    if hasattr(fcntl, _FULL_SYNC):
+        _full_sync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def _full_sync(descriptor: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, getattr(fcntl, _FULL_SYNC))
+    except OSError as error:
+        if error.errno not in _HAS_NO_FULL_SYNC:
+            raise
+        os.fsync(descriptor)
