@@ -17,6 +17,7 @@ _MASKS: Final = [  # in this order; `<n>` is a whole number
         (r"\(built w/[^)]*\)", "(built w/<runtime>)"),
         (r'("(?:heap|gc|next)_\w+":)\d+', r"\1<n>"),
         (r"(?m)^(   (?:heap|gc|next)_\w+ *\t)\d+$", r"\1<n>"),
+        (r'("https_port": )[1-9]\d*', r"\1<https port>"),
         # A client's port has five digits, and so always the same width.
         (r"(127\.0\.0\.1|\[V2 \w+):\d{5}\b", r"\1:<port>"),
     )

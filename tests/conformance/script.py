@@ -37,6 +37,7 @@ class Line(NamedTuple):
 @dataclass(slots=True)
 class Script:
     title: str
+    server: str  # the folder: how the server is set up
     place: str  # file and line
     number: int
     rules: list[str] = field(default_factory=list)
@@ -52,25 +53,28 @@ class Script:
     def needs_http(self) -> bool:
         return any(line.name == HTTP for line in self.lines)
 
-    def of(self, server: str) -> list[Line]:
+    def of(self, whose: str) -> list[Line]:
         """Return the lines for one server, "ours" or "nsq"."""
-        return [line._replace(only="") for line in self.lines if line.only in ("", server)]
+        return [line._replace(only="") for line in self.lines if line.only in ("", whose)]
+
+    def expected(self, whose: str) -> list[str]:
+        return [str(line) for line in self.of(whose)]
 
 
-def read(server: str) -> list[Script]:
+def read() -> list[Script]:
     scripts: list[Script] = []
-    for path in sorted((FOLDER / server).glob("*.txt")):
-        scripts += parse(server, path.name, path.read_text().splitlines(), first=len(scripts))
+    for path in sorted(FOLDER.glob("*/*.txt")):
+        scripts += parse(path.parent.name, path.name, path.read_text().splitlines(), first=len(scripts))
     return scripts
 
 
 def parse(server: str, file: str, text: Iterable[str], *, first: int = 0) -> list[Script]:
-    """Return the scripts of a file. `first`: the number of the first one, among all of this server."""
+    """Return the scripts of a file. `first`: the number of the first one, among all."""
     scripts: list[Script] = []
     for number, line in enumerate(text, 1):
         place = f"tests/conformance/{server}/{file}:{number}"
         if line.startswith("== "):
-            scripts.append(Script(line[3:], place, first + len(scripts)))
+            scripts.append(Script(line[3:], server, place, first + len(scripts)))
         elif line.startswith("-- differs: "):
             scripts[-1].differs = line.removeprefix("-- differs: ")
         elif line.startswith("-- "):

@@ -6,18 +6,80 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from nsqcommon.wire.frames import FrameReader, FrameType
 from nsqcommon.wire.lookup import ReplyReader
 from tests.conformance.script import Script
 from tests.conformance.talk import Conversation, Frame
+from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT
-from tests.support.process import Daemon
+from tests.support.process import Daemon, Nsqd, Nsqlookupd
 
-# Small bounds, so that scripts can exceed them; and nothing that depends on the machine's name.
-NSQD_OPTIONS: Final = ("max-msg-size=1024", "max-body-size=5120", "broadcast-address=127.0.0.1")
 _MOST: Final = 1 << 20
+# Small bounds, so that scripts can exceed them; and nothing that depends on the machine's name.
+_NSQD: Final = ("max-msg-size=1024", "max-body-size=5120", "broadcast-address=127.0.0.1")
+# What the authorization server grants to each secret. To others it answers 403.
+_GRANTS: Final = {
+    "everything": granting(EVERYTHING, identity="<me>", identity_url="http://a/?b&c"),
+    "twice": granting(EVERYTHING, EVERYTHING),
+    "nothing": granting(),
+    "publish": granting({"topic": "^script", "channels": [".*"], "permissions": ["publish"]}),
+    "publish-no-channels": granting({"topic": ".*", "channels": [], "permissions": ["publish"]}),
+    "publish-a-channel": granting({"topic": ".*", "channels": ["^c$"], "permissions": ["publish"]}),
+    "subscribe": granting({"topic": ".*", "channels": ["c"], "permissions": ["subscribe"]}),
+    "other-topic": granting({"topic": "^other$", "channels": [".*"], "permissions": ["subscribe", "publish"]}),
+    "bad-expression": granting({"topic": "(", "channels": [".*"], "permissions": ["publish"]}),
+    "bad-permission": granting({"topic": ".*", "channels": [".*"], "permissions": ["read"]}),
+    "no-time": granting(EVERYTHING, ttl=0),
+    "no-json": Reply(body=b"welcome"),
+}
+
+
+def _granted(asked: Asked) -> Reply:
+    return _GRANTS.get(asked.secret, Reply(status=403))
+
+
+class Servers:
+    """Starts a server for each folder of scripts when it is first asked for. `originals`: the folder of NSQ's own."""
+
+    def __init__(self, folder: Path, running: ExitStack, *, originals: Path | None = None) -> None:
+        self._folder = folder
+        self._running = running
+        self._originals = originals
+        self._started: dict[str, Daemon] = {}
+
+    def of(self, scripts: str) -> Daemon:
+        if scripts not in self._started:
+            daemon = self._made(scripts)
+            if self._originals is not None:
+                daemon.command = (str(self._originals / daemon.program),)
+            self._started[scripts] = self._running.enter_context(daemon)
+        return self._started[scripts]
+
+    def _made(self, scripts: str) -> Daemon:
+        if scripts.startswith("nsqlookupd"):
+            # What ours finds out when it connects back is an addition to /nodes, and comes when it comes.
+            return Nsqlookupd(*(("dial-back=false",) if self._originals is None else ()))
+        options: tuple[str, ...] = ()
+        if scripts == "nsqd-auth":
+            server = self._running.enter_context(AuthServer(_granted))
+            options = (f"auth-http-address={server.address}",)
+        elif scripts == "nsqd-tls":
+            made = make_certificates(self._folder)
+            options = (
+                f"tls-cert={made.certificate}",
+                f"tls-key={made.key}",
+                "tls-required",
+                "https-address=127.0.0.1:0",
+            )
+        return Nsqd(self._folder / scripts, *_NSQD, *options)
+
+    @property
+    def logs(self) -> str:
+        return "\n".join(daemon.log for daemon in self._started.values())
 
 
 class SocketConnection:

@@ -4,62 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.conformance import core, sockets
 from tests.conformance.script import Script, encode, parse, quoted, read
-from tests.support.process import Nsqd, Nsqlookupd
 
-NSQD = read("nsqd")
-NSQLOOKUPD = read("nsqlookupd")
-ALL = [*NSQD, *NSQLOOKUPD]
+ALL = read()
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
 
 
 def named(script: Script) -> str:
-    return script.title.replace(" ", "-")
-
-
-def expected(script: Script) -> list[str]:
-    return [str(line) for line in script.of("ours")]
+    return f"{script.server}: {script.title}".replace(" ", "-")
 
 
 @pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("nsqd"), *sockets.NSQD_OPTIONS) as daemon:
-        yield daemon
-        assert "Traceback" not in daemon.log
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sockets.Servers]:
+    with ExitStack() as running:
+        started = sockets.Servers(tmp_path_factory.mktemp("servers"), running)
+        yield started
+        assert "Traceback" not in started.logs
 
 
-@pytest.fixture(scope="module")
-def nsqlookupd() -> Iterator[Nsqlookupd]:
-    with Nsqlookupd() as daemon:
-        yield daemon
-        assert "Traceback" not in daemon.log
-
-
-@pytest.mark.parametrize("script", [it for it in NSQD if not it.needs_http], ids=named)
+@pytest.mark.parametrize("script", [it for it in ALL if it.server == "nsqd" and not it.needs_http], ids=named)
 def test_in_memory(script: Script) -> None:
-    assert core.talk(script) == expected(script), script.place
+    assert core.talk(script) == script.expected("ours"), script.place
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("script", NSQD, ids=named)
-def test_nsqd(nsqd: Nsqd, script: Script) -> None:
-    assert sockets.talk(script, nsqd) == expected(script), script.place
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("script", NSQLOOKUPD, ids=named)
-def test_nsqlookupd(nsqlookupd: Nsqlookupd, script: Script) -> None:
-    assert sockets.talk(script, nsqlookupd) == expected(script), script.place
+@pytest.mark.parametrize("script", ALL, ids=named)
+def test_on_real_processes(servers: sockets.Servers, script: Script) -> None:
+    assert sockets.talk(script, servers.of(script.server)) == script.expected("ours"), script.place
 
 
 def test_no_two_scripts_have_the_same_title() -> None:
-    for scripts in (NSQD, NSQLOOKUPD):
-        assert len({script.title for script in scripts}) == len(scripts)
+    assert len(set(map(named, ALL))) == len(ALL)
 
 
 def test_every_script_says_where_its_rule_comes_from() -> None:
@@ -71,10 +52,6 @@ def test_what_differs_is_in_the_page_of_differences() -> None:
     for script in ALL:
         assert not script.differs or script.differs in headings, script.place
         assert bool(script.differs) == (script.of("ours") != script.of("nsq")), script.place
-
-
-def test_there_are_at_least_as_many_as_there_were() -> None:
-    assert len(ALL) >= 329
 
 
 @pytest.mark.parametrize(

@@ -3,52 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.conformance import sockets
 from tests.conformance.script import Script, read
-from tests.original.programs import program
-from tests.support.process import Daemon, Nsqd, Nsqlookupd
+from tests.conformance.sockets import Servers, talk
+from tests.original.programs import FOLDER
 
-Both = tuple[Daemon, Daemon]
+Both = tuple[Servers, Servers]
 LIMIT = 5.0  # seconds for an answer
 
 
 def named(script: Script) -> str:
-    return script.title.replace(" ", "-")
+    return f"{script.server}: {script.title}".replace(" ", "-")
 
 
 @pytest.fixture(scope="module")
-def nsqds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    folder: Path = tmp_path_factory.mktemp("nsqds")
-    ours, theirs = (Nsqd(folder / name, *sockets.NSQD_OPTIONS) for name in ("ours", "nsq"))
-    theirs.command = (str(program("nsqd")),)
-    with ours, theirs:
-        yield ours, theirs
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    with ExitStack() as running:
+        theirs = Servers(tmp_path_factory.mktemp("nsq"), running, originals=Path(FOLDER))
+        yield theirs, Servers(tmp_path_factory.mktemp("ours"), running)
 
 
-@pytest.fixture(scope="module")
-def nsqlookupds() -> Iterator[Both]:
-    ours, theirs = Nsqlookupd(), Nsqlookupd()
-    theirs.command = (str(program("nsqlookupd")),)
-    with ours, theirs:
-        yield ours, theirs
-
-
-@pytest.mark.parametrize("script", read("nsqd"), ids=named)
-def test_nsqd(nsqds: Both, script: Script) -> None:
-    compare(script, *nsqds)
-
-
-@pytest.mark.parametrize("script", read("nsqlookupd"), ids=named)
-def test_nsqlookupd(nsqlookupds: Both, script: Script) -> None:
-    compare(script, *nsqlookupds)
-
-
-def compare(script: Script, ours: Daemon, theirs: Daemon) -> None:
-    said = {"nsq": sockets.talk(script, theirs, "nsq", limit=LIMIT), "ours": sockets.talk(script, ours, limit=LIMIT)}
-    assert said["nsq"] == [str(line) for line in script.of("nsq")], f"NSQ's daemon: {script.place}"
-    assert said["ours"] == [str(line) for line in script.of("ours")], f"our daemon: {script.place}"
-    assert bool(script.differs) == (said["nsq"] != said["ours"])
+@pytest.mark.parametrize("script", read(), ids=named)
+def test_both_say_the_same(both: Both, script: Script) -> None:
+    theirs, ours = (servers.of(script.server) for servers in both)
+    said_by_nsq = talk(script, theirs, "nsq", limit=LIMIT)
+    said_by_ours = talk(script, ours, "ours", limit=LIMIT)
+    assert said_by_nsq == script.expected("nsq"), f"NSQ's: {script.place}"
+    assert said_by_ours == script.expected("ours"), f"ours: {script.place}"
+    assert bool(script.differs) == (said_by_nsq != said_by_ours)
