@@ -28,7 +28,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sockets.Server
         assert "Traceback" not in started.logs
 
 
-@pytest.mark.parametrize("script", [it for it in ALL if it.server == "nsqd" and not it.needs_http], ids=named)
+@pytest.mark.parametrize("script", [it for it in ALL if core.can_talk(it)], ids=named)
 def test_in_memory(script: Script) -> None:
     assert core.talk(script) == script.expected("ours"), script.place
 
