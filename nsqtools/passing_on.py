@@ -55,19 +55,25 @@ class Destination:
             try:
                 await self._producer.publish(topic, body, key=key, headers=headers)
             except Unsupported as error:
-                self._do_without(error)
+                # Many messages are under way, and each of them fails. The first one changes what the next ones have.
+                if headers is not None and "headers" in str(error):
+                    self._leave_headers_out()
+                elif key is not None:
+                    self._leave_keys_out()
+                else:
+                    raise
             else:
                 return
 
-    def _do_without(self, error: Unsupported) -> None:
-        if self._takes_headers and "headers" in str(error):
+    def _leave_headers_out(self) -> None:
+        if self._takes_headers:
             self._takes_headers = False
             log.warning("%s knows no headers: those of messages are left out", self._address)
-        elif self._takes_keys:
+
+    def _leave_keys_out(self) -> None:
+        if self._takes_keys:
             self._takes_keys = False
             log.warning("%s knows no keys: after a crash of this tool, messages may come twice", self._address)
-        else:
-            raise error
 
 
 def _key(message: Message) -> str:

@@ -120,7 +120,10 @@ class UpgradedClient:
 
     def end(self) -> None:
         self._ended = True
-        if not self._is_open:
+        if self._handshake is not None:
+            self._refuse("EOF")
+            self._wake()
+        elif not self._is_open:
             self._note("exiting: EOF during an upgrade")
             self.abort()
         elif self._looks_at == inf:

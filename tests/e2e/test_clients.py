@@ -18,6 +18,7 @@ from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
 from tests.e2e.conftest import StartNsqd
 from tests.support.buried import buried_on_disk
+from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Nsqd, eventually
 
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.e2e
 
 PEERS: Final = Path(__file__).parent / "peers"
 PYTHON_PEERS: Final = ("pynsq", "gnsq", "ansq")
+ALL_PEERS: Final = (*PYTHON_PEERS, "nsqjs", "go-nsq")
 DELAY_MS: Final = 400
 LIMIT: Final = 120  # seconds for a peer
 # Seconds. A message that is touched in the middle of its timeout is finished soon after it would have ended. A busy peer
@@ -48,6 +50,8 @@ def plan() -> dict[str, Any]:
 def command(peer: str) -> list[str]:
     if peer in PYTHON_PEERS:
         return [sys.executable, str(PEERS / f"{peer}_peer.py")]
+    if peer == "go-nsq":
+        return [str(go_peer())]
     need("Node", "nsqjs")
     return ["node", str(PEERS / f"{peer}_peer.js")]
 
@@ -67,7 +71,7 @@ def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+@pytest.mark.parametrize("peer", ALL_PEERS)
 def test_a_client_gets_all_that_it_publishes(start_nsqd: StartNsqd, peer: str) -> None:
     nsqd = start_nsqd(f"msg-timeout={TIMEOUT:g}s")
     what = plan()
@@ -87,7 +91,7 @@ def test_a_client_gets_all_that_it_publishes(start_nsqd: StartNsqd, peer: str) -
     assert left == [0, 0, 0, 0, 100]
 
 
-@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+@pytest.mark.parametrize("peer", ALL_PEERS)
 def test_what_a_handler_always_fails_at_is_buried_in_the_end(start_nsqd: StartNsqd, tmp_path: Path, peer: str) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text("[[policy]]\nmax_attempts = 5\n")
@@ -107,7 +111,7 @@ def test_what_a_handler_always_fails_at_is_buried_in_the_end(start_nsqd: StartNs
     assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "requeue_count")] == [0, 0, 0, 1500]
 
 
-@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+@pytest.mark.parametrize("peer", ALL_PEERS)
 def test_headers_keys_and_ttl_of_others_are_nothing_to_a_client(start_nsqd: StartNsqd, peer: str) -> None:
     nsqd = start_nsqd()
     nsqd.post(f"/topic/create?topic={peer}")
@@ -142,6 +146,24 @@ def publish_with_headers(nsqd: Nsqd, topic: str) -> list[str]:
             client.send(command.replace(b"\n", b" key-%d-%d\n" % (number, place), 1))
             assert client.response() == b"OK"
     return bodies
+
+
+def test_go_nsq_backs_off_and_gets_what_failed_again(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    bodies = [f"backoff-{number}" for number in range(3)] + [f"plain-{number}" for number in range(30)]
+    host, port = nsqd.tcp
+    what = {"host": host, "port": port, "topic": "t", "pub": bodies, "expected": bodies}
+    done = subprocess.run(
+        command("go-nsq"), input=json.dumps(what), capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    arrivals: dict[str, list[int]] = defaultdict(list)
+    for body, attempts, _ in json.loads(done.stdout):
+        arrivals[body].append(attempts)
+    assert arrivals == {body: [1, 2, 3] if body.startswith("backoff") else [1] for body in bodies}
+    assert "backing off for" in done.stderr
+    channel = nsqd.channel("t", "channel")
+    assert (channel["requeue_count"], channel["depth"], channel["in_flight_count"]) == (6, 0, 0)
 
 
 def test_the_lock_file_names_no_place_to_download_from() -> None:

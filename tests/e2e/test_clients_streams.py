@@ -19,7 +19,7 @@ from tests.support.process import Nsqd
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-CLIENTS: Final = ("pynsq", "gnsq", "nsqjs")
+CLIENTS: Final = ("pynsq", "gnsq", "nsqjs", "go-nsq")
 STREAMS: Final = {
     "tls": (True, ()),
     "snappy": (False, ("snappy",)),

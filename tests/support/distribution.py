@@ -25,7 +25,14 @@ _COMPUTING_LONGEST: Final = (
     "tests/spark/",
 )
 _BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
-_WAITING_LONGEST_LAST: Final = ("tests/browser/", "tests/docs/", "tests/e2e/", "tests/faults/", "tests/soak/")
+_WAITING_LONGEST_LAST: Final = (
+    "tests/browser/",
+    "tests/conformance/",
+    "tests/docs/",
+    "tests/e2e/",
+    "tests/faults/",
+    "tests/soak/",
+)
 ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
 # In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py", "tests/spark/test_kill9.py")

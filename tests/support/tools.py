@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,8 +16,8 @@ from tests.support.process import PYTHON, PYTHONPATH
 LIMIT: Final = 30.0  # seconds that a tool may take for anything that a test demands
 
 
-def _command(tool: str, arguments: tuple[str, ...]) -> list[str]:
-    return [PYTHON, "-P", "-m", "nsqtools", tool, *arguments]
+def _command(tool: str, arguments: tuple[str, ...], program: Path | None) -> list[str]:
+    return [*([str(program)] if program else [PYTHON, "-P", "-m", "nsqtools", tool]), *arguments]
 
 
 def _environ(environ: Mapping[str, str] | None) -> dict[str, str]:
@@ -24,11 +25,15 @@ def _environ(environ: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def run_tool(
-    tool: str, *arguments: str, input: bytes = b"", environ: Mapping[str, str] | None = None
+    tool: str,
+    *arguments: str,
+    input: bytes = b"",
+    environ: Mapping[str, str] | None = None,
+    program: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a tool that ends by itself."""
+    """Run a tool that ends by itself. `program`: another one, instead of ours."""
     return subprocess.run(
-        _command(tool, arguments),
+        _command(tool, arguments, program),
         env=_environ(environ),
         input=input,
         capture_output=True,
@@ -41,10 +46,15 @@ class Tool:
     """A tool that runs until it is told to stop. Its output is collected meanwhile."""
 
     def __init__(
-        self, tool: str, *arguments: str, environ: Mapping[str, str] | None = None, stdin: bool = False
+        self,
+        tool: str,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        program: Path | None = None,
     ) -> None:
         self.process = subprocess.Popen(
-            _command(tool, arguments),
+            _command(tool, arguments, program),
             env=_environ(environ),
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -124,6 +124,14 @@ def test_garbage_instead_of_a_handshake_fails_in_clear(node: Node) -> None:
     assert client.handler.finished
 
 
+def test_who_closes_its_side_instead_of_a_handshake_is_told_in_clear(node: Node) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    client.handler.end()
+    assert client.answers() == [b"E_IDENTIFY_FAILED IDENTIFY failed EOF"]
+    assert client.handler.finished
+
+
 @pytest.mark.parametrize("wish", ["snappy", "deflate"])
 def test_nonsense_in_a_compressed_stream_ends_it_without_a_word(node: Node, wish: str) -> None:
     client = node.client()

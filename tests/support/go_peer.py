@@ -1,0 +1,52 @@
+"""go-nsq in a program of ours: tests/e2e/peers/go, built when a test first needs it."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.process import ROOT
+
+MISSING: Final = "no Go"
+UNREACHABLE: Final = "go cannot download go-nsq"
+
+_SOURCES: Final = ROOT / "tests" / "e2e" / "peers" / "go"
+_BUILT: Final = ROOT / "build" / "peers" / "go-nsq"
+_LIMIT: Final = 600.0  # seconds; with an empty cache Go compiles its own library, too
+# Neither another Go nor a C compiler is needed, and go.mod and go.sum stay as they are.
+_ENVIRON: Final = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0", "GOWORK": "off"}
+
+
+@functools.cache
+def go_peer() -> Path:
+    """Return the program. Skip the test where there is no Go, or where it cannot download go-nsq."""
+    if shutil.which("go") is None:
+        pytest.skip(MISSING)
+    _BUILT.parent.mkdir(parents=True, exist_ok=True)
+    with (_BUILT.parent / "lock").open("w") as lock:  # one at a time, where tests run side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _go("mod", "download").returncode:
+            pytest.skip(UNREACHABLE)
+        built = _go("build", "-o", str(_BUILT), ".")
+        assert built.returncode == 0, built.stderr
+    return _BUILT
+
+
+def _go(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["go", *arguments],
+        cwd=_SOURCES,
+        env={**os.environ, **_ENVIRON},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT,
+        check=False,
+    )
