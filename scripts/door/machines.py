@@ -160,6 +160,8 @@ class Running:
         try:
             status = self._process.wait(limit)
         except subprocess.TimeoutExpired:
+            self._process.kill()  # nsenter; what it waited for ends with the machine
+            self._process.wait()
             raise Failed(f"not done after {limit:.0f} s") from None
         self._reader.join(5)  # a process in the background may keep the pipe open
         return status
@@ -171,8 +173,9 @@ class Running:
         return self.wait(_STOP_LIMIT)
 
     def _pass_on(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        out = self._process.stdout
+        assert out is not None
+        for line in out:
             self.lines.append((self.seconds, line.rstrip("\n")))
             text = f"{self._name}{self.seconds:7.1f} {line.rstrip()}\n"
             self._log.write(text)
@@ -180,6 +183,7 @@ class Running:
             if not self._quiet:
                 sys.stdout.write(text)
                 sys.stdout.flush()
+        out.close()
 
 
 def children_of(pid: int) -> list[str]:

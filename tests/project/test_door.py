@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
@@ -9,14 +10,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO, cast
 
 import pytest
 
 from scripts.door import bases
 from scripts.door.__main__ import table
-from scripts.door.visits import Phase
+from scripts.door.machines import Failed, Machine, Running
+from scripts.door.visits import Phase, Visit
 from tests.support.process import ROOT
 
 LIMIT: Final = 120.0
@@ -205,6 +208,51 @@ def test_a_machine_gets_what_the_host_says_about_indexes_but_no_paths_that_it_la
     assert found["PIP_CERT"] == "/etc/certificates"
     assert found["https_proxy"] == "http://proxy.example:8080"
     assert found.keys().isdisjoint({"PIP_FIND_LINKS", "SECRET", "PATH", "HOME", "CI"})
+
+
+class Host:
+    """Stands for a machine, and runs the commands right here; `clone` and `scripts/test` are what the test says."""
+
+    name = "host"
+    user = "newcomer"
+    root = Path("/")
+
+    def __init__(self, folder: Path, suite: str) -> None:
+        self.home = str(folder)
+        executable(folder / "tests/scripts/test", f"#!/bin/sh\n{suite}\n")
+
+    def run(self, command: str, log: TextIO) -> None:
+        assert command.startswith("git clone ")
+
+    def start(self, command: str, log: TextIO, *, cwd: str) -> Running:
+        return Running(["sh", "-c", f"cd {cwd} && {command}"], self.name, log)
+
+
+@pytest.mark.parametrize(
+    ("suite", "last"),
+    [
+        ("echo '== checks: 7 s' >&2; echo '= 3 passed in 9s ='; exit 0", ("scripts/test", "3 passed in 9s", False)),
+        ("echo '== checks: 7 s' >&2; echo 'no luck'; exit 3", ("scripts/test", "status 3: no luck", True)),
+    ],
+)
+def test_a_visit_tells_the_phases_of_the_suite_and_how_it_ended(
+    suite: str, last: tuple[str, str, bool], tmp_path: Path
+) -> None:
+    visit = Visit(cast(Machine, Host(tmp_path, suite)), io.StringIO(), "")
+    with pytest.raises(Failed) if last[2] else nullcontext():
+        visit.test()
+    assert [(it.name, it.note, it.failed) for it in visit.phases] == [
+        ("clone", "", False),
+        ("checks", "", False),
+        last,
+    ]
+    assert visit.phases[1].seconds == 7
+
+
+def test_a_command_that_takes_too_long_has_failed() -> None:
+    running = Running(["sleep", "60"], "host", io.StringIO())
+    with pytest.raises(Failed, match=r"not done after 0 s"):
+        running.wait(0.01)
 
 
 def test_the_table_says_what_failed() -> None:
