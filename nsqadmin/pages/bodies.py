@@ -26,6 +26,8 @@ FORMS: Final = ("auto", "json", "text", "hex", "base64")
 _PREVIEW: Final = 160  # characters
 _PREVIEW_BYTES: Final = 12  # of a body that is not text
 _ROW: Final = 16  # bytes of a line of hexadecimal
+_DEEPEST: Final = 500  # deeper JSON is shown as text: newer Pythons parse it, and its indentation would be megabytes
+_bracket: Final = re.compile(r'"(?:\\.|[^"\\])*"|[\[\]{}]')
 _tag: Final = re.compile(r"(<[^>]*>)")
 _token: Final = re.compile(
     r'(?P<string>"(?:\\.|[^"\\])*")(?P<colon>\s*:)?|(?P<word>\b(?:true|false|null)\b)|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
@@ -135,12 +137,28 @@ def _json(body: bytes, is_cut: bool) -> Markup:
 
 def indented(text: str) -> str | None:
     """Return JSON with a line for each member; None if it is not JSON, or cannot be written again unchanged."""
+    if nesting(text) > _DEEPEST:
+        return None
     try:
         document = strict_json.loads(text)
         again = json.dumps(document, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
     return again.encode("utf-8", "backslashreplace").decode()  # a lone surrogate stays an escape
+
+
+def nesting(text: str) -> int:
+    """Return how deeply JSON is nested, or the bound if it surely is within the bound."""
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return _DEEPEST
+    deepest = depth = 0
+    for found in _bracket.finditer(text):
+        if found[0] in ("[", "{"):
+            depth += 1
+            deepest = max(deepest, depth)
+        elif found[0] in ("]", "}"):
+            depth -= 1
+    return deepest
 
 
 def coloured(text: str) -> Markup:

@@ -21,7 +21,9 @@ def make_certificates(folder: Path) -> Certificates:
     made = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     ca_key = folder / "ca-key.pem"
-    _openssl(*new, "-subj", "/CN=authority", "-keyout", ca_key, "-out", made.authority)
+    # Python 3.13 takes no authority that does not say what its key is for.
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    _openssl(*new, *usage, "-subj", "/CN=authority", "-keyout", ca_key, "-out", made.authority)
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     signed: list[str | Path] = [
         "-CA",
