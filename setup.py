@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from glob import glob
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 
 MYPY: Final = "mypy==2.4.1"  # brings mypyc; the one that checks the types, as in pyproject.toml
 COMPILED: Final = (
@@ -62,6 +64,29 @@ LIBRARY: Final = "nsq_core"
 # What `scripts/check` asks of the types is not asked again, and trio need not be there.
 QUIET: Final = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir=/dev/null")
 
+
+class ParallelBuild(build_ext):  # type: ignore[misc]  # it has no types
+    """Runs the C compiler on several files at a time. setuptools itself only builds several extensions at a time, and
+    nearly all of our code is in one.
+    """
+
+    def build_extensions(self) -> None:
+        compiler = self.compiler
+        compile_all, compile_one = compiler.compile, compiler._compile
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+
+            def compile(*arguments: Any, **settings: Any) -> Any:
+                begun: list[Future[None]] = []
+                compiler._compile = lambda *file: begun.append(threads.submit(compile_one, *file))
+                objects = compile_all(*arguments, **settings)
+                for file in begun:
+                    file.result()
+                return objects
+
+            compiler.compile = compile
+            super().build_extensions()
+
+
 compiles = os.environ.get("NSQ_COMPILE") == "1"
 with TemporaryDirectory(prefix="nsq-build-") as folder:  # nothing stays beside the sources, nothing stale is packed
     extensions = []
@@ -69,10 +94,16 @@ with TemporaryDirectory(prefix="nsq-build-") as folder:  # nothing stays beside 
         from mypyc.build import mypycify
 
         extensions = mypycify(
-            [*QUIET, *COMPILED], opt_level="3", debug_level="0", target_dir=folder, group_name=LIBRARY
+            [*QUIET, *COMPILED],
+            opt_level="3",
+            debug_level="0",
+            target_dir=folder,
+            group_name=LIBRARY,
+            multi_file=True,  # one C file for each module: the compiler needs half the time and an eighth of the memory
         )
     setup(
         setup_requires=[MYPY] if compiles else [],
         ext_modules=extensions,
+        cmdclass={"build_ext": ParallelBuild},
         options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
     )

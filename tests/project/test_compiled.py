@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import setuptools
 
 from nsqcommon.version import core_of
 from tests.support.process import Nsqd
@@ -42,7 +43,7 @@ def setup_with(monkeypatch: pytest.MonkeyPatch, command: str, *, compile: str = 
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("NSQ_COMPILE", compile)
     monkeypatch.setattr(sys, "argv", ["setup.py", command])
-    monkeypatch.setitem(sys.modules, "setuptools", SimpleNamespace(setup=given.update))
+    monkeypatch.setattr(setuptools, "setup", given.update)
     monkeypatch.setitem(sys.modules, "mypyc.build", SimpleNamespace(mypycify=mypycify))
     runpy.run_path(str(ROOT / "setup.py"))
     return [it for it in given["ext_modules"] if not it.startswith("--")], given
