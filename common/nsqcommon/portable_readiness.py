@@ -104,7 +104,7 @@ class PortableReadiness:
 
     async def _wait(self, wait: Callable[[int], Awaitable[None]], descriptor: int, scope: trio.CancelScope) -> None:
         with scope:
-            while True:
+            while not scope.cancel_called:  # another task may wait for the same by now
                 try:
                     await wait(descriptor)
                 except OSError:  # the system has no room for more, or the descriptor was closed meanwhile

@@ -190,6 +190,22 @@ def test_a_descriptor_for_which_the_system_has_no_room_is_served_all_the_same(
     run(test)
 
 
+def test_expectations_may_change_several_times_at_once(pair: Pair) -> None:
+    async def test() -> None:
+        ours, theirs = pair
+        async with waiting() as waiter:
+            waiter.ready.register(ours.fileno(), 0)
+            for _ in range(50):  # which of two tasks runs first is chance
+                for events in (IN, 0, IN, OUT | IN, IN):
+                    waiter.ready.modify(ours.fileno(), events)
+                await trio.testing.wait_all_tasks_blocked()
+            theirs.send(b"hello")
+            await trio.testing.wait_all_tasks_blocked()
+            assert waiter.found == [[(ours.fileno(), IN)]]
+
+    run(test)
+
+
 def test_nobody_looks_for_what_was_closed() -> None:
     async def test() -> None:
         async with waiting() as waiter:
