@@ -312,11 +312,9 @@ class Poller(Generic[T]):
 
     async def run(self) -> None:
         """Serve all connections until cancelled. The caller closes them afterwards with `close_all`."""
-        async with self._ready.waiting() as wait, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
-            while True:
-                await wait()  # always lets others run first
-                self._serve_for_a_while()
+            await self._ready.run(self._serve_for_a_while)
 
     def _serve_for_a_while(self) -> None:
         poll = self._ready.poll

@@ -1,8 +1,7 @@
-"""Readiness without epoll, for macOS: `select.poll` says what is ready, and trio waits until something may be.
+"""Readiness without epoll, for macOS: trio's waits say that something may be ready, and `select.poll` says what is.
 
-trio can wait for one event of one descriptor in one task. So each descriptor has a task that waits, and ends when its
-descriptor is ready. That wakes the poller, which asks `select.poll` about all descriptors at once. Only when nothing is
-ready any more, the descriptors that have lost their task get another one.
+trio can wait for one event of one descriptor in one task, so each of them has a task. Whichever wakes up first has
+everything served that is ready by then.
 
 This is right, and not quick: each wake-up costs something for each descriptor.
 """
@@ -12,8 +11,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Final
 
@@ -33,11 +31,12 @@ class PortableReadiness:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._events: dict[int, int] = {}
-        self._unattended: set[int] = set()  # descriptors that nobody waits for now, though something is expected
         self._quiet: set[int] = set()  # descriptors that no task can wait for, so they are looked at now and then
-        self._waits: dict[int, trio.CancelScope] = {}
+        self._waits: dict[int, list[trio.CancelScope]] = {}
         self._nursery: trio.Nursery | None = None
-        self._may_be_ready = Wakeup()
+        self._serve: Callable[[], None] = lambda: None
+        self._has_served = False  # in this round of trio's scheduler
+        self._look = Wakeup()
 
     def register(self, descriptor: int, events: int) -> None:
         os.fstat(descriptor)  # raises OSError as epoll would: select.poll takes a closed descriptor
@@ -64,66 +63,60 @@ class PortableReadiness:
     def watch_wakes(self, descriptor: int) -> bool:
         return False  # whoever is woken by it also waits for it in a task, and trio lets only one task wait
 
-    @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def run(self, serve: Callable[[], None]) -> None:
+        self._serve = serve
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                yield self._wait
+                for descriptor, events in self._events.items():
+                    self._attend(descriptor, events)
+                while True:
+                    with trio.move_on_after(_LOOK_AGAIN if self._quiet else inf):
+                        await self._look.wait()
+                    self._has_served = False
+                    serve()
             finally:
                 self._nursery = None
-                nursery.cancel_scope.cancel()
-
-    async def _wait(self) -> None:
-        if self.poll(0):
-            await trio.lowlevel.checkpoint()
-            return
-        self._may_be_ready.clear()
-        for descriptor in self._unattended:
-            self._attend(descriptor)
-        self._unattended.clear()
-        with trio.move_on_after(_LOOK_AGAIN if self._quiet else inf):
-            await self._may_be_ready.wait()
 
     def _expect(self, descriptor: int, events: int) -> None:
         self._events[descriptor] = events
-        (self._unattended if events else self._quiet).add(descriptor)
-        self._may_be_ready.set()  # a poller that sleeps has to see this descriptor
+        if not events:
+            self._quiet.add(descriptor)
+            self._look.set()
+        self._attend(descriptor, events)
 
     def _ignore(self, descriptor: int) -> None:
         self._quiet.discard(descriptor)
-        self._unattended.discard(descriptor)
-        if (scope := self._waits.pop(descriptor, None)) is not None:
+        for scope in self._waits.pop(descriptor, ()):
             scope.cancel()
 
-    def _attend(self, descriptor: int) -> None:
-        assert self._nursery is not None
-        scope = self._waits[descriptor] = trio.CancelScope()
-        self._nursery.start_soon(self._wait_for, descriptor, self._events[descriptor], scope)
+    def _attend(self, descriptor: int, events: int) -> None:
+        if self._nursery is None:
+            return
+        scopes = self._waits[descriptor] = []
+        for event, wait in (
+            (select.POLLIN, trio.lowlevel.wait_readable),
+            (select.POLLOUT, trio.lowlevel.wait_writable),
+        ):
+            if events & event:
+                scopes.append(trio.CancelScope())
+                self._nursery.start_soon(self._wait, wait, descriptor, scopes[-1])
 
-    async def _wait_for(self, descriptor: int, events: int, scope: trio.CancelScope) -> None:
-        then = self._unattended
+    async def _wait(self, wait: Callable[[int], Awaitable[None]], descriptor: int, scope: trio.CancelScope) -> None:
         with scope:
-            try:
-                if events == select.POLLIN:
-                    await trio.lowlevel.wait_readable(descriptor)
-                elif events == select.POLLOUT:
-                    await trio.lowlevel.wait_writable(descriptor)
-                else:
-                    await _wait_for_either(descriptor)
-            except* OSError:  # the system has no room for more, or the descriptor was closed before this task began
-                then = self._quiet
-        if self._waits.get(descriptor) is scope:
-            del self._waits[descriptor]
-            then.add(descriptor)
-            self._may_be_ready.set()
+            while not scope.cancel_called:  # another task may wait for the same by now
+                try:
+                    await wait(descriptor)
+                except OSError:  # the system has no room for more, or the descriptor was closed meanwhile
+                    if not scope.cancel_called:
+                        self._quiet.add(descriptor)
+                        self._look.set()
+                    return
+                self._serve_once()
 
-
-async def _wait_for_either(descriptor: int) -> None:
-    async def wait_for(one: Callable[[int], Awaitable[None]]) -> None:
-        await one(descriptor)
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(wait_for, trio.lowlevel.wait_readable)
-        nursery.start_soon(wait_for, trio.lowlevel.wait_writable)
+    def _serve_once(self) -> None:
+        """Serve all that is ready, unless another task has just done so: those who are neither have to run as well."""
+        if not self._has_served:
+            self._has_served = True
+            self._look.set()  # in the next round of the scheduler it is false again
+            self._serve()

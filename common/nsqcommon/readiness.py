@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
@@ -48,8 +46,8 @@ class Readiness(Protocol):
         Nobody has to read from it for the next report.
         """
 
-    def waiting(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[object]]]:
-        """Return how to wait, as a task of trio, until something is ready: a function that is always a checkpoint."""
+    async def run(self, serve: Callable[[], None]) -> None:
+        """Call `serve` whenever something is ready, or may be, until cancelled. Other tasks run in between."""
 
 
 class EpollReadiness:
@@ -68,9 +66,11 @@ class EpollReadiness:
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
         return True
 
-    @asynccontextmanager
-    async def waiting(self) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-        yield partial(trio.lowlevel.wait_readable, self._epoll.fileno())
+    async def run(self, serve: Callable[[], None]) -> None:
+        descriptor = self._epoll.fileno()
+        while True:
+            await trio.lowlevel.wait_readable(descriptor)  # always lets others run first
+            serve()
 
 
 def make_readiness() -> Readiness:

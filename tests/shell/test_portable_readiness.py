@@ -41,32 +41,32 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 class Waiter:
-    """Counts how often the wait for anything to be ready has ended, and what was ready then."""
+    """Notes what was ready, and expects nothing more of it."""
 
     def __init__(self, ready: PortableReadiness) -> None:
         self.ready = ready
         self.found: list[list[tuple[int, int]]] = []
         self.has_found = trio.Event()
+        self.looks = 0
 
-    async def run(self, wait: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await wait()
-            if events := self.ready.poll(0):
-                self.found.append(events)
-                self.has_found.set()
-                for descriptor, event in events:
-                    if event & select.POLLHUP:  # it would be reported again and again
-                        self.ready.unregister(descriptor)
-                    else:
-                        self.ready.modify(descriptor, 0)
+    def serve(self) -> None:
+        self.looks += 1
+        if events := self.ready.poll(0):
+            self.found.append(events)
+            self.has_found.set()
+            for descriptor, event in events:
+                if event & select.POLLHUP:  # it would be reported again and again
+                    self.ready.unregister(descriptor)
+                else:
+                    self.ready.modify(descriptor, 0)
 
 
 @asynccontextmanager
 async def waiting() -> AsyncIterator[Waiter]:
     ready = PortableReadiness()
     waiter = Waiter(ready)
-    async with ready.waiting() as wait, trio.open_nursery() as nursery:
-        nursery.start_soon(waiter.run, wait)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ready.run, waiter.serve)
         await trio.testing.wait_all_tasks_blocked()
         yield waiter
         nursery.cancel_scope.cancel()
@@ -190,14 +190,46 @@ def test_a_descriptor_for_which_the_system_has_no_room_is_served_all_the_same(
     run(test)
 
 
+def test_expectations_may_change_several_times_at_once(pair: Pair) -> None:
+    async def test() -> None:
+        ours, theirs = pair
+        async with waiting() as waiter:
+            waiter.ready.register(ours.fileno(), 0)
+            for _ in range(50):  # which of two tasks runs first is chance
+                for events in (IN, 0, IN, OUT | IN, IN):
+                    waiter.ready.modify(ours.fileno(), events)
+                await trio.testing.wait_all_tasks_blocked()
+            theirs.send(b"hello")
+            await trio.testing.wait_all_tasks_blocked()
+            assert waiter.found == [[(ours.fileno(), IN)]]
+
+    run(test)
+
+
+def test_nobody_looks_for_what_was_closed() -> None:
+    async def test() -> None:
+        async with waiting() as waiter:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                waiter.ready.register(ours.fileno(), IN)
+                waiter.ready.unregister(ours.fileno())
+            await trio.testing.wait_all_tasks_blocked()
+            before = waiter.looks
+            await trio.sleep(10)
+            assert waiter.looks == before
+
+    run(test)
+
+
 def test_a_descriptor_may_come_before_the_wait_begins_and_go_after_it_has_ended(pair: Pair) -> None:
     async def test() -> None:
         ours, theirs = pair
         ready = PortableReadiness()
         ready.register(ours.fileno(), IN)
         theirs.send(b"hello")
-        async with ready.waiting() as wait:
-            await wait()
+        with trio.CancelScope() as scope:
+            await ready.run(scope.cancel)
+        assert scope.cancelled_caught
         assert ready.poll(0) == [(ours.fileno(), IN)]
         ready.modify(ours.fileno(), 0)
         ready.unregister(ours.fileno())
