@@ -22,7 +22,7 @@ from tests.support.tools import LIMIT, address
 pytestmark = pytest.mark.e2e
 
 AS_MACOS: Final = (PYTHON, "-P", as_macos.__file__)
-MESSAGES: Final = 200
+MESSAGES: Final = 50
 
 
 @pytest.fixture
@@ -150,11 +150,11 @@ def test_the_tools_need_nothing_of_linux(nsqd: Nsqd, topic: str, tmp_path: Path)
 
 @pytest.mark.parametrize("poller", ["", "portable"])
 def test_nsqd_polls_as_the_environment_says(poller: str, tmp_path: Path) -> None:
-    """Only Linux has the choice. A hundred clients talk to it at the same time, one of which goes in the middle."""
+    """Only Linux has the choice. Fifty clients talk to it at the same time, one of which goes in the middle."""
     with Nsqd(tmp_path, environ={VARIABLE: poller}) as nsqd:
         epolls = kinds_of_descriptors(nsqd)["anon_inode:[eventpoll]"]
         assert epolls == (1 if poller else 2)  # trio's, and ours
-        clients = [nsqd.connect() for _ in range(100)]
+        clients = [nsqd.connect() for _ in range(50)]
         for number, client in enumerate(clients):
             client.subscribe("t", f"c{number}", ready=MESSAGES)
         clients.pop().close()
