@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         phases: list[Phase] = []
         try:
             for name in names:
-                phases += _visit(cache, name, options, log)
+                _visit(cache, name, options, log, phases)
         except Failed as error:
             print(f"test-door: {error}", file=sys.stderr)
             return 1
@@ -87,11 +87,11 @@ def _steps(text: str) -> list[str]:
     return steps
 
 
-def _visit(cache: Path, name: str, options: argparse.Namespace, log: TextIO) -> list[Phase]:
+def _visit(cache: Path, name: str, options: argparse.Namespace, log: TextIO, phases: list[Phase]) -> None:
     print(f"== {name}", flush=True)
     began = time.monotonic()
     root = _folder(cache, name, log, keep=options.keep)
-    phases = [Phase(name, "machine", "made", time.monotonic() - began)]
+    phases.append(Phase(name, "machine", "made", time.monotonic() - began))
     try:
         with _machine(name, root) as machine:
             visit = Visit(machine, log, QUICK if options.quick else "", phases)
@@ -103,7 +103,6 @@ def _visit(cache: Path, name: str, options: argparse.Namespace, log: TextIO) -> 
     finally:
         if not options.keep:
             shutil.rmtree(root)
-    return phases
 
 
 def _shell(cache: Path, name: str, command: str, log: TextIO) -> int:
