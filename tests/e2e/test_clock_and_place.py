@@ -23,6 +23,7 @@ def jump_of(nsqd: Nsqd) -> float:
     return float(found[1])
 
 
+@pytest.mark.needs("libfaketime")
 @pytest.mark.parametrize(
     ("hours", "words"), [(1, "was set forward by 3600 s"), (-1, "was set back by at least 3600 s")]
 )

@@ -10,9 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -404,9 +402,7 @@ def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
         assert not nsqd.channel("shop", "jobs")["deferred_count"]
 
 
-@pytest.mark.skipif(
-    which("redis-server") is None or find_spec("taskiq_redis") is None, reason="needs redis-server and taskiq-redis"
-)
+@pytest.mark.needs("redis-server", "taskiq_redis")
 def test_the_example_with_results_in_redis_runs(nsqd: Nsqd, tmp_path: Path) -> None:
     with Redis(tmp_path / "redis") as redis:
         example = example_of_page(1).replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp))

@@ -53,7 +53,9 @@ NAMED: Final[Mapping[str, Callable[[], object]]] = {
     "nsqjs": _npm("e2e/peers/node_modules/nsqjs"),
     "Postgres": postgres,
 }
-MODULES: Final = frozenset({"airflow", "dagster", "ipykernel", "matplotlib", "nbclient", "pyarrow", "pyspark"})
+MODULES: Final = frozenset(
+    {"airflow", "dagster", "ipykernel", "matplotlib", "nbclient", "pyarrow", "pyspark", "taskiq_redis"}
+)
 
 
 def missing(*names: str) -> str:
