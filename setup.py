@@ -65,6 +65,10 @@ LIBRARY: Final = "nsq_core"
 QUIET: Final = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir=/dev/null")
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 class ParallelBuild(build_ext):  # type: ignore[misc]  # it has no types
     """Runs the C compiler on several files at a time. setuptools itself only builds several extensions at a time, and
     nearly all of our code is in one.
@@ -73,7 +77,7 @@ class ParallelBuild(build_ext):  # type: ignore[misc]  # it has no types
     def build_extensions(self) -> None:
         compiler = self.compiler
         compile_all, compile_one = compiler.compile, compiler._compile
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
+        with ThreadPoolExecutor(cores()) as threads:
 
             def compile(*arguments: Any, **settings: Any) -> Any:
                 begun: list[Future[None]] = []

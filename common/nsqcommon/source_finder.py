@@ -1,7 +1,7 @@
 """Finds the sources of our modules before their compiled form.
 
 A compiled wheel has both beside each other, `topic.py` and `topic.cpython-311-x86_64-linux-gnu.so`, and Python takes the
-`.so`. With NSQ_PURE=1, `common/__init__.py` puts this finder in front of Python's own. It is there for comparing the two
+`.so`. With NSQ_PURE=1, `nsqcommon/__init__.py` puts this finder in front of Python's own. It is there for comparing the two
 cores, for py-spy and debuggers, and for ruling out the compiler when something looks wrong.
 """
 

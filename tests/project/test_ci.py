@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.support.process import ROOT
-from tests.support.skips import ALLOWED, Allowed, Skip, allowed, complaints
+from tests.support.skips import ALLOWED, NOT_AS_LISTED, Allowed, Skip, allowed, complaints
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LIST = """
@@ -36,7 +36,8 @@ def test_ci_runs_the_readme_s_command_and_nothing_else() -> None:
 
 @pytest.mark.parametrize(("part", "script"), [("pure", "test"), ("compiled", "test-compiled")])
 def test_a_whole_run_compares_its_skips(part: str, script: str) -> None:
-    assert f"--skips={part} " in (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    text = (ROOT / "scripts" / script).read_text(encoding="utf-8")
+    assert f"-- --skips={part} " in text, "for the first run alone: a rerun of three tests skips nothing"
     for skip in allowed(part, ALLOWED.read_text(encoding="utf-8")):
         assert (ROOT / skip.file).is_file(), skip
 
@@ -64,7 +65,7 @@ def test_what_only_some_machines_skip_may_run_and_may_not() -> None:
     assert complaints([Skip("tests/test_two.py", "no figures of CPython 3.15")], [row]) != []
 
 
-@pytest.mark.parametrize(("environment", "status"), [({}, 0), ({"CI": "true"}, 1)])
+@pytest.mark.parametrize(("environment", "status"), [({}, 0), ({"CI": "true"}, NOT_AS_LISTED)])
 def test_a_run_in_ci_fails_for_a_skip(
     environment: dict[str, str], status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,3 +78,13 @@ def test_a_run_in_ci_fails_for_a_skip(
     done = pytester.runpytest_subprocess("--skips=compiled", "--numprocesses=2")
     assert done.ret == status
     done.stdout.fnmatch_lines(["*    1 no Java", *(["skipped, which CI does not allow: *: no Java"] if status else [])])
+
+
+def test_a_failure_that_may_be_rerun_does_not_hide_a_skip(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT} {ROOT}/common\naddopts = --import-mode=importlib")
+    pytester.makeconftest("from tests.conftest import pytest_addoption, pytest_configure")
+    pytester.makepyfile("import pytest\n\ndef test_one(): pytest.skip('no Java')\n\ndef test_two(): assert False")
+    assert pytester.runpytest_subprocess("--skips=compiled").ret == NOT_AS_LISTED
