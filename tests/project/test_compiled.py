@@ -51,7 +51,7 @@ def setup_with(monkeypatch: pytest.MonkeyPatch, command: str, *, compile: str = 
 
 def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
-    return [file.removesuffix(".py").replace("/", ".") for file in files]
+    return [file.removeprefix("common/").removesuffix(".py").replace("/", ".") for file in files]
 
 
 def test_every_compiled_file_exists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +152,8 @@ def test_a_traceback_names_file_and_line() -> None:
     source = (ROOT / "common/nsqcommon/wire/commands.py").read_text(encoding="utf-8").splitlines()
     assert frames[-1][0] == "commands.py"
     assert "limits" in source[frames[-1][1] - 1]
+
+
+def test_the_modules_have_the_names_that_one_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is a package for Python even if it was not meant to be: `common.nsqcommon` would be found, and be pure."""
+    assert {name.partition(".")[0] for name in compiled_modules(monkeypatch)} == {"nsqcommon", "nsqd"}
