@@ -5,16 +5,15 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.support.needs import need
 from tests.support.process import ROOT
 
-MISSING: Final = "no Go"
 UNREACHABLE: Final = "go cannot download go-nsq"
 
 _SOURCES: Final = ROOT / "tests" / "e2e" / "peers" / "go"
@@ -27,8 +26,7 @@ _ENVIRON: Final = {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "CGO_ENAB
 @functools.cache
 def go_peer() -> Path:
     """Return the program. Skip the test where there is no Go, or where it cannot download go-nsq."""
-    if shutil.which("go") is None:
-        pytest.skip(MISSING)
+    need("Go")
     _BUILT.parent.mkdir(parents=True, exist_ok=True)
     with (_BUILT.parent / "lock").open("w") as lock:  # one at a time, where tests run side by side
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -47,6 +47,7 @@ NAMED: Final[Mapping[str, Callable[[], object]]] = {
     "axe-core": _npm("browser/node_modules/axe-core"),
     "browser": _commands("chromium", "chromedriver"),
     "C compiler": _commands("cc"),
+    "Go": _commands("go"),
     "Java": _commands("java"),
     "libfaketime": faketime,
     "Node": _commands("node"),
