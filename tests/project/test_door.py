@@ -28,6 +28,15 @@ NOTHING_TO_COMPILE_WITH: Final = 3
 # A Python that says it is old, and one without ensurepip, as Debian has without python3-venv.
 TOO_OLD: Final = '#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.2" && exit\nexit 1\n'
 WITHOUT_VENV: Final = '#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\nexec {python} "$@"\n'
+# One that has no pip of its own, as Debian's. It makes no environment, but notes that it was asked for one.
+WITHOUT_PIP: Final = """#!/bin/sh
+case "$*" in
+-) exec cat >/dev/null ;; # whether there is a C compiler
+*"import pip"*) exit 1 ;;
+"-m venv "*) echo "$*" >&2; exit 1 ;;
+*) exec {python} "$@" ;;
+esac
+"""
 DAEMON: Final = '#!/bin/sh\nPYTHONPATH={root}:{root}/common exec {python} -P -m nsqd "$@"\n'
 
 
@@ -117,6 +126,14 @@ def test_a_python_that_can_make_no_environments_asks_for_the_package(tree: Path,
 def test_without_a_c_compiler_the_status_says_so(tree: Path) -> None:
     status, lines = run(tree / "scripts/compile", CC="no-such-compiler -O2")
     assert (status, lines) == (NOTHING_TO_COMPILE_WITH, ["core: not compiled, no C compiler: no-such-compiler"])
+
+
+def test_the_environment_for_the_compiled_core_is_made_by_a_python_without_pip(tree: Path, tmp_path: Path) -> None:
+    for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
+        (tree / folder).mkdir()
+    python = executable(tmp_path / "bin/python3", WITHOUT_PIP)
+    _, lines = run(tree / "scripts/compile", PYTHON=str(python))
+    assert lines[-1] == "-m venv --clear .venv-compiled"
 
 
 def test_a_port_that_is_taken_is_named(installed: Path) -> None:
