@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, TextIO, cast
 
@@ -38,6 +39,12 @@ case "$*" in
 esac
 """
 DAEMON: Final = '#!/bin/sh\nPYTHONPATH={root}:{root}/common exec {python} -P -m nsqd "$@"\n'
+
+
+def header_of(script: Path) -> list[str]:
+    """Return the comment at the top of a script, below its first line."""
+    lines = script.read_text().splitlines()[1:]
+    return [line.removeprefix("#").strip() for line in takewhile(lambda it: it.startswith("#"), lines)]
 
 
 @pytest.fixture
@@ -89,6 +96,15 @@ def run(*command: str | Path, **environment: str) -> tuple[int, list[str]]:
     )  # fmt: skip
     assert done.stdout == ""
     return done.returncode, done.stderr.splitlines()
+
+
+@pytest.mark.parametrize("script", ["setup", "test", "test-quick", "test-compiled"])
+def test_help_says_what_a_script_does_and_installs_nothing(script: str, tree: Path) -> None:
+    answer = subprocess.run(
+        [f"scripts/{script}", "--help"], cwd=tree, capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    assert answer.stdout.splitlines() == header_of(tree / "scripts" / script)
+    assert not (tree / ".venv").exists()
 
 
 def test_an_unknown_extra_is_named_with_those_that_there_are(tree: Path) -> None:
