@@ -148,7 +148,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         Raises ConnectError, Stopped, ValueError, Unsupported (as `publish`).
         """
         command = pub_command(topic, body, delay, headers)
-        node = self._roster.only or await self._pick_node()
+        node = self._roster.only or await self._pick_node(key=key)
         receipt = await self._submit(node, topic, command, 1, self._key(key), is_given=key is not None)
         if self._roster.only is None:
             started = self._clock()
@@ -216,7 +216,7 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
                 node = only
                 error = await self._attempt(node, topic, command, count, key)
             else:
-                node = await self._pick_node(refused)
+                node = await self._pick_node(refused, key)
                 started = self._clock()
                 error = await self._attempt(node, topic, command, count, key)
                 self._report_to_pool(node, error, started)
@@ -322,21 +322,22 @@ class BaseProducer(Recalling, ABC, Generic[NodeT, ReceiptT]):
         node.publish(connection, command, receipt)
         return receipt
 
-    async def _pick_node(self, refused: Sequence[int] = ()) -> NodeT:
+    async def _pick_node(self, refused: Sequence[int] = (), key: str | None = None) -> NodeT:
         if not self._roster.active:
             await self._wait_for_nodes()
-        return self._roster.pick(self._clock(), refused)
+        return self._roster.pick(self._clock(), refused, key)
 
     def _report_to_pool(self, node: NodeT, error: Exception | None, started: float) -> None:
         """Report the result to the pool.
 
         An nsqd that refuses a message has not failed, unless it failed to store the message. Where nodes come and go,
-        the end of a connection is no failure: only nodes with a connection are picked, as long as there are some.
+        the end of a connection is no failure: only nodes with a connection are picked, as long as there are some. By
+        key, one without a connection may be picked, and not being reachable is a failure.
         """
         now = self._clock()
         if error is None or (isinstance(error, PublishRejected) and not _is_refused(error)):
             self._roster.succeeded(node, now - started, now)
-        elif self._roster.membership is None or _is_refused(error):
+        elif self._roster.membership is None or self._roster.goes_by_key or _is_refused(error):
             self._roster.failed(node, now)
 
     # Nodes that come and go

@@ -1,6 +1,6 @@
 """Strategies for choosing the nsqd to publish to.
 
-`pick` returns its number; `succeeded` and `failed` report the result. Times are in seconds and passed in. At first the
+`pick` returns its number, `ByKey.pick_for` that of the one to which a key belongs; `succeeded` and `failed` report the result. Times are in seconds and passed in. At first the
 numbers are 0, 1, ... to the size of the pool; `choose_among` sets others when nsqds come and go.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from random import Random
 from typing import Final, Literal, Protocol
 
@@ -29,7 +30,9 @@ class Quorum:
     count: int
 
 
-Strategy = Literal["round_robin", "hostpool", "epsilon_greedy", "first", "fewest_in_flight", "near", "all"] | Quorum
+Strategy = (
+    Literal["round_robin", "hostpool", "epsilon_greedy", "first", "fewest_in_flight", "near", "by_key", "all"] | Quorum
+)
 
 
 def quorum(count: int) -> Quorum:
@@ -60,10 +63,11 @@ def pool_of(
     *,
     load: Callable[[int], int] = lambda number: 0,
     distance: Callable[[int], int] = lambda number: 0,
+    name: Callable[[int], str] = str,
 ) -> Pool:
     """Return the pool of a strategy.
 
-    `load` tells how many publishes are in flight at an nsqd, and `distance` how far away it is.
+    `load` tells how many publishes are in flight at an nsqd, `distance` how far away it is, and `name` its address.
     """
     match strategy:
         case "round_robin":
@@ -76,6 +80,8 @@ def pool_of(
             return Least(size, load)
         case "near":
             return Least(size, distance)
+        case "by_key":
+            return ByKey(size, name)
         case "hostpool" | "all" | Quorum():
             return HostPool(size)
     raise ValueError(f"no such strategy: {strategy!r}")
@@ -197,6 +203,34 @@ class Least(HostPool):
         number = equal[self._at % len(equal)]
         self._hosts[number].begin_try(now)
         return number
+
+
+class ByKey(HostPool):
+    """Picks for a key always the same one, and for other keys others, in equal shares; without a key as HostPool does.
+
+    This is rendezvous hashing: each nsqd's name and the key make a number, and the highest one wins. So it matters
+    neither in which order the nsqds are given, nor who picks: a publisher that was killed and started again repeats at
+    the nsqd that may have the message already, which notices it. If that one is left out because it has failed, its keys
+    go to those that come next, and the keys of all others stay where they are.
+    """
+
+    def __init__(self, size: int, name: Callable[[int], str]) -> None:
+        super().__init__(size)
+        self._name = name
+
+    def pick_for(self, key: bytes, now: float, avoid: Sequence[int] = ()) -> int:
+        """Return the number of the one to which the key belongs, if possible none of those to `avoid`."""
+        usable = self.usable(now)
+        if not usable:
+            self._revive()
+            usable = self._members
+        wanted = [number for number in usable if number not in avoid]
+        number = max(wanted or usable, key=lambda number: self._score(number, key))
+        self._hosts[number].begin_try(now)
+        return number
+
+    def _score(self, number: int, key: bytes) -> tuple[bytes, int]:
+        return blake2b(key + b"\n" + self._name(number).encode(), digest_size=8).digest(), -number
 
 
 class _Speed:

@@ -79,11 +79,14 @@ class Membership:
         """Take note that the connection to a node that has left is ended; if it comes back, it has to connect first."""
         self._connected.discard(address)
 
-    def preferred(self) -> list[str]:
-        """Return the addresses to publish to: all members of the best kind that there is."""
+    def preferred(self, *, connected_first: bool = True) -> list[str]:
+        """Return the addresses to publish to: all members of the best kind that there is.
+
+        Without `connected_first` it does not matter which nsqds are connected by now.
+        """
         kinds: list[list[str]] = [[], [], [], []]
         for address, entry in self.members.items():
-            if address in self._connected:
+            if address in self._connected and connected_first:
                 kinds[1 if entry.state else 0].append(address)
             else:
                 kinds[3 if entry.state or not entry.is_reachable else 2].append(address)

@@ -75,8 +75,9 @@ async def open_producer(
 
     `strategy` chooses among several nsqds: "hostpool" takes each in turn, leaving out those that fail; "round_robin"
     takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "fewest_in_flight" the one with
-    the fewest unanswered publishes; "near" one in the zone or region of `config` that nsqlookupd tells; "all" and
-    `quorum(n)` send to all.
+    the fewest unanswered publishes; "near" one in the zone or region of `config` that nsqlookupd tells; "by_key" the one
+    to which the key of the publish belongs, so that whoever repeats it repeats it there, or the next one if that fails;
+    "all" and `quorum(n)` send to all.
 
     `retry` is what may be retried automatically. "safe": everything, without publishing anything twice. Messages that
     were certainly not published, because there was no connection or it was lost before nsqd had received all of the

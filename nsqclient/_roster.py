@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from nsqclient._errors import ConnectError
-from nsqclient._hostpool import pool_of
+from nsqclient._hostpool import ByKey, pool_of
 from nsqclient.events import NodesChanged
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ class Roster(Generic[NodeT]):
             random,
             load=lambda number: self._numbered[number].pending,
             distance=self._distance,
+            name=lambda number: self._numbered[number].address,
         )
+        # Where a key belongs must not depend on which nsqds happen to be connected.
+        self.goes_by_key = isinstance(self._pool, ByKey)
         # The only nsqd, which spares the choice.
         self.only = self.nodes[0] if len(targets) == 1 and membership is None else None
 
@@ -89,10 +92,12 @@ class Roster(Generic[NodeT]):
         if self.membership is not None:
             self.update()
 
-    def pick(self, now: float, avoid: Sequence[int] = ()) -> NodeT:
+    def pick(self, now: float, avoid: Sequence[int] = (), key: str | None = None) -> NodeT:
         """Return the node for a publish, if possible none of those to `avoid`. Raise ConnectError if there is none."""
         if not self.active:
             raise ConnectError("nsqlookupd lists no nsqd")
+        if key is not None and isinstance(self._pool, ByKey):
+            return self._numbered[self._pool.pick_for(key.encode(), now, avoid)]
         number = self._pool.pick(now)
         if number in avoid:
             others = [node for node in self.active if node.number not in avoid]
@@ -134,7 +139,9 @@ class Roster(Generic[NodeT]):
         for address in fine - self._fine:
             self._by_address[address].hurry()
         self._fine = fine
-        active = [self._by_address[address] for address in self.membership.preferred()]
+        active = [
+            self._by_address[address] for address in self.membership.preferred(connected_first=not self.goes_by_key)
+        ]
         if active != self.active:
             self.active = active
             if active:

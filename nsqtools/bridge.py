@@ -10,7 +10,7 @@ from typing import Final, Literal
 import trio
 
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
-from nsqclient._hostpool import Strategy, pool_of
+from nsqclient._hostpool import ByKey, Pool, Strategy, pool_of
 from nsqcommon.option_kinds import one_of
 from nsqtools.command import LAST_ANSWERS, ToolFailed
 from nsqtools.status import StatusLines
@@ -31,21 +31,28 @@ ALL: Final = "all"
 MODES_AND_ALL: Final = one_of(*STRATEGIES, ALL)
 
 
-class Targets:
-    """Several targets, one of which gets each message, or all of them with the mode `all`."""
+def pool_for(mode: str, count: int) -> Pool | None:
+    """Return what chooses among so many targets; None: each gets everything."""
+    return None if mode == ALL else pool_of(STRATEGIES[mode], count, Random())
 
-    def __init__(self, names: Sequence[str], mode: str, status_every: int, random: Random | None = None) -> None:
+
+class Targets:
+    """Several targets, one of which gets each message, or all of them if there is no pool that chooses."""
+
+    def __init__(self, names: Sequence[str], pool: Pool | None, status_every: int) -> None:
         self._count = len(names)
-        self._pool = None if mode == ALL else pool_of(STRATEGIES[mode], len(names), random or Random())
+        self._pool = pool
         self._status = StatusLines(status_every, list(names))
         for line in self._status.warnings:
             log.warning("%s", line)
 
-    async def send(self, send: Callable[[int], Awaitable[None]]) -> None:
+    async def send(self, send: Callable[[int], Awaitable[None]], key: str = "") -> None:
         """Call `send(number)` with the number of a target, and pass on what it raises."""
         if self._pool is None:
             for number in range(self._count):
                 await self._send(number, send)
+        elif isinstance(self._pool, ByKey):
+            await self._send(self._pool.pick_for(key.encode(), trio.current_time()), send)
         else:
             await self._send(self._pool.pick(trio.current_time()), send)
 

@@ -18,7 +18,7 @@ from nsqcommon.options import DURATION, option
 from nsqcommon.startup import StartupError
 from nsqcommon.version import NSQ_VERSION
 from nsqtools import flags
-from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume
+from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume, pool_for
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
 from nsqtools.command import ToolOptions, run_tool
 
@@ -178,7 +178,8 @@ def handler(
     options: Options, sender: Sender, draw: Callable[[], float] = random.random
 ) -> Callable[[Message], Awaitable[None]]:
     """Return the handler of messages."""
-    targets = Targets(options.post or options.get, options.mode, options.status_every)
+    urls = options.post or options.get
+    targets = Targets(urls, pool_for(options.mode, len(urls)), options.status_every)
 
     async def handle(message: Message) -> None:
         if options.sample < 1.0 and draw() > options.sample:

@@ -7,20 +7,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Final
 
 import trio
 
-from nsqclient import Message, NSQError, Producer, Requeue, open_producer
+from nsqclient import Message, NSQError, Producer, Requeue, Strategy, open_producer
+from nsqclient._hostpool import pool_of
 from nsqcommon.options import option
 from nsqcommon.startup import StartupError
 from nsqcommon.wire.names import is_valid_name
 from nsqtools import flags
-from nsqtools.bridge import MODE, MODES, STATUS_EVERY, STRATEGIES, Targets, consume
+from nsqtools.bridge import MODES, STATUS_EVERY, STRATEGIES, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
 from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
-from nsqtools.passing_on import Destination
+from nsqtools.passing_on import Destination, key_of
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,26 @@ A message is finished when the destination has it, with its headers and with whe
 that fail are requeued with a delay, and the tool slows down.
 
 A message that comes a second time is not published twice, within the time for which the destination remembers keys
-(--idempotence-window, 10 minutes by default): so a crash doubles nothing. The same holds for messages that you have
-delivered again by a seek; to pass those on, use nsq_replay.
+(--idempotence-window, 10 minutes by default): so a crash of this tool doubles nothing. The same holds for messages that
+you have delivered again by a seek; to pass those on, use nsq_replay.
+
+With several destinations each gets an equal share, and a message always goes to the same one, as long as you give the
+same addresses, in any order. A destination that fails is left out for 30 s, and for longer if it fails again; its
+messages go to the others meanwhile. A message can then be at two destinations: if this tool dies before it has finished
+the message and chooses another destination after its start, because one has failed or is back, or because you have added
+or removed one; or if a destination hangs for more than a minute after it has stored the message. With
+--mode=epsilon-greedy each try can go elsewhere, so each crash can double the messages that were under way.
 
 A message that has failed max_attempts times (5, see --consumer-opt) is buried in its channel.
 ATTENTION: an nsqd that cannot bury, such as NSQ's own, drops it, and so does every nsqd in an ephemeral channel."""
+
+
+MODE: Final = (
+    "choice of the destination: hostpool and round-robin (the same here: a message always goes to the same one, unless"
+    " that fails), or epsilon-greedy (prefers quick ones)"
+)
+# Each try in turn would repeat a message elsewhere after a crash. By its key it has equal shares as well.
+_BY_KEY: Final[dict[str, Strategy]] = dict.fromkeys(("hostpool", "round-robin"), "by_key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +97,10 @@ class Options(ToolOptions):
         return self.destination_nsqd_tcp_address or (",".join(self.destination_lookupd_http_address),)
 
     @property
+    def strategy(self) -> Strategy:
+        return _BY_KEY.get(self.mode) or STRATEGIES[self.mode]
+
+    @property
     def filter(self) -> JsonFilter:
         return JsonFilter(self.require_json_field, self.require_json_value, self.whitelist_json_field)
 
@@ -91,7 +112,9 @@ class Forwarder:
         self._destinations = list(map(Destination, options.destinations, producers))
         self._destination = options.destination_topic
         self._filter = options.filter
-        self._targets = Targets(options.destinations, options.mode, options.status_every)
+        names = options.destinations
+        pool = pool_of(options.strategy, len(names), Random(), name=lambda number: names[number])
+        self._targets = Targets(names, pool, options.status_every)
         self.dropped = 0
 
     def handler(self, topic: str) -> Callable[[Message], Awaitable[None]]:
@@ -104,7 +127,9 @@ class Forwarder:
                 self._drop(message, body)
                 return
             try:
-                await self._targets.send(lambda number: self._destinations[number].pass_on(message, destination, body))
+                await self._targets.send(
+                    lambda number: self._destinations[number].pass_on(message, destination, body), key_of(message)
+                )
             except NSQError as error:
                 log.error("ERROR: message %s - %s", message.id, error)
                 raise Requeue from error
@@ -129,7 +154,7 @@ async def run(options: Options, stop: trio.Event) -> int:
             opened.append(
                 open_producer(
                     lookupd=options.destination_lookupd_http_address,
-                    strategy=STRATEGIES[options.mode],
+                    strategy=options.strategy,
                     config=producer_config,
                 )
             )

@@ -51,7 +51,7 @@ class Destination:
             headers = None
             if self._takes_headers:
                 headers = with_origin(message.headers, f"{message.nsqd}/{message.topic}/{message.id}")
-            key = _key(message) if self._takes_keys else None
+            key = key_of(message) if self._takes_keys else None
             try:
                 await self._producer.publish(topic, body, key=key, headers=headers)
             except Unsupported as error:
@@ -76,7 +76,7 @@ class Destination:
             log.warning("%s knows no keys: after a crash of this tool, messages may come twice", self._address)
 
 
-def _key(message: Message) -> str:
+def key_of(message: Message) -> str:
     """Return a key that this delivery of the channel has in common with every other delivery of the same message."""
     source = f"{message.nsqd}\n{message.topic}\n{message.channel}\n{message.id}"
     return b64encode(blake2b(source.encode(), digest_size=_DIGEST).digest()).decode()

@@ -55,3 +55,19 @@ def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, 
     if expects and _CONTINUE not in (word.strip() for word in expects.split(b",")):
         return wire_head(_EXPECTATION_FAILED, date=date)
     return None
+
+
+def keeps_open(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether the client wants to send another request on this connection, as Go's server reads it.
+
+    In HTTP/1.1 a `close` in any `Connection` header ends it. In HTTP/1.0 only a `keep-alive` in the first one keeps it,
+    whatever else stands there.
+    """
+    wishes = [value.lower() for name, value in headers if name == b"connection"]
+    if version == "1.0":
+        return _has_word(wishes[:1], b"keep-alive")
+    return not _has_word(wishes, b"close")
+
+
+def _has_word(values: Iterable[bytes], word: bytes) -> bool:
+    return any(word == it.strip(b" \t") for value in values for it in value.split(b","))

@@ -16,11 +16,12 @@ import hashlib
 import hmac
 import re
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from nsqcommon.name_patterns import expression_of, is_pattern
+from nsqcommon.name_patterns import expression_of, is_pattern, matcher
 from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 
 
@@ -50,6 +51,10 @@ class Holder:
     common_name: str
     roles: frozenset[Role]
     topics: tuple[str, ...]  # empty: all topics
+    _reach: tuple[Callable[[str], object], ...] = field(init=False, repr=False, compare=False)  # of `topics`
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_reach", tuple(map(matcher, self.topics)))
 
     def has(self, role: Role) -> bool:
         return role in self.roles or Role.ADMIN in self.roles
@@ -61,7 +66,7 @@ class Holder:
     def _reaches(self, topic: str | None) -> bool:
         if not self.topics:
             return True
-        return topic is not None and any(re.fullmatch(expression_of(it), topic) for it in self.topics)
+        return topic is not None and any(reaches(topic) for reaches in self._reach)
 
     @property
     def grant(self) -> Grant:

@@ -29,6 +29,7 @@ _REST_MASK: Final = (1 << NOTE_SHIFT) - 1
 _MOST_SHARED: Final = 4_096  # notes; up to twice as many until the next look, which takes a millisecond or two
 _NOTHING: Final[dict[int, int]] = {}
 _NUMBERS: Final = 5  # of each message in a `bury`
+_MOST_OF_WHO: Final = 128  # bytes; a client may call itself by 64 kB, and may give each message a reason of its own
 
 
 class Note(NamedTuple):
@@ -36,6 +37,13 @@ class Note(NamedTuple):
 
     reason: str
     who: str
+
+
+def note_of(reason: str, who: str) -> Note:
+    """Return the note that is kept of a burial: `who` is cut to 128 bytes, after its last whole character."""
+    if len(who) > _MOST_OF_WHO or not who.isascii():
+        who = who[:_MOST_OF_WHO].encode("utf-8", "replace")[:_MOST_OF_WHO].decode("utf-8", "ignore")
+    return Note(reason, who)
 
 
 class Burial(NamedTuple):
@@ -274,8 +282,8 @@ class Buried:
         return _changes(topic, channel, self._share(), self._notes.copy())
 
     def apply(self, notes: Sequence[str], entries: Sequence[int]) -> None:
-        """Add what a `bury` of the journal names."""
-        named = [Note(reason, who) for reason, who in zip(notes[::2], notes[1::2], strict=True)]
+        """Add what a `bury` of the journal names. Older versions did not shorten the names of clients."""
+        named = [note_of(reason, who) for reason, who in zip(notes[::2], notes[1::2], strict=True)]
         for at in range(0, len(entries), _NUMBERS):
             sequence, message_id, attempts, buried_at, number = entries[at : at + _NUMBERS]
             self._add(sequence, message_id, attempts, buried_at, named[number])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.frames import LARGE
 from nsqd.broker.bounds import drops
-from nsqd.broker.buried import Note
+from nsqd.broker.buried import Note, note_of
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
@@ -366,7 +366,7 @@ class Channel(Ruled):
             return delivery
         sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
         if counts and self._is_last(attempts):
-            note = Note(_exhausted(attempts, "requeued"), consumer.describe().client_id)
+            note = _note_by(_exhausted(attempts, "requeued"), consumer)
             self._bury([(sequence, int(message_id, 16), attempts)], note)
         elif counts:
             self._wait(sequence, attempts, max(delay_ms, self._delay_after(attempts)), now)
@@ -407,7 +407,7 @@ class Channel(Ruled):
         if not isinstance(delivery, Delivery):
             return delivery
         place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
-        self._bury([place], Note(reason, consumer.describe().client_id))
+        self._bury([place], _note_by(reason, consumer))
         consumer.in_flight -= 1
         self.wants_attention()
         return None
@@ -442,7 +442,7 @@ class Channel(Ruled):
         if later:
             self._record_urgent(("wait", self.topic.name, self.name, later))
         for (consumer, attempts), places in exhausted.items():
-            self._bury(places, Note(_exhausted(attempts, "timed out"), consumer.describe().client_id))
+            self._bury(places, _note_by(_exhausted(attempts, "timed out"), consumer))
         for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
             self.retries.add(sequence, attempts)
         self.alarm = inf
@@ -536,3 +536,7 @@ def microseconds(now: float) -> int:
 def _exhausted(attempts: int, how: str = "") -> str:
     """Return the reason for burying a message after its last attempt."""
     return f"{attempts} attempts" + (f", the last one {how}" if how else "")
+
+
+def _note_by(reason: str, consumer: Consumer) -> Note:
+    return note_of(reason, consumer.describe().client_id)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from nsqcommon.http_api import HttpDate, HttpError, Response, plain, text, wire_head
-from nsqcommon.http_heads import refusal_of
+from nsqcommon.http_heads import keeps_open, refusal_of
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http.access import PUBLISH
 from nsqd.http.message_headers import BadHeaders, headers_of
@@ -433,4 +433,7 @@ def _parse(head: bytes, not_ours: frozenset[bytes]) -> _Head | None:
     except BadHeaders:
         return None  # the application says so
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
-    return _Head(kind, query, length, stay if parser.should_keep_alive() else leave, authorization, headers)
+    # The parser's `should_keep_alive` would say nothing here: it has forgotten the headers once a request without a body
+    # is complete.
+    manner = stay if keeps_open(version, parsed.headers) else leave
+    return _Head(kind, query, length, manner, authorization, headers)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from nsqcommon.durations import seconds
-from nsqcommon.name_patterns import expression_of
+from nsqcommon.name_patterns import matcher
 from nsqd.broker.rules import (
     NO_CHANNEL_RULES,
     NO_LOG_RULES,
@@ -44,14 +43,14 @@ class Entry:
     _is_channel: Callable[[str], object] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_is_topic", re.compile(expression_of(self.topic)).fullmatch)
-        object.__setattr__(self, "_is_channel", re.compile(expression_of(self.channel or ANY)).fullmatch)
+        object.__setattr__(self, "_is_topic", matcher(self.topic))
+        object.__setattr__(self, "_is_channel", matcher(self.channel or ANY))
 
     def matches(self, topic: str, channel: str | None) -> bool:
         """Return whether the entry says something about this channel or, if it is None, about the topic itself."""
         if self.topic != ANY and not self._is_topic(topic):
             return False
-        return self.channel is None or (channel is not None and self._is_channel(channel) is not None)
+        return self.channel is None or (channel is not None and bool(self._is_channel(channel)))
 
     def about(self, key: str) -> About:
         """Return whether a key of this entry is about CHANNELS or about TOPICS."""

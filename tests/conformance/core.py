@@ -78,7 +78,7 @@ def talk(script: Script) -> list[str]:
     if script.server == "nsqlookupd":
         registry = Registry(inactive_timeout=300, tombstone_lifetime=45)
         ports = _LOOKUPD.tcp_port, _LOOKUPD.http_port
-        return Conversation(script, lambda: LookupConnection(registry), None, ports).run("ours")
+        return Conversation(script, lambda: LookupConnection(registry), None, ports=ports).run("ours")
     features = replace(RULES.features, snappy=True, deflate=True)
     node = Node(limits=Limits(max_message=1024, max_body=5120), features=features, mem_queue_size=10_000)
     return Conversation(script, lambda: CoreConnection(node), None, clock=lambda: node.broker.timestamp).run("ours")

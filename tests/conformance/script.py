@@ -22,6 +22,7 @@ _PLAIN: Final = re.compile(rb"[ !#-\[\]-~]*")
 _WITH_QUOTES: Final = re.compile(rb"[ -_a-~]*")
 
 HTTP: Final = "http"
+WEB: Final = "web"  # the beginning of the name of a connection that speaks HTTP, byte by byte
 
 
 class Line(NamedTuple):
@@ -51,7 +52,7 @@ class Script:
 
     @property
     def needs_http(self) -> bool:
-        return any(line.name == HTTP for line in self.lines)
+        return any(line.name == HTTP or line.name.startswith(WEB) for line in self.lines)
 
     def of(self, whose: str) -> list[Line]:
         """Return the lines for one server, "ours" or "nsq"."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Final
 from nsqcommon.wire.frames import FrameReader, FrameType
 from nsqcommon.wire.lookup import ReplyReader
 from tests.conformance.script import Script
-from tests.conformance.talk import Conversation, Frame
+from tests.conformance.talk import Conversation, Frame, WebAnswer
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT
@@ -97,10 +98,7 @@ class SocketConnection:
         self._socket.sendall(data)
 
     def no_more(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:  # the server has closed it already, and that is what is read next
-            return
+        _shut_down(self._socket)
 
     def frame(self) -> Frame | None:
         deadline = time.monotonic() + self._limit
@@ -123,12 +121,49 @@ class SocketConnection:
         return None if reply is None else (FrameType.RESPONSE, reply)
 
 
+class HttpConnection:
+    """A connection for HTTP. Its answers are read one by one, each before the next request is sent."""
+
+    def __init__(self, server: Daemon, limit: float) -> None:
+        self._socket = socket.create_connection(server.http_address, timeout=limit)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def no_more(self) -> None:
+        _shut_down(self._socket)
+
+    def answer(self) -> WebAnswer | None:
+        with http.client.HTTPResponse(self._socket) as response:
+            try:
+                response.begin()
+            except (http.client.RemoteDisconnected, ConnectionResetError):
+                return None
+            headers = {name.lower(): value for name, value in response.getheaders()}
+            return WebAnswer(f"1.{response.version - 10}", response.status, headers, response.read())
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:  # the server has closed it already, and that is what is read next
+        return
+
+
 def talk(script: Script, server: Daemon, whose: str = "ours", *, limit: float = TIMEOUT) -> list[str]:
     """Run the script, and return what was said. `limit`: seconds for each answer."""
     with ExitStack() as connections:
 
         def connect() -> SocketConnection:
             made = SocketConnection(server, limit)
+            connections.callback(made.close)
+            return made
+
+        def connect_web() -> HttpConnection:
+            made = HttpConnection(server, limit)
             connections.callback(made.close)
             return made
 
@@ -139,4 +174,4 @@ def talk(script: Script, server: Daemon, whose: str = "ours", *, limit: float = 
             return answer.status, answer.headers, answer.body
 
         ports = server.tcp[1], server.http_address[1]
-        return Conversation(script, connect, request, ports).run(whose)
+        return Conversation(script, connect, request, connect_web, ports).run(whose)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from nsqcommon.wire.frames import FrameType
 from nsqcommon.wire.message import decode_message
 from tests.conformance.masks import masked
-from tests.conformance.script import HTTP, Line, Script, encode, quoted
+from tests.conformance.script import HTTP, WEB, Line, Script, encode, quoted
 
 Frame = tuple[int, bytes]  # of nsqlookupd, whose replies have no type: always a response
 END: Final = "end"
@@ -32,6 +32,22 @@ class Connection(Protocol):
         """Return the next frame, or None at the end. Raise TimeoutError."""
 
 
+class WebAnswer(NamedTuple):
+    version: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class WebConnection(Protocol):
+    def send(self, data: bytes) -> None: ...
+
+    def no_more(self) -> None: ...
+
+    def answer(self) -> WebAnswer | None:
+        """Return the answer to the last request, or None at the end. Raise TimeoutError."""
+
+
 class Request(Protocol):
     def __call__(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
@@ -46,6 +62,7 @@ class Conversation:
         script: Script,
         connect: Callable[[], Connection],
         request: Request | None,
+        connect_web: Callable[[], WebConnection] | None = None,
         ports: tuple[int, int] = (0, 0),  # the server's, for TCP and HTTP
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -53,8 +70,10 @@ class Conversation:
         self._ports = ports
         self._clock = clock
         self._connect = connect
+        self._connect_web = connect_web
         self._request = request
         self._connections: dict[str, Connection] = {}
+        self._webs: dict[str, WebConnection] = {}
         self._ended: set[str] = set()
         self._ids: dict[bytes, bytes] = {}  # by body
         self._answer = ""  # of the last request over HTTP
@@ -67,20 +86,26 @@ class Conversation:
             said.append(str(line._replace(text=actual)))
             if actual != line.text:
                 return said
-        return said + [f"{name}< {left}" for name in self._connections for left in self._leftovers(name)]
+        names = [*self._connections, *self._webs]
+        return said + [f"{name}< {left}" for name in names for left in self._leftovers(name)]
 
     def _send(self, line: Line) -> str:
         if line.name == HTTP:
             self._answer = self._ask(line.text)
             return line.text
-        if line.name not in self._connections:
-            self._connections[line.name] = self._connect()
+        connection = self._opened(line.name)
         data = encode(line.text.replace("<topic>", self._script.topic))
         if data is None:
-            self._connections[line.name].no_more()
+            connection.no_more()
         else:
-            self._connections[line.name].send(_ID.sub(lambda match: self._ids[match[1]], data))
+            connection.send(_ID.sub(lambda match: self._ids[match[1]], data))
         return line.text
+
+    def _opened(self, name: str) -> Connection | WebConnection:
+        if not name.startswith(WEB):
+            return self._connections.get(name) or self._connections.setdefault(name, self._connect())
+        assert self._connect_web is not None
+        return self._webs.get(name) or self._webs.setdefault(name, self._connect_web())
 
     def _hear(self, name: str) -> str:
         if name == HTTP:
@@ -88,19 +113,28 @@ class Conversation:
         if name in self._ended:
             return END
         try:
-            frame = self._connections[name].frame()
+            shown = self._next_of_web(name) if name.startswith(WEB) else self._next(name)
         except TimeoutError:
             return NOTHING
-        if frame is None:
+        if shown == END:
             self._ended.add(name)
+        return shown
+
+    def _next(self, name: str) -> str:
+        frame = self._connections[name].frame()
+        return END if frame is None else self._shown(*frame)
+
+    def _next_of_web(self, name: str) -> str:
+        answer = self._webs[name].answer()
+        if answer is None:
             return END
-        return self._shown(*frame)
+        return f"{answer.version} {self._shown_answer(answer.status, answer.headers, answer.body, ('connection',))}"
 
     def _leftovers(self, name: str) -> list[str]:
         """Return what a connection has still to say, until its end. Heartbeats come when they come."""
         if name in self._ended:
             return []
-        self._connections[name].no_more()
+        self._opened(name).no_more()
         found = []
         while (heard := self._hear(name)) != END:
             if heard != HEARTBEAT:
@@ -147,11 +181,13 @@ class Conversation:
         sent = None if body is None else encode(body.replace("<topic>", self._script.topic))
         return self._shown_answer(*self._request(method, path, sent, dict(it.split("=") for it in headers.split())))
 
-    def _shown_answer(self, status: int, headers: Mapping[str, str], body: bytes) -> str:
+    def _shown_answer(
+        self, status: int, headers: Mapping[str, str], body: bytes, shown: tuple[str, ...] = ("allow", "location")
+    ) -> str:
         """Show what a client relies on: `STATUS TYPE [nsq] [header]... [body]`."""
         content = headers.get("content-type")
         words = [str(status), _TYPES.get(content, f"({content})")]
         if headers.get("x-nsq-content-type") == "nsq; version=1.0":
             words.append("nsq")
-        words += [f"{name}: {headers[name]}" for name in ("allow", "location") if name in headers]
+        words += [f"{name}: {headers[name]}" for name in shown if name in headers]
         return self._masked(" ".join(words)) + (f" {self._shown_bytes(body)}" if body else "")

@@ -83,10 +83,10 @@ def test_nsq_to_http_sends_them(source: Nsqd, topic: str) -> None:
     assert {it["traceparent"] for it in headers.values()} == {"mine"}  # what the command line says goes first
 
 
-def to_nsq(nsqd: Nsqd, topic: str, destination: Nsqd) -> Tool:
+def to_nsq(nsqd: Nsqd, topic: str, *destinations: Nsqd) -> Tool:
     return Tool(
         "nsq_to_nsq", f"--topic={topic}", "--channel=c", f"--nsqd-tcp-address={address(nsqd.tcp)}",
-        f"--destination-nsqd-tcp-address={address(destination.tcp)}",
+        *(f"--destination-nsqd-tcp-address={address(it.tcp)}" for it in destinations),
     )  # fmt: skip
 
 
@@ -115,6 +115,11 @@ def test_a_replay_passes_them_on(source: Nsqd, topic: str) -> None:
     assert (found["one"], found["two"]) == (ONE, {})
 
 
+def is_empty(nsqd: Nsqd, topic: str) -> bool:
+    found = nsqd.channel(topic)
+    return bool(found["depth"] == found["in_flight_count"] == found["deferred_count"] == 0)
+
+
 def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd) -> None:
     nsqd, destination = start_nsqd("msg-timeout=1s"), start_nsqd()
     count, kills = 2_000, 3
@@ -126,10 +131,6 @@ def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd)
     def passed_on() -> int:
         found = destination.topic(topic)
         return found["message_count"] if found else 0
-
-    def is_empty() -> bool:
-        found = nsqd.channel(topic)
-        return bool(found["depth"] == found["in_flight_count"] == 0)
 
     for kill in range(1, kills + 1):
         with to_nsq(nsqd, topic, destination) as tool:
@@ -148,6 +149,41 @@ def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd)
         finally:
             destination.send_signal(signal.SIGCONT)
     with to_nsq(nsqd, topic, destination):
-        assert eventually(lambda: passed_on() > count and is_empty(), timeout=LIMIT)
+        assert eventually(lambda: passed_on() > count and is_empty(nsqd, topic), timeout=LIMIT)
     assert sorted(int(body) for body, _ in read(destination, topic, count + 1)) == list(range(count + 1))
     assert destination.topic(topic)["repeat_count"] > 0
+
+
+def test_kill_9_of_nsq_to_nsq_doubles_nothing_at_several_destinations(topic: str, start_nsqd: StartNsqd) -> None:
+    nsqd, destinations, count = start_nsqd("msg-timeout=1s"), [start_nsqd() for _ in range(3)], 60
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    publisher = nsqd.connect()
+
+    def figure(name: str) -> list[int]:
+        return [(it.topic(topic) or {name: 0})[name] for it in destinations]
+
+    def all_have_some() -> bool:
+        publisher.publish(topic, b"first")
+        return min(figure("message_count")) > 0
+
+    with to_nsq(nsqd, topic, *destinations) as tool:
+        assert eventually(all_have_some, timeout=LIMIT)
+        assert eventually(lambda: is_empty(nsqd, topic), timeout=LIMIT)
+        before = sum(figure("message_count"))
+        # This kill comes after the publishes, and before their answers.
+        for destination in destinations:
+            destination.send_signal(signal.SIGSTOP)
+        try:
+            publisher.publish(topic, *(b"%d" % number for number in range(count)))
+            assert eventually(lambda: nsqd.channel(topic)["in_flight_count"] == count, timeout=LIMIT)
+            assert eventually(lambda: all(it.unread_bytes for it in destinations), timeout=LIMIT)
+            tool.signal(signal.SIGKILL)
+            tool.process.wait(LIMIT)
+        finally:
+            for destination in destinations:
+                destination.send_signal(signal.SIGCONT)
+    with to_nsq(nsqd, topic, *reversed(destinations)):  # their order does not matter
+        assert eventually(lambda: is_empty(nsqd, topic), timeout=LIMIT)
+    assert sum(figure("message_count")) == before + count
+    assert min(figure("repeat_count")) > 0

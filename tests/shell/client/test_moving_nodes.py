@@ -370,6 +370,33 @@ def test_the_nearest_and_then_the_next(loop: Loop, stack: ExitStack) -> None:
 
 
 @both_loops
+def test_a_key_goes_to_the_same_nsqd_whoever_publishes_it(loop: Loop, stack: ExitStack) -> None:
+    one, two, three = started(stack, 3)
+
+    async def publish(run: Run) -> None:
+        for number in range(30):  # the first ones come before all are connected
+            await run.producer.publish("t", b"%d" % number, key=f"order-{number}", timeout=10)
+
+    def connected(run: Run) -> int:
+        return sum(node.connected for node in run.producer.stats().nodes)
+
+    async def publish_without_one(run: Run) -> None:
+        await run.wait_until(lambda: connected(run) == 3)
+        one.kill()
+        await run.wait_until(lambda: connected(run) == 2)
+        await publish(run)
+
+    loop(publish, lookupd=lookup_of(stack, one, two, three).address, config=QUICK, strategy="by_key")
+    before = [[*one.bodies], [*two.bodies], [*three.bodies]]
+    assert min(map(len, before)) > 0
+    loop(publish, *(it.address for it in (three, one, two)), config=QUICK, strategy="by_key")
+    assert [one.bodies, two.bodies, three.bodies] == before  # they remember the keys
+    lookupd = lookup_of(stack, three, two, one)
+    loop(publish_without_one, lookupd=lookupd.address, config=QUICK, strategy="by_key")
+    assert sorted(two.bodies + three.bodies, key=int) == [b"%d" % number for number in range(30)]
+
+
+@both_loops
 def test_the_one_with_the_fewest_in_flight(loop: Loop, stack: ExitStack) -> None:
     slow, quick = started(stack, 2)
     lookupd = lookup_of(stack, slow, quick)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqclient._hostpool import EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
+from nsqclient._hostpool import ByKey, EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
 
 
 def test_in_turn_the_second_is_first() -> None:
@@ -82,8 +82,67 @@ def test_what_was_five_minutes_ago_is_forgotten() -> None:
     assert pool._speeds[0].average(1301.0) == 0
 
 
+KEYS = [b"%d" % number for number in range(900)]
+
+
+def by_key(*names: str) -> ByKey:
+    return ByKey(len(names), lambda number: names[number])
+
+
+def chosen(names: list[str], pool: ByKey, now: float = 0.0) -> dict[bytes, str]:
+    return {key: names[pool.pick_for(key, now)] for key in KEYS}
+
+
+@given(st.permutations(["a:4150", "b:4150", "c:4150"]))
+def test_a_key_belongs_to_the_same_one_in_whatever_order_they_are_given(names: list[str]) -> None:
+    there = ["a:4150", "b:4150", "c:4150"]
+    assert chosen(names, by_key(*names)) == chosen(there, by_key(*there))
+
+
+def test_keys_are_shared_out_equally() -> None:
+    shares = Counter(chosen(["a", "b", "c"], by_key("a", "b", "c")).values())
+    assert min(shares.values()) > 250
+
+
+def test_only_the_keys_of_one_that_fails_move_and_they_come_back() -> None:
+    names = ["a", "b", "c"]
+    pool = by_key(*names)
+    before = chosen(names, pool)
+    pool.failed(0, 0.0)
+    during = chosen(names, pool, 1.0)
+    assert {key for key in KEYS if during[key] != before[key]} == {key for key in KEYS if before[key] == "a"}
+    assert set(during.values()) == {"b", "c"}
+    first = next(key for key in KEYS if before[key] == "a")
+    assert names[pool.pick_for(first, 31.0)] == "a"  # it is tried again
+    pool.succeeded(0, 0.001, 31.0)
+    assert chosen(names, pool, 32.0) == before
+
+
+def test_only_the_keys_of_one_that_is_gone_move() -> None:
+    before = chosen(["a", "b", "c"], by_key("a", "b", "c"))
+    after = chosen(["b", "c"], by_key("b", "c"))
+    assert all(after[key] == before[key] for key in KEYS if before[key] != "a")
+
+
+def test_a_key_avoids_who_has_refused_its_message() -> None:
+    names = ["a", "b", "c"]
+    pool = by_key(*names)
+    before = chosen(names, pool)
+    assert all(names[pool.pick_for(key, 0.0, [names.index(before[key])])] != before[key] for key in KEYS)
+    assert names[pool.pick_for(KEYS[0], 0.0, [0, 1, 2])] == before[KEYS[0]]
+
+
+def test_when_all_have_failed_a_key_is_where_it_belongs() -> None:
+    names = ["a", "b"]
+    pool = by_key(*names)
+    before = chosen(names, pool)
+    pool.failed(0, 0.0)
+    pool.failed(1, 0.0)
+    assert names[pool.pick_for(KEYS[0], 1.0)] == before[KEYS[0]]
+
+
 @given(
-    st.sampled_from(["round_robin", "hostpool", "epsilon_greedy", "first"]),
+    st.sampled_from(["round_robin", "hostpool", "epsilon_greedy", "first", "by_key"]),
     st.integers(1, 5),
     st.lists(st.tuples(st.booleans(), st.floats(0, 100))),
     st.integers(),

@@ -1,4 +1,4 @@
-"""What a destination does not know is left out of messages, and no message fails because of it."""
+"""Which destination a message is passed on to, and what is left out there because it is not known."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 import trio
 
-from nsqclient import Unsupported
+from nsqclient import ConnectError, Requeue, Unsupported
+from nsqtools.nsq_to_nsq import Forwarder, Options
 from nsqtools.passing_on import Destination
 
 
 class OldProducer:
     """A producer whose nsqd is NSQ's own."""
 
-    def __init__(self, *known: str) -> None:
+    def __init__(self, *known: str, fails: bool = False) -> None:
+        self._fails = fails
         self.published: list[tuple[bytes, bool, bool]] = []
         self._known = known
 
     async def publish(self, topic: str, body: bytes, *, key: str | None, headers: Mapping[str, bytes] | None) -> None:
         await trio.lowlevel.checkpoint()
+        if self._fails:
+            raise ConnectError("connection refused")
         if headers is not None and "headers" not in self._known:
             raise Unsupported("nsqd 127.0.0.1:4150 knows no headers: it does not grant the extension `headers`")
         if key is not None and "keys" not in self._known:
@@ -59,3 +63,42 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
         "there knows no headers: those of messages are left out",
         "there knows no keys: after a crash of this tool, messages may come twice",
     ]
+
+
+def forwarded(mode: str, *addresses: str, failing: str = "") -> dict[str, set[bytes]]:
+    """Forward 60 messages, and return what has come to each destination. A second try follows a failure."""
+    producers = {address: OldProducer("headers", "keys", fails=address == failing) for address in addresses}
+    options = Options(topic=("t",), mode=mode, destination_nsqd_tcp_address=addresses)
+
+    async def main() -> None:
+        handle = Forwarder(options, list[Any](producers.values())).handler("t")
+        for number in range(60):
+            message: Any = SimpleNamespace(
+                nsqd="here", topic="t", channel="c", id=f"{number:016x}", headers={}, body=b"%d" % number
+            )
+            for _ in range(2):
+                try:
+                    await handle(message)
+                except Requeue:
+                    continue
+                break
+
+    trio.run(main)
+    return {address: {body for body, *_ in it.published} for address, it in producers.items()}
+
+
+@pytest.mark.parametrize("mode", ["hostpool", "round-robin"])
+def test_a_message_goes_to_the_same_destination_whatever_their_order(mode: str) -> None:
+    before = forwarded(mode, "a:4150", "b:4150", "c:4150")
+    assert forwarded(mode, "c:4150", "a:4150", "b:4150") == before
+    assert min(map(len, before.values())) > 5
+
+
+@pytest.mark.parametrize("mode", ["hostpool", "round-robin"])
+def test_only_the_messages_of_a_destination_that_fails_go_to_others(mode: str) -> None:
+    before = forwarded(mode, "a:4150", "b:4150", "c:4150")
+    during = forwarded(mode, "a:4150", "b:4150", "c:4150", failing="a:4150")
+    assert during["a:4150"] == set()
+    assert during["b:4150"] > before["b:4150"]
+    assert during["c:4150"] > before["c:4150"]
+    assert during["b:4150"] | during["c:4150"] == {b"%d" % number for number in range(60)}

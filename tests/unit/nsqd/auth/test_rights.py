@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from time import process_time
 
 import pytest
 
@@ -129,3 +130,14 @@ def test_who_may_only_publish_may_not_consume() -> None:
 def test_what_is_not_clear_is_refused(text: str, message: str) -> None:
     with pytest.raises(RightsError, match=message):
         parse_rights(text)
+
+
+def test_a_limit_of_many_stars_takes_no_time() -> None:
+    topics = f'roles = ["publish"]\ntopics = ["{"*a" * 25}*b"]'
+    holder = parse_rights(f'[[allow]]\nname = "x"\ncommon_name = "x"\n{topics}').holder(b"", "x")
+    assert holder is not None
+    began = process_time()
+    assert not holder.may(Role.PUBLISH, "a" * 64)
+    assert not holder.grant.allows("a" * 64)
+    assert holder.grant.allows("a" * 63 + "b")
+    assert process_time() - began < 5  # hours, if all combinations were tried

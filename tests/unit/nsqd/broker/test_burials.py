@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nsqcommon.wire.commands import fin, mpub, req
@@ -82,6 +84,32 @@ def test_its_attempts_time_reason_and_client_are_kept() -> None:
     assert first.buried_at == node.broker.timestamp // 1_000_000
     assert first.note.who == "127.0.0.1"
     assert second.note.reason == "worse"
+
+
+@pytest.mark.parametrize(
+    ("client_id", "kept"),
+    [
+        ("w" * 4_000, "w" * 128),
+        ("\u00e9" * 100, "\u00e9" * 64),
+        ("w" + "\u00e9" * 100, "w" + "\u00e9" * 63),  # the 128th byte is the first half of a character
+        ("\u00e9" * 64, "\u00e9" * 64),
+    ],
+    ids=["ASCII", "two bytes each", "a character across the border", "just short enough"],
+)
+def test_a_client_is_named_with_up_to_128_bytes_in_whichever_way_it_buries(client_id: str, kept: str) -> None:
+    node = node_with(b"buried", b"requeued", b"timed out", max_attempts=1)
+    identify = json.dumps({"client_id": client_id}).encode()
+    consumer = node.client(b"  V2IDENTIFY\n" + len(identify).to_bytes(4, "big") + identify)
+    consumer.say(b"SUB t c\nRDY 3\n")
+    buried, requeued, _ = consumer.messages()
+    assert bury(node, consumer, buried.id) is None
+    consumer.say(req(requeued.id, 0))
+    assert node.channel().buried_count == 2
+    consumer.say(b"RDY 0\n")
+    node.pass_time(61.0)
+    assert [it.note.who for it in channel_of(node).burials.buried.from_place(0)] == [kept] * 3
+    node.crash()
+    assert [it.note.who for it in channel_of(node).burials.buried.from_place(0)] == [kept] * 3
 
 
 def test_a_consumer_that_buries_has_room_again() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
+from nsqd.broker.buried import Note
 from nsqd.broker.replay import ChannelState, TopicState, replay
+from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.packed_changes import PackedChanges
 
 BEGIN: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
@@ -154,6 +156,28 @@ def test_what_was_deferred_and_finished_ahead_of_the_cursor_stays_finished() -> 
     channel = replay([*ahead, ("progress", "t", "c", 6, [1, 2, 5, 6])])["t"].channels["c"]
     assert channel.waiting == {2: (0, 5), 4: (0, 5)}
     assert not channel.skips
+
+
+# The frame that nsqd wrote before it shortened names, for a BURY by a client called "\u00e9" * 90.
+OLD_BURIAL = bytes.fromhex(
+    "f24e4a01000000dca1606bd09195a462757279a174a16392a3626164d9b4c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9"
+    "c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9"
+    "c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9"
+    "c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9c3a9"
+    "c3a9c3a9c3a9c3a9c3a99500cf00460a24181e400001cf0000018bcfe5680000"
+)
+
+
+def test_a_long_name_of_an_older_journal_is_shortened_and_the_next_journal_has_the_short_one() -> None:
+    frame = journal_format.decode(OLD_BURIAL, 0)
+    assert frame is not None
+    buried = channel_after(*frame.changes).buried
+    told = buried.get(0)
+    assert told is not None
+    assert (told.note, told.attempts, told.buried_at) == (Note("bad", "\u00e9" * 64), 1, 1_700_000_000_000)
+    (change,) = buried.changes("t", "c")
+    assert change[0] == "bury"
+    assert change[3] == ["bad", "\u00e9" * 64]
 
 
 def test_replay_takes_time_in_proportion_to_what_changed() -> None:

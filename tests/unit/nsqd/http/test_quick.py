@@ -52,6 +52,9 @@ class Client:
         self.broker = make_broker(self.store)
         publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
         self.routes = QuickRoutes(self.broker, publishing, HttpDate(lambda: 1_700_000_000.5))
+        self.connect()
+
+    def connect(self) -> None:
         self.handed_off: bytes | None = None
         self.woken = 0
         self.quick = QuickHttp(self.routes, hand_off=self._hand_off, wake=self._wake)
@@ -209,22 +212,57 @@ def test_reading_pauses_while_much_is_owed(client: Client) -> None:
     assert client.quick.reading
 
 
-@pytest.mark.parametrize(("version", "headers", "status_line", "connection", "stays"), [
-    (b"1.1", b"", b"HTTP/1.1 200 OK", None, True),
-    (b"1.1", b"Connection: close\r\n", b"HTTP/1.1 200 OK", b"close", False),
-    (b"1.0", b"", b"HTTP/1.0 200 OK", None, False),
-    (b"1.0", b"Connection: Keep-Alive\r\n", b"HTTP/1.0 200 OK", b"keep-alive", True),
-])  # fmt: skip
-def test_manners_of_closing(
-    client: Client, version: bytes, headers: bytes, status_line: bytes, connection: bytes | None, stays: bool
+QUICK = {
+    "ping": b"GET /ping HTTP/%s\r\nHost: x\r\n%s\r\n",
+    "ping with a query": b"GET /ping?a=b HTTP/%s\r\nHost: x\r\n%s\r\n",
+    "pub": b"POST /pub?topic=t HTTP/%s\r\nHost: x\r\n%sContent-Length: 2\r\n\r\nhi",
+    "pub of nothing": b"POST /pub?topic=t HTTP/%s\r\nHost: x\r\n%sContent-Length: 0\r\n\r\n",
+    "pub without a length": b"POST /pub?topic=t HTTP/%s\r\nHost: x\r\n%s\r\n",
+    "pub without a topic": b"POST /pub HTTP/%s\r\nHost: x\r\n%sContent-Length: 2\r\n\r\nhi",
+    "mpub": b"POST /mpub?topic=t HTTP/%s\r\nHost: x\r\n%sContent-Length: 3\r\n\r\na\nb",
+    "mpub of nothing": b"POST /mpub?topic=t HTTP/%s\r\nHost: x\r\n%sContent-Length: 0\r\n\r\n",
+    "mpub that is broken": b"POST /mpub?topic=t&binary=true HTTP/%s\r\nHost: x\r\n%sContent-Length: 1\r\n\r\nx",
+}
+# What Go's server answers to these, measured on NSQ's nsqd: the Connection header, and whether the connection stays.
+MANNERS: dict[tuple[bytes, bytes | None], tuple[bytes | None, bool]] = {
+    (b"1.1", None): (None, True),
+    (b"1.1", b"close"): (b"close", False),
+    (b"1.1", b"Close"): (b"close", False),
+    (b"1.1", b"keep-alive"): (None, True),
+    (b"1.1", b"keep-alive, close"): (b"close", False),
+    (b"1.1", b"TE,close"): (b"close", False),
+    (b"1.1", b"keep-alive\r\nConnection: close"): (b"close", False),
+    (b"1.1", b"other"): (None, True),
+    (b"1.1", b'"close"'): (None, True),
+    (b"1.1", b""): (None, True),
+    (b"1.0", None): (None, False),
+    (b"1.0", b"close"): (None, False),
+    (b"1.0", b"keep-alive"): (b"keep-alive", True),
+    (b"1.0", b"Keep-Alive"): (b"keep-alive", True),
+    (b"1.0", b"keep-alive, close"): (b"keep-alive", True),
+    (b"1.0", b"keep-alive\r\nConnection: close"): (b"keep-alive", True),
+    (b"1.0", b"close\r\nConnection: keep-alive"): (None, False),
+    (b"1.0", b"other"): (None, False),
+    (b"1.0", b""): (None, False),
+}
+
+
+@pytest.mark.parametrize("asked", QUICK.values(), ids=QUICK)
+@pytest.mark.parametrize(("version", "wish"), MANNERS)
+def test_a_connection_is_closed_or_kept_as_the_client_wishes(
+    client: Client, asked: bytes, version: bytes, wish: bytes | None
 ) -> None:
-    answer = client.send(post("/pub?topic=t", b"a", headers, version))
-    lines = answer.split(b"\r\n")
-    assert lines[0] == status_line
-    assert (b"Connection: " + connection if connection else None) == next(
-        (line for line in lines if line.startswith(b"Connection")), None
-    )
-    assert client.quick.finished is not stays
+    request = asked % (version, b"" if wish is None else b"Connection: %b\r\n" % wish)
+    said, stays = MANNERS[version, wish]
+    for _ in range(2):  # the first head is parsed, the second one is known
+        answer = client.send(request)
+        status, *lines = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+        assert status.startswith(b"HTTP/%b " % version)
+        assert [line for line in lines if line.startswith(b"Connection")] == ([b"Connection: " + said] if said else [])
+        assert client.quick.finished is not stays
+        assert (client.send(request) == answer) is stays
+        assert client.handed_off is None
+        client.connect()
 
 
 def test_nothing_is_served_after_connection_close(client: Client) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
 from nsqd.ack import Ack
@@ -136,3 +138,13 @@ def test_explanations_name_each_key_with_its_value_as_written_and_its_line() -> 
 def test_looks_for_what_expires_are_as_frequent_as_the_shortest_time_needs(times: list[str], interval: float) -> None:
     text = "".join(f"[[policy]]\ntopic = 't{time}'\nexpire_after = '{time}'\n" for time in times)
     assert parse_policies(text).expiry_interval == interval
+
+
+def test_patterns_of_many_stars_take_no_time() -> None:
+    many = "*a" * 25 + "*b"
+    policies = parse_policies(f'[[policy]]\ntopic = "{many}"\nchannel = "{many}"\nmax_attempts = 3')
+    began = process_time()
+    assert policies.channel("a" * 63 + "b", "a" * 64) is NO_CHANNEL_RULES
+    assert policies.channel("a" * 64, "a" * 63 + "b") is NO_CHANNEL_RULES
+    assert policies.channel("a" * 63 + "b", "a" * 63 + "b").max_attempts == 3
+    assert process_time() - began < 5  # hours, if all combinations were tried
