@@ -90,6 +90,11 @@ class Identity:
     def sees(self, topic: str) -> bool:
         return self.may(Right.VIEW, topic)
 
+    @property
+    def sees_everything(self) -> bool:
+        """Whether no topic is hidden from this user, also none that is created later."""
+        return any(EVERYTHING in role.topics and Right.VIEW in role.can for role in self.roles)
+
 
 ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))
 ADMINS: Final = Role(name="admin", can=frozenset(Right))
@@ -110,6 +115,11 @@ class Policy:
     def is_open(self) -> bool:
         """Whether everybody may do everything, as in NSQ without `--admin-user`."""
         return not self.roles and not self.admin_users
+
+    @property
+    def shows_payload_to_all(self) -> bool:
+        """Whether every user has the right `payload` for every topic."""
+        return not self.roles
 
     def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
         """Return the user with the roles that the user has."""

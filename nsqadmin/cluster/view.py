@@ -12,6 +12,7 @@ from nsqadmin.cluster.recording import NotASnapshot, decode
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
+    from nsqadmin.access.policy import Identity
     from nsqadmin.cluster.model import Producer
 
 
@@ -80,15 +81,22 @@ def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
     return Recording(snapshot=snapshot, series=series, activity=view.activity())
 
 
-def seen_by(snapshot: Snapshot, sees: Callable[[str], bool]) -> Snapshot:
-    """Return the part of the picture of the topics that a user sees, which is nearly always the whole."""
-    if all(sees(topic.name) for topic in snapshot.topics):
+def seen_by(snapshot: Snapshot, user: Identity) -> Snapshot:
+    """Return the part of the picture that a user may see: without hidden topics, and without the words of nodes.
+
+    A node's own words, such as the text of an error, may name any topic. For most users nothing is hidden, and they get
+    the picture itself.
+    """
+    if user.sees_everything:
         return snapshot
+    sees = user.sees
     return replace(
         snapshot,
         topics=tuple(topic for topic in snapshot.topics if sees(topic.name)),
         nodes=tuple(node.seen_by(sees) for node in snapshot.nodes),
-        findings=tuple(found for found in snapshot.findings if not found.topic or sees(found.topic)),
+        lookupds=tuple(lookupd.seen_by(sees) for lookupd in snapshot.lookupds),
+        unanswered=tuple(it.without_quote() for it in snapshot.unanswered),
+        findings=tuple(found.without_quotes() for found in snapshot.findings if not found.topic or sees(found.topic)),
         pauses=tuple(paused for paused in snapshot.pauses if sees(paused.topic)),
         producers=None if snapshot.producers is None else tuple(_seen_producers(snapshot.producers, sees)),
         _by_name={},
