@@ -31,6 +31,7 @@ _INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
     Right.ADMIN: frozenset(Right),
 }
 EVERYTHING: Final = "*"
+_WITHHELD: Final = "an error, whose words are shown to users who see all topics"
 
 
 class BadRoles(ValueError):
@@ -94,6 +95,10 @@ class Identity:
     def sees_everything(self) -> bool:
         """Whether no topic is hidden from this user, also none that is created later."""
         return any(EVERYTHING in role.topics and Right.VIEW in role.can for role in self.roles)
+
+    def quoted(self, text: str) -> str:
+        """Return what this user may read of an error in the words of a node or nsqlookupd, which may name any topic."""
+        return text if not text or self.sees_everything else _WITHHELD
 
 
 ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))

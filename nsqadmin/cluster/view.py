@@ -13,7 +13,7 @@ from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
     from nsqadmin.access.policy import Identity
-    from nsqadmin.cluster.model import Producer
+    from nsqadmin.cluster.model import Producer, Topic
 
 
 class View(Protocol):
@@ -92,7 +92,7 @@ def seen_by(snapshot: Snapshot, user: Identity) -> Snapshot:
     sees = user.sees
     return replace(
         snapshot,
-        topics=tuple(topic for topic in snapshot.topics if sees(topic.name)),
+        topics=tuple(_without_words(topic, user) for topic in snapshot.topics if sees(topic.name)),
         nodes=tuple(node.seen_by(sees) for node in snapshot.nodes),
         lookupds=tuple(lookupd.seen_by(sees) for lookupd in snapshot.lookupds),
         unanswered=tuple(it.without_quote() for it in snapshot.unanswered),
@@ -101,6 +101,14 @@ def seen_by(snapshot: Snapshot, user: Identity) -> Snapshot:
         producers=None if snapshot.producers is None else tuple(_seen_producers(snapshot.producers, sees)),
         _by_name={},
         _by_address={},
+    )
+
+
+def _without_words(topic: Topic, user: Identity) -> Topic:
+    if not topic.readers_untold:
+        return topic
+    return replace(
+        topic, readers_untold=tuple(replace(it, reason=user.quoted(it.reason)) for it in topic.readers_untold)
     )
 
 

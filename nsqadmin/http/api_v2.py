@@ -154,8 +154,7 @@ class _Questions:
         findings = [
             finding
             for finding in snapshot.findings
-            if (not topic or finding.topic == topic)
-            and (not channel or finding.channel == channel)
+            if (not topic or finding.topic == topic) and (not channel or finding.channel == channel)
         ]
         return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
 

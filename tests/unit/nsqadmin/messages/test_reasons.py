@@ -50,7 +50,8 @@ def test_words_of_nsqd_itself_are_always_shown(words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["4929123412341234 attempts", "waited for more than 4929123412341234s (ttl)", f"{OF_NSQD}: {CARD}", "\udc80"]
+    "words",
+    ["4929123412341234 attempts", "waited for more than 4929123412341234s (ttl)", f"{OF_NSQD}: {CARD}", "\udc80"],
 )
 def test_what_only_looks_like_them_is_hidden(words: str) -> None:
     assert reasons().shown(words, whole=False) == "***"
