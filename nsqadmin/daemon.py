@@ -24,7 +24,7 @@ from nsqadmin.cluster.view import open_saved
 from nsqadmin.compat import api, config, graphite
 from nsqadmin.compat.config import Settings
 from nsqadmin.http import api_v2, metrics
-from nsqadmin.http.app import App
+from nsqadmin.http.app import App, Route
 from nsqadmin.http.live import hub as live
 from nsqadmin.http.live.hub import Hub
 from nsqadmin.http.login import Access, read_policy
@@ -124,7 +124,9 @@ async def _live_services(
         policy=policy,
         queries=queries,
         executor=Executor(queries, activity, notifier, lost_by=lambda action: messages_lost(sampler.snapshot, action)),
-        messages=Messages(upstream, sampler, _masking_of(settings.options), activity),
+        messages=Messages(
+            upstream, sampler, _masking_of(settings.options), activity, all_see_payload=policy.shows_payload_to_all
+        ),
         policies=PolicyQuestions(upstream),
         sampler=sampler,
         hub=hub,
@@ -133,7 +135,8 @@ async def _live_services(
     )
 
 
-def _app(services: Services) -> App:
+def routes_of(services: Services) -> list[Route]:
+    """Return all routes, those of the APIs and those of pages."""
     options = services.options
     of_nsq = [*config.routes(services.settings), *graphite.routes(options)]
     if services.queries is not None and services.executor is not None:
@@ -149,9 +152,14 @@ def _app(services: Services) -> App:
         routes += endpoints.routes(services.messages, services.view)
         routes += buried_endpoints.routes(services.messages.buried, services.view)
         routes += deferred_endpoints.routes(services.messages.deferred, services.view)
+    return routes
+
+
+def _app(services: Services) -> App:
+    options = services.options
     access = Access(options, lambda: services.policy)
     return App(
-        routes,
+        routes_of(services),
         access,
         _own_hosts(options),
         prefix=options.prefix,

@@ -31,6 +31,7 @@ _INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
     Right.ADMIN: frozenset(Right),
 }
 EVERYTHING: Final = "*"
+_WITHHELD: Final = "an error, whose words are shown to users who see all topics"
 
 
 class BadRoles(ValueError):
@@ -90,6 +91,15 @@ class Identity:
     def sees(self, topic: str) -> bool:
         return self.may(Right.VIEW, topic)
 
+    @property
+    def sees_everything(self) -> bool:
+        """Whether no topic is hidden from this user, also none that is created later."""
+        return any(EVERYTHING in role.topics and Right.VIEW in role.can for role in self.roles)
+
+    def quoted(self, text: str) -> str:
+        """Return what this user may read of an error in the words of a node or nsqlookupd, which may name any topic."""
+        return text if not text or self.sees_everything else _WITHHELD
+
 
 ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))
 ADMINS: Final = Role(name="admin", can=frozenset(Right))
@@ -110,6 +120,11 @@ class Policy:
     def is_open(self) -> bool:
         """Whether everybody may do everything, as in NSQ without `--admin-user`."""
         return not self.roles and not self.admin_users
+
+    @property
+    def shows_payload_to_all(self) -> bool:
+        """Whether every user has the right `payload` for every topic."""
+        return not self.roles
 
     def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
         """Return the user with the roles that the user has."""

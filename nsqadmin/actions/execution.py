@@ -125,7 +125,13 @@ class Executor:
                 no_undo=tuple(f"Cannot be undone on {it.node}: {it.why_not}." for it in steps.states if it.why_not),
             )
             self._report(receipt, caller, lost)
-        return receipt
+        quoted = caller.identity.quoted
+        return replace(
+            receipt,
+            steps=tuple(replace(step, error=quoted(step.error)) for step in receipt.steps),
+            failure=quoted(receipt.failure),
+            discovery_errors=tuple(map(quoted, receipt.discovery_errors)),
+        )
 
     def note_refusal(self, action: Action, caller: Caller, reason: str) -> None:
         """Record in the audit log that the caller was refused."""
@@ -288,7 +294,7 @@ def may_follow(error: UpstreamError) -> bool:
 def _words(action: Action) -> str:
     words = f"{action.kind.replace('_', ' ')} {action.name}"
     if action.kind is Kind.REMOVE_FROM_NODE:
-        words = f"remove {action.topic} from node {action.nodes[0]}"
+        words = f"remove {action.topic} from node {', '.join(action.nodes)}"
     elif action.kind is Kind.FORGET_READER:
         words = f"forget that {action.reader} reads {action.topic}"
     elif action.place:

@@ -161,9 +161,15 @@ class Node:
         return self.is_reachable or self.answered_at is not None
 
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
-        """Return the node without the topics that a viewer may not see."""
-        tombstones = tuple(topic for topic in self.tombstones if sees(topic))
-        return replace(self, tombstones=tombstones, policy_error="it has mistakes" if self.policy_error else "")
+        """Return the node without the topics that a viewer may not see, and without texts that may name them."""
+        return replace(
+            self,
+            tombstones=tuple(topic for topic in self.tombstones if sees(topic)),
+            error="",
+            own_health=self.own_health if self.own_health in ("", "OK") else "it is not well",
+            policy_error="it has mistakes" if self.policy_error else "",
+            unreachable=("nsqlookupd cannot connect to it",) if self.unreachable else (),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +202,10 @@ class Lookupd:
     @property
     def is_reachable(self) -> bool:
         return self.health in (Health.OK, Health.SLOW)
+
+    def seen_by(self, sees: Callable[[str], bool]) -> Lookupd:
+        """Return it without the topics that a viewer may not see, and without texts that may name them."""
+        return replace(self, topics=tuple(topic for topic in self.topics if sees(topic)), error="")
 
 
 # Topics, channels and connections
@@ -492,6 +502,10 @@ class Evidence:
     value: str  # for example `0`
 
 
+# The labels of evidence that quotes a node or nsqlookupd in its own words, which may name any topic.
+QUOTES: Final = frozenset(("error", "it says", "nsqlookupd says"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
@@ -516,6 +530,12 @@ class Finding:
         """Identifies the finding from one sample to the next."""
         return "/".join((self.rule, self.topic, self.channel, self.node))
 
+    def without_quotes(self) -> Finding:
+        """Return the finding without texts of nodes, for viewers who may not see all topics."""
+        if not any(it.label in QUOTES for it in self.evidence):
+            return self
+        return replace(self, evidence=tuple(it for it in self.evidence if it.label not in QUOTES))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
@@ -525,6 +545,9 @@ class Unanswered:
     where: str  # the address of the nsqd or nsqlookupd
     advice: str  # what to try
     raw: str  # the text of the error as it came
+
+    def without_quote(self) -> Unanswered:
+        return replace(self, raw="")
 
 
 class PausedHow(StrEnum):

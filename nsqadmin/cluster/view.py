@@ -12,7 +12,8 @@ from nsqadmin.cluster.recording import NotASnapshot, decode
 from nsqcommon.startup import StartupError
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Producer
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.cluster.model import Producer, Topic
 
 
 class View(Protocol):
@@ -80,19 +81,34 @@ def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
     return Recording(snapshot=snapshot, series=series, activity=view.activity())
 
 
-def seen_by(snapshot: Snapshot, sees: Callable[[str], bool]) -> Snapshot:
-    """Return the part of the picture of the topics that a user sees, which is nearly always the whole."""
-    if all(sees(topic.name) for topic in snapshot.topics):
+def seen_by(snapshot: Snapshot, user: Identity) -> Snapshot:
+    """Return the part of the picture that a user may see: without hidden topics, and without the words of nodes.
+
+    A node's own words, such as the text of an error, may name any topic. For most users nothing is hidden, and they get
+    the picture itself.
+    """
+    if user.sees_everything:
         return snapshot
+    sees = user.sees
     return replace(
         snapshot,
-        topics=tuple(topic for topic in snapshot.topics if sees(topic.name)),
+        topics=tuple(_without_words(topic, user) for topic in snapshot.topics if sees(topic.name)),
         nodes=tuple(node.seen_by(sees) for node in snapshot.nodes),
-        findings=tuple(found for found in snapshot.findings if not found.topic or sees(found.topic)),
+        lookupds=tuple(lookupd.seen_by(sees) for lookupd in snapshot.lookupds),
+        unanswered=tuple(it.without_quote() for it in snapshot.unanswered),
+        findings=tuple(found.without_quotes() for found in snapshot.findings if not found.topic or sees(found.topic)),
         pauses=tuple(paused for paused in snapshot.pauses if sees(paused.topic)),
         producers=None if snapshot.producers is None else tuple(_seen_producers(snapshot.producers, sees)),
         _by_name={},
         _by_address={},
+    )
+
+
+def _without_words(topic: Topic, user: Identity) -> Topic:
+    if not topic.readers_untold:
+        return topic
+    return replace(
+        topic, readers_untold=tuple(replace(it, reason=user.quoted(it.reason)) for it in topic.readers_untold)
     )
 
 

@@ -68,66 +68,66 @@ class _Questions:
     async def topics(self, request: Request) -> Response:
         identity = identity_of(request)
         if request.query_params.get("inactive") == "true":
-            inactive = await _found(self._queries.inactive_topics, "topics")
+            inactive = await _found(request, self._queries.inactive_topics, "topics")
             seen = {topic: channels for topic, channels in inactive.value.items() if identity.sees(topic)}
-            return json_answer({"topics": seen, "message": _warning(inactive.errors)})
-        found = await _found(self._queries.topics, "topics")
+            return json_answer({"topics": seen, "message": _warning(request, inactive.errors)})
+        found = await _found(request, self._queries.topics, "topics")
         names = [topic for topic in found.value if identity.sees(topic)]
-        return json_answer({"topics": names, "message": _warning(found.errors)})
+        return json_answer({"topics": names, "message": _warning(request, found.errors)})
 
     async def topic(self, request: Request) -> Response:
         topic = _path(request, "topic")
         require(request, Right.VIEW, topic)
-        producers, stats = await self._stats(topic, f"&topic={_quoted(topic)}&include_clients=false")
+        producers, stats = await self._stats(request, topic, f"&topic={_quoted(topic)}&include_clients=false")
         document = topic_document(topic, stats.value, now=time())
-        return json_answer({**document, "message": _warning(producers.errors, stats.errors)})
+        return json_answer({**document, "message": _warning(request, producers.errors, stats.errors)})
 
     async def channel(self, request: Request) -> Response:
         topic, channel = _path(request, "topic"), _path(request, "channel")
         require(request, Right.VIEW, topic)
         query = f"&topic={_quoted(topic)}&channel={_quoted(channel)}"
-        producers, stats = await self._stats(topic, query)
+        producers, stats = await self._stats(request, topic, query)
         document = channel_document(topic, channel, stats.value, now=time())
         if document is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return json_answer({**document, "message": _warning(producers.errors, stats.errors)})
+        return json_answer({**document, "message": _warning(request, producers.errors, stats.errors)})
 
     async def nodes(self, request: Request) -> Response:
         identity = identity_of(request)
-        found = await _found(self._queries.nodes, "nodes")
+        found = await _found(request, self._queries.nodes, "nodes")
         document = nodes_document(found.value, has_lookupds=self._queries.has_lookupds)
         for node in document:
             node["topics"] = [entry for entry in node["topics"] if identity.sees(entry["topic"])]
-        return json_answer({"nodes": document, "message": _warning(found.errors)})
+        return json_answer({"nodes": document, "message": _warning(request, found.errors)})
 
     async def node(self, request: Request) -> Response:
         identity = identity_of(request)
-        nodes, node = await self._known_node(_path(request, "node"))
-        stats = await _found(lambda: self._queries.stats([node], ""), "nsqd stats")
+        nodes, node = await self._known_node(request)
+        stats = await _found(request, lambda: self._queries.stats([node], ""), "nsqd stats")
         topics = [topic for _, topics in stats.value for topic in topics if identity.sees(topic["topic_name"])]
         document = node_document(node, topics, now=time())
-        return json_answer({**document, "message": _warning(nodes.errors, stats.errors)})
+        return json_answer({**document, "message": _warning(request, nodes.errors, stats.errors)})
 
     async def counter(self, request: Request) -> Response:
         identity = identity_of(request)
-        nodes = await _found(self._queries.nodes, "counter producer list")
+        nodes = await _found(request, self._queries.nodes, "counter producer list")
         if not nodes.value:  # without nodes nothing is counted, and that is no failure
-            return json_answer({"stats": {}, "message": _warning(nodes.errors)})
+            return json_answer({"stats": {}, "message": _warning(request, nodes.errors)})
         producers = [node for node, _ in nodes.value]
-        stats = await _found(lambda: self._queries.stats(producers, "&include_clients=false"), "nsqd stats")
+        stats = await _found(request, lambda: self._queries.stats(producers, "&include_clients=false"), "nsqd stats")
         counts = counter_document(stats.value)
         seen = {key: count for key, count in counts.items() if identity.sees(count["topic_name"])}
-        return json_answer({"stats": seen, "message": _warning(nodes.errors, stats.errors)})
+        return json_answer({"stats": seen, "message": _warning(request, nodes.errors, stats.errors)})
 
     async def _stats(
-        self, topic: str, query: str
+        self, request: Request, topic: str, query: str
     ) -> tuple[Found[list[Announced]], Found[list[tuple[Announced, list[dict[str, Any]]]]]]:
-        producers = await _found(lambda: self._queries.topic_producers(topic), "topic producers")
-        return producers, await _found(lambda: self._queries.stats(producers.value, query), "topic metadata")
+        producers = await _found(request, lambda: self._queries.topic_producers(topic), "topic producers")
+        return producers, await _found(request, lambda: self._queries.stats(producers.value, query), "topic metadata")
 
-    async def _known_node(self, name: str) -> tuple[Found[list[tuple[Announced, bool]]], Announced]:
-        nodes = await _found(self._queries.nodes, "nodes")
-        return nodes, _node_named(name, nodes.value)
+    async def _known_node(self, request: Request) -> tuple[Found[list[tuple[Announced, bool]]], Announced]:
+        nodes = await _found(request, self._queries.nodes, "nodes")
+        return nodes, _node_named(_path(request, "node"), nodes.value)
 
 
 class _Changes:
@@ -173,7 +173,7 @@ class _Changes:
             raise HttpError(400, "INVALID_BODY") from None
         if not is_valid_name(topic):
             raise HttpError(400, "INVALID_TOPIC")
-        nodes = await _found(self._queries.nodes, "nodes")
+        nodes = await _found(request, self._queries.nodes, "nodes")
         node = _node_named(_path(request, "node"), nodes.value)
         return await self._execute(request, Action(kind=Kind.REMOVE_FROM_NODE, topic=topic, nodes=(node.address,)))
 
@@ -193,18 +193,19 @@ def _answer(receipt: Receipt) -> Response:
     return json_answer({"message": f"WARNING: {chr(10).join(errors)}" if errors else ""})
 
 
-def _warning(*stages: Iterable[str]) -> str:
-    texts = ["\n".join(errors) for errors in map(tuple, stages) if errors]
+def _warning(request: Request, *stages: Iterable[str]) -> str:
+    quoted = identity_of(request).quoted
+    texts = ["\n".join(errors) for errors in (tuple(map(quoted, stage)) for stage in stages) if errors]
     return f"WARNING: {'; '.join(texts)}" if texts else ""
 
 
-async def _found(ask: Callable[[], Awaitable[Found[T]]], what: str) -> Found[T]:
+async def _found(request: Request, ask: Callable[[], Awaitable[Found[T]]], what: str) -> Found[T]:
     """Run a query and log its errors. Raise 502 if no node has answered."""
     try:
         found = await run_trio(ask)
     except TotalFailure as error:
         log.error("failed to get %s - %s", what, error)
-        raise HttpError(502, f"UPSTREAM_ERROR: {error}") from error
+        raise HttpError(502, f"UPSTREAM_ERROR: {identity_of(request).quoted(str(error))}") from error
     if found.errors:
         log.warning("failed to get %s - %s", what, "\n".join(found.errors))
     return found

@@ -72,7 +72,7 @@ class _Questions:
         self._view = services.view
 
     async def health(self, request: Request) -> Response:
-        snapshot = await self._snapshot(request)
+        snapshot = seen_by(await self._snapshot(request), identity_of(request))
         return json_answer(
             {
                 **health_of(snapshot, self._services.incidents, restricted(identity_of(request))),
@@ -102,7 +102,7 @@ class _Questions:
         identity = identity_of(request)
         seen = replace(
             recording,
-            snapshot=seen_by(recording.snapshot, identity.sees),
+            snapshot=seen_by(recording.snapshot, identity),
             series={key: series for key, series in recording.series.items() if _sees_series(identity, key)},
             activity=tuple(entry for entry in recording.activity if not entry.topic or identity.sees(entry.topic)),
         )
@@ -113,7 +113,7 @@ class _Questions:
         )
 
     async def topics(self, request: Request) -> Response:
-        snapshot = seen_by(await self._snapshot(request), identity_of(request).sees)
+        snapshot = seen_by(await self._snapshot(request), identity_of(request))
         return json_answer(
             {
                 "taken_at": snapshot.taken_at,
@@ -139,7 +139,7 @@ class _Questions:
         return json_answer(to_json(channel))
 
     async def nodes(self, request: Request) -> Response:
-        snapshot = seen_by(await self._snapshot(request), identity_of(request).sees)
+        snapshot = seen_by(await self._snapshot(request), identity_of(request))
         return json_answer({"nodes": to_json(snapshot.nodes), "lookupds": to_json(snapshot.lookupds)})
 
     async def diagnose(self, request: Request) -> Response:
@@ -148,21 +148,19 @@ class _Questions:
         topic, channel = (str(request.path_params.get(name, "")) for name in ("topic", "channel"))
         if topic:
             require(request, Right.VIEW, topic)
-        snapshot = await self._snapshot(request, topic)
+        snapshot = seen_by(await self._snapshot(request, topic), identity)
         if (topic and snapshot.topic(topic) is None) or (channel and snapshot.channel(topic, channel) is None):
             raise HttpError(404, "CHANNEL_NOT_FOUND" if snapshot.topic(topic) is not None else "TOPIC_NOT_FOUND")
         findings = [
             finding
             for finding in snapshot.findings
-            if (not topic or finding.topic == topic)
-            and (not channel or finding.channel == channel)
-            and (not finding.topic or identity.sees(finding.topic))
+            if (not topic or finding.topic == topic) and (not channel or finding.channel == channel)
         ]
         return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
 
     async def incidents(self, request: Request) -> Response:
         """Send the incidents, the worst first, without their findings: each has an address of its own for these."""
-        seen = self._services.incidents.seen_by(identity_of(request).sees)
+        seen = self._services.incidents.seen_by(identity_of(request))
         return json_answer(
             {"taken_at": self._view.snapshot.taken_at, "incidents": [_incident(it) for it in seen[:_MOST_INCIDENTS]]}
         )
@@ -170,7 +168,7 @@ class _Questions:
     async def incident(self, request: Request) -> Response:
         """Send one incident with its findings."""
         key = str(request.path_params["key"])
-        seen = self._services.incidents.seen_by(identity_of(request).sees)
+        seen = self._services.incidents.seen_by(identity_of(request))
         it = next((it for it in seen if it.key == key), None)
         if it is None:
             raise HttpError(404, "INCIDENT_NOT_FOUND")

@@ -95,7 +95,7 @@ class _Monitoring:
                 "Share of a core that the last sample took.",
                 sampler.busy_share if sampler is not None else 0.0,
             ),
-            incident_metric(self._services.incidents.seen_by(identity.sees)),
+            incident_metric(self._services.incidents.seen_by(identity)),
         ]
         body = exposition(
             [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]

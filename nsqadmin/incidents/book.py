@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqadmin.cluster.model import NOTHING_YET, Activity, Severity, Snapshot
 from nsqadmin.cluster.recording import from_json, to_json
@@ -18,6 +18,9 @@ from nsqadmin.incidents.changes import AFTER, BEFORE, Recent
 from nsqadmin.incidents.grouping import group, incident_of
 from nsqadmin.incidents.index import Index
 from nsqadmin.incidents.model import CauseKind, Counts, Incident, Mark, Open, Record
+
+if TYPE_CHECKING:
+    from nsqadmin.access.policy import Identity
 
 BLIP: Final = 600.0  # seconds for which an incident may be away and is still the same
 MOST: Final = 1000  # incidents that are followed; further ones are shown without their past
@@ -106,18 +109,18 @@ class Book:
             self._open = tuple(sorted(map(self._opened, self._incidents), key=_order))
         return self._open
 
-    def seen_by(self, sees: Callable[[str], bool]) -> tuple[Open, ...]:
-        """Return the incidents without the topics that a viewer may not see. Those of hidden topics only are left out."""
-        hidden = {topic for it in self.open() for topic in it.incident.topics if not sees(topic)}
-        if not hidden:
+    def seen_by(self, user: Identity) -> tuple[Open, ...]:
+        """Return the incidents without what the user may not see. Those of hidden topics only are left out."""
+        if user.sees_everything:
             return self.open()
-        seen = [shown for it in self.open() if (shown := self._without(it, hidden)) is not None]
+        hidden = {topic for it in self.open() for topic in it.incident.topics if not user.sees(topic)}
+        seen = [shown for it in self.open() if (shown := self._without(it, hidden, user)) is not None]
         return tuple(sorted(seen, key=_order))
 
-    def counts(self, sees: Callable[[str], bool] | None = None) -> Counts:
-        """Count the incidents, or those that a viewer sees. Remarks do not count."""
-        if sees is not None:
-            shown = self.seen_by(sees)
+    def counts(self, user: Identity | None = None) -> Counts:
+        """Count the incidents, or those that a user sees. Remarks do not count."""
+        if user is not None:
+            shown = self.seen_by(user)
             return _counted((it.incident.severity, bool(it.acknowledged), bool(it.muted)) for it in shown)
         marks = {key for key, record in self._records.items() if record.acknowledged}
         return _counted((it.severity, it.key in marks, it.key in self._muted) for it in self._incidents)
@@ -145,14 +148,15 @@ class Book:
             muted=muted,
         )
 
-    def _without(self, it: Open, hidden: set[str]) -> Open | None:
+    def _without(self, it: Open, hidden: set[str], user: Identity) -> Open | None:
         """Return the incident without its findings about hidden topics; None if nothing is left.
 
         The numbers of the past are sums over everything, so they are left out as soon as something is hidden.
         """
-        seen = [finding for finding in it.incident.findings if finding.topic not in hidden]
+        seen = [finding.without_quotes() for finding in it.incident.findings if finding.topic not in hidden]
         if len(seen) == len(it.incident.findings):
-            return it
+            changes = tuple(entry for entry in it.changes if not entry.topic or user.sees(entry.topic))
+            return replace(it, incident=replace(it.incident, findings=tuple(seen)), changes=changes)
         if not seen:
             return None
         return replace(

@@ -54,9 +54,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReason:
-    reason: str
+    reason: str  # the text, or what the user may see of it
     client: str
     count: int
+    name: str = ""  # selects the messages with this reason, also for users who do not see it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,8 @@ class NodeSummary:
 class Reason:
     """A reason on all nodes that answer."""
 
-    text: str
+    text: str  # what the user may see of it
+    name: str  # what stands for it in addresses
     count: int
     nodes: tuple[str, ...]
     clients: tuple[str, ...]
@@ -119,17 +121,24 @@ class Summary:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         """The reasons of all nodes that answer, the most frequent first."""
-        counts: dict[str, int] = {}
-        nodes: dict[str, dict[str, None]] = {}
-        clients: dict[str, dict[str, None]] = {}
+        counts: dict[tuple[str, str], int] = {}
+        nodes: dict[tuple[str, str], dict[str, None]] = {}
+        clients: dict[tuple[str, str], dict[str, None]] = {}
         for summary in self.answered:
             for it in summary.reasons:
-                counts[it.reason] = counts.get(it.reason, 0) + it.count
-                nodes.setdefault(it.reason, {})[summary.node] = None
-                clients.setdefault(it.reason, {})[it.client] = None
+                one = it.reason, it.name  # masked texts of different reasons may be equal
+                counts[one] = counts.get(one, 0) + it.count
+                nodes.setdefault(one, {})[summary.node] = None
+                clients.setdefault(one, {})[it.client] = None
         return tuple(
-            Reason(text=text, count=count, nodes=tuple(nodes[text]), clients=tuple(it for it in clients[text] if it))
-            for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            Reason(
+                text=one[0],
+                name=one[1],
+                count=count,
+                nodes=tuple(nodes[one]),
+                clients=tuple(it for it in clients[one] if it),
+            )
+            for one, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         )
 
     @property
@@ -174,6 +183,7 @@ class BuriedPage:
     burials: tuple[Burial, ...]  # by when they were published, the oldest first
     after: str = ""  # where the next page begins; empty: nothing is left
     missing: tuple[tuple[str, str], ...] = ()  # nodes that could not be read, or not to the end, and why
+    reason: str = ""  # what the user may see of the reason that was looked for
 
 
 # A node's answers. A value that is missing or of the wrong type fails this one node only.
@@ -211,7 +221,7 @@ def job_in(raw: Any) -> Job | None:
         return None
     rate = raw["rate"]
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < _HIGHEST:
-        raise TypeError(f"{rate!r:.50} is no rate")
+        raise TypeError(f"{type(rate).__name__} is no rate")
     return Job(
         verb=text_in(raw["verb"]),
         done=whole_in(raw["done"]),

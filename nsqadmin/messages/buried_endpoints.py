@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsqadmin.access.policy import Right
 from nsqadmin.cluster.recording import to_json
 from nsqadmin.http.app import Route
-from nsqadmin.http.responses import caller_of, json_answer, number_argument, object_of, require, word_in
+from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require, word_in
 from nsqadmin.messages.burials import Burial, Look
 from nsqadmin.messages.buried_reading import MOST
 from nsqadmin.messages.changing import result_of
@@ -58,8 +58,12 @@ class _Endpoints:
             reason=arguments.get("reason", ""),
             node=arguments.get("node", ""),
         )
-        summary = await self._buried.summary(channel)
-        page = await self._buried.page(channel, require(request, Right.VIEW, channel.topic), look)
+        identity = require(request, Right.VIEW, channel.topic)
+        summary = await self._buried.summary(channel, identity)
+        try:
+            page = await self._buried.page(channel, identity, look)
+        except BadTaking as error:
+            raise HttpError(400, "INVALID_ARG_REASON", details={"reason": str(error)}) from error
         return json_answer(
             {
                 "nodes": to_json(summary.nodes),
@@ -97,7 +101,7 @@ class _Endpoints:
     async def _plan(self, request: Request, body: Mapping[str, Any]) -> Taking:
         channel = channel_named(self._view, request, body)
         try:
-            return await self._buried.plan(channel, _wanted(body))
+            return await self._buried.plan(channel, _wanted(body), identity_of(request))
         except BadTaking as error:
             raise HttpError(400, "INVALID_MESSAGES", details={"reason": str(error)}) from error
 

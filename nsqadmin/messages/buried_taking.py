@@ -17,7 +17,6 @@ from nsqadmin.messages.taking import Share, Taken, Taking
 from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.messages.taking import Wanted
     from nsqadmin.upstream.client import Upstream
 
 _IN_ONE_REQUEST: Final = 200  # messages by their ids, so that the URL stays below 8 kB
@@ -53,7 +52,7 @@ class BuriedTaker:
         named = [("topic", taking.topic), ("channel", taking.channel)]
         taken = Taken(node=share.node, asked=share.count)
         try:
-            for arguments in _requests(share, taking.wanted):
+            for arguments in _requests(share, taking.text):
                 goes_on = [("kick", taken.kick)] if taken.kick and share.ids else []
                 answer = await self._post(share.node, f"/channel/{verb}", [*named, *arguments, *goes_on])
                 done, job = taken.done + _count(answer[verb.past]), job_in(answer["job"])
@@ -112,7 +111,7 @@ class BuriedTaker:
         return json.loads(await self._upstream.post(node, target))
 
 
-def _requests(share: Share, wanted: Wanted) -> Iterator[list[tuple[str, object]]]:
+def _requests(share: Share, reason: str) -> Iterator[list[tuple[str, object]]]:
     """Yield the arguments of each request.
 
     A selection has the number of the plan as its limit: what is buried after the user has looked is not taken.
@@ -122,8 +121,8 @@ def _requests(share: Share, wanted: Wanted) -> Iterator[list[tuple[str, object]]
             yield [("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]]
         return
     arguments: list[tuple[str, object]] = [("limit", share.count)]
-    if wanted.reason:
-        arguments.append(("reason", wanted.reason))
+    if reason:
+        arguments.append(("reason", reason))
     if share.rate:
         arguments.append(("rate", f"{share.rate:.3f}"))
     yield arguments
@@ -137,5 +136,5 @@ def failure_of(error: UpstreamError, words: Mapping[str, str]) -> dict[str, Any]
 
 def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r:.50} is not a count")
+        raise TypeError(f"{type(value).__name__} is not a count")
     return value

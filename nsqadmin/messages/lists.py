@@ -102,18 +102,18 @@ def parse_places(text: str) -> dict[str, str]:
     return {it[2]: it[1] for it in found if it is not None}
 
 
-# A node's answer
+# A node's answer. An error does not quote it, as it may be any text.
 
 
 def whole_in(value: Any) -> int:
     """Read a count or a time. Raise TypeError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _HIGHEST:
-        raise TypeError(f"{value!r:.50} is not a count")
+        raise TypeError(f"{type(value).__name__} is not a count")
     return value
 
 
 def text_in(value: Any) -> str:
     """Read a text. Raise TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.50} is no text")
+        raise TypeError(f"{type(value).__name__} is no text")
     return value[:_LONGEST]

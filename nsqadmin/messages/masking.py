@@ -1,4 +1,4 @@
-"""Masks bodies for users without the right `payload`.
+"""Masks bodies, and reasons for burying, for users without the right `payload`.
 
 A rule is a path into JSON (`$.customer.email`, `$.items.*.card`), or a regular expression whose matches are replaced
 anywhere. Without rules, these users see no bodies at all; if all rules are paths, they see only bodies that are JSON.
@@ -48,6 +48,16 @@ class Masking:
         for expression in self.expressions:
             text = expression.sub(MASK, text)
         return text.encode()
+
+    def masked_text(self, text: str) -> str | None:
+        """Return a text that is no body with what expressions match replaced; None without an expression.
+
+        Paths say nothing about such a text.
+        """
+        if not self.expressions:
+            return None
+        masked = self.masked(text.encode("utf-8", "surrogatepass"))
+        return None if masked is None else masked.decode()
 
 
 def parse_masks(rules: Iterable[str]) -> Masking:

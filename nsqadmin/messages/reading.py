@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST: Final = 1000  # messages of a page
 MOST_SCANNED: Final = 20_000  # messages of one node that are searched for one page
 _MOST_BYTES: Final = 32 << 20  # of the bodies of one node on one page
+_SILENT: Final = "it does not answer"  # the error itself may name other topics, and is on the node's page
 _LONGEST_LINE: Final = 64 << 20  # bytes: a message may be as large as --max-msg-size, and base64 makes it larger
 _MOST_OF_A_REFUSAL: Final = 64 * 1024
 _LONGEST_READ: Final = 60.0  # seconds for one page
@@ -131,7 +132,7 @@ class Reader:
     async def log(self, node: Node, topic: str) -> NodeLog:
         """Return what can be read on this node, or why nothing can."""
         if not node.is_reachable:
-            return NodeLog(node=node.address, reason=f"it does not answer: {node.error}")
+            return NodeLog(node=node.address, reason=_SILENT)
         if not node.has_history:
             return NodeLog(node=node.address, reason=NOT_KEPT)
         return await self.log_at(node.address, topic)
@@ -282,7 +283,7 @@ async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
 def silence(snapshot: Snapshot, address: str) -> str:
     """Return why a node need not be asked, as the last sample did not reach it; "": ask it."""
     node = snapshot.node(address)
-    return f"it does not answer: {node.error}" if node is not None and not node.is_reachable else ""
+    return _SILENT if node is not None and not node.is_reachable else ""
 
 
 def nodes_with(snapshot: Snapshot, topic: str, node: str) -> list[Node]:

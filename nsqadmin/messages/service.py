@@ -16,6 +16,7 @@ from nsqadmin.messages.deferred_reading import DeferredReader
 from nsqadmin.messages.deferred_recalling import Recaller
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
+from nsqadmin.messages.reasons import Reasons
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.searching import Search, Searcher
 from nsqcommon.http_api import HttpError
@@ -39,13 +40,17 @@ class Messages:
     The caller has checked that the user may see the topic. Further rights are checked here, and lacking ones raise 403.
     """
 
-    def __init__(self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog) -> None:
+    def __init__(
+        self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog, *, all_see_payload: bool
+    ) -> None:
+        """`all_see_payload`: every user has the right `payload`."""
         self.reader = Reader(upstream, masking)
         self._searcher = Searcher(self.reader)
         self._publisher = Publisher(upstream, self.reader)
         self._redeliverer = Redeliverer(upstream, self.reader, self._publisher)
         changing = Changing(activity)
-        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), view, changing)
+        reasons = Reasons(masking, all_see_payload=all_see_payload)
+        self.buried = Buried(BuriedReader(upstream, self.reader), BuriedTaker(upstream), reasons, view, changing)
         self.deferred = DeferredMessages(DeferredReader(upstream, self.reader), Recaller(upstream), view, changing)
         self._view = view
         self._activity = activity

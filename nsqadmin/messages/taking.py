@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -47,7 +47,10 @@ class BadTaking(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user wants to kick or discard: the messages with these ids, or all whose reason contains a text."""
+    """What a user wants to kick or discard: the messages with these ids, or all whose reason contains a text.
+
+    The text may be the name of a listed reason.
+    """
 
     verb: Verb
     ids: tuple[tuple[str, str], ...] = ()  # node and id
@@ -85,6 +88,13 @@ class Taking:
     shares: tuple[Share, ...]
     left_out: tuple[LeftOut, ...]
     consequences: tuple[Consequence, ...]
+    reason: str = ""  # what the user may see of the reason that is wanted
+    _text: str = field(default="", repr=False)  # that reason; in no answer
+
+    @property
+    def text(self) -> str:
+        """The reason that is wanted, as nodes know it. The user may not be allowed to see it."""
+        return self._text
 
     @property
     def count(self) -> int:
@@ -145,8 +155,11 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def plan_taking(channel: Channel, summary: Summary, wanted: Wanted) -> Taking:
-    """Return what each node that has answered would do. Raise BadTaking for a node that the channel does not have."""
+def plan_taking(channel: Channel, summary: Summary, wanted: Wanted, *, text: str = "", shown: str = "") -> Taking:
+    """Return what each node that has answered would do. Raise BadTaking for a node that the channel does not have.
+
+    `text` is the reason that is wanted, and `shown` what the user may see of it.
+    """
     left_out = [
         LeftOut(node=it.node, why=f"has not told what is buried there: {it.error}", last_known=it.count)
         for it in summary.missing
@@ -160,7 +173,7 @@ def plan_taking(channel: Channel, summary: Summary, wanted: Wanted) -> Taking:
             LeftOut(node=node, why=f"is at work on a {job.verb} already: stop that, or wait for its end")
             for node, job in summary.under_way
         ]
-        shares = _selected([it for it in summary.answered if it.job is None], wanted)
+        shares = _selected([it for it in summary.answered if it.job is None], wanted, text)
     return Taking(
         wanted=wanted,
         topic=channel.topic,
@@ -168,6 +181,8 @@ def plan_taking(channel: Channel, summary: Summary, wanted: Wanted) -> Taking:
         shares=shares,
         left_out=tuple(left_out),
         consequences=tuple(_consequences(channel, summary, wanted, shares, left_out)),
+        reason=shown,
+        _text=text,
     )
 
 
@@ -181,12 +196,12 @@ def _named(summary: Summary, wanted: Wanted) -> tuple[Share, ...]:
     return tuple(Share(node=node, count=len(it), ids=tuple(it)) for node, it in ids.items() if node in answered)
 
 
-def _selected(nodes: Sequence[NodeSummary], wanted: Wanted) -> tuple[Share, ...]:
+def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[Share, ...]:
     """Share a limit out node after node, and a rate by what each node has, so that all end at the same time."""
     counts: dict[str, int] = {}
     left = wanted.limit
     for it in nodes:
-        count = it.having(wanted.reason) if wanted.reason else it.count
+        count = it.having(text) if text else it.count
         if wanted.limit:
             count = min(count, left)
             left -= count

@@ -11,6 +11,7 @@ from nsqadmin.http.responses import identity_of, require
 from nsqadmin.messages.burials import Look
 from nsqadmin.messages.jobs import tasks_of
 from nsqadmin.messages.lists import parse_places
+from nsqadmin.messages.taking import BadTaking
 from nsqadmin.pages.bodies import FORMS, ShownMessage, shown
 from nsqadmin.pages.messages import NO_CLUSTER
 from nsqadmin.pages.painter import Failure, word_of
@@ -42,7 +43,8 @@ class BuriedShown:
     summary: Summary | None = None
     rows: tuple[ShownBurial, ...] = ()
     page: BuriedPage | None = None
-    reason: str = ""  # only messages with this text in their reason
+    reason: str = ""  # only messages with this text in their reason, as the address names it
+    may_search: bool = True  # for any text; otherwise for a listed reason
     node: str = ""
     limit: int = int(_LIMITS[0])
     wrong: str = ""  # why the address of the page is not understood
@@ -69,16 +71,18 @@ class BuriedPages:
         messages, arguments = self._services.messages, request.query_params
         if messages is None:
             return BuriedShown(not_possible=NO_CLUSTER)
-        summary = await messages.buried.summary(channel)
+        identity = identity_of(request)
+        summary = await messages.buried.summary(channel, identity)
         reason, node = arguments.get("reason", ""), arguments.get("node", "")
         limit = int(word_of(request, "limit", _LIMITS))
-        known = BuriedShown(summary=summary, reason=reason, node=node, limit=limit)
+        may_search = messages.buried.sees_reasons(channel, identity)
+        known = BuriedShown(summary=summary, reason=reason, node=node, limit=limit, may_search=may_search)
         try:
             after = parse_places(arguments.get("after", ""))
-        except ValueError as error:
-            return replace(known, wrong=str(error))
-        look = Look(after=after, limit=limit, reason=reason, node=node)
-        page = await messages.buried.page(channel, identity_of(request), look)
+            look = Look(after=after, limit=limit, reason=reason, node=node)
+            page = await messages.buried.page(channel, identity, look)
+        except (ValueError, BadTaking) as error:
+            return replace(known, wrong=f"{error}.")
         kept = {"tab": "buried", "reason": reason, "node": node, "limit": limit}
         return replace(
             known,

@@ -133,7 +133,7 @@ class _Pages:
 
     async def overview(self, request: Request) -> Response:
         snapshot = await self._painter.picture(request)
-        incidents = self._services.incidents.seen_by(identity_of(request).sees)
+        incidents = self._services.incidents.seen_by(identity_of(request))
         page = overview.overview(snapshot, incidents, self._series_of_channel, self._links)
         shown = self._cluster_charts(request, snapshot)
         return self._painter.page(

@@ -177,7 +177,7 @@ class IncidentPages:
     # Incidents
 
     def _seen(self, request: Request) -> tuple[Open, ...]:
-        return self._services.incidents.seen_by(identity_of(request).sees)
+        return self._services.incidents.seen_by(identity_of(request))
 
     def _find(self, request: Request, key: str) -> Open | None:
         return next((it for it in self._seen(request) if it.key == key), None)

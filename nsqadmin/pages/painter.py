@@ -70,7 +70,7 @@ class Painter:
         """Return the part of the newest picture that the user may see. With `?fresh=1`, all nodes are asked first."""
         view = self._services.view
         snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
-        return seen_by(snapshot, identity_of(request).sees)
+        return seen_by(snapshot, identity_of(request))
 
     def page(
         self,
@@ -86,7 +86,7 @@ class Painter:
     ) -> Response:
         identity = identity_of(request)
         now = snapshot.taken_at if self._is_still else time.time()
-        attention, _, _ = in_view(self._services.incidents.seen_by(identity.sees))
+        attention, _, _ = in_view(self._services.incidents.seen_by(identity))
         states = {node.address: HEALTH[node.health] for node in snapshot.nodes}
         context = {
             "snapshot": snapshot,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsqadmin.http.live.hub import restricted
 from nsqadmin.http.responses import identity_of
 from nsqadmin.pages.policy import PolicyPage, policy_page
 from nsqcommon.web import run_trio
@@ -35,8 +35,10 @@ class PolicyPages:
         """Return what the nodes tell now; None if nsqadmin shows a saved picture."""
         if self._services.policies is None:
             return None
+        identity = identity_of(request)
         told = await run_trio(self._services.policies.ask, nodes, topic, channel)
-        return policy_page(told, channel=bool(channel), shows_files=restricted(identity_of(request)) is None)
+        told = tuple(replace(it, untold=identity.quoted(it.untold)) for it in told)
+        return policy_page(told, channel=bool(channel), shows_files=identity.sees_everything)
 
 
 def _nodes(snapshot: Snapshot, addresses: Sequence[str]) -> list[Node]:

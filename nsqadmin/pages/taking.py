@@ -96,7 +96,7 @@ class TakingPages:
     async def _plan(self, request: Request, values: Values) -> tuple[Channel, Taking]:
         channel = await channel_in(self._painter, request, values)
         try:
-            return channel, await self._buried().plan(channel, _wanted(request, values))
+            return channel, await self._buried().plan(channel, _wanted(request, values), identity_of(request))
         except BadTaking as error:
             raise HttpError(400, "INVALID_REQUEST", details={"reason": f"{error}."}) from error
 

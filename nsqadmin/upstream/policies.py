@@ -57,4 +57,6 @@ class PolicyQuestions:
 
 
 def _silence(node: Node) -> str:
-    return f"it has not answered within {PATIENCE:g} s" if node.is_reachable else f"it does not answer: {node.error}"
+    if node.is_reachable:
+        return f"it has not answered within {PATIENCE:g} s"
+    return f"it does not answer: {node.error}" if node.error else "it does not answer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nsqadmin.access.policy import Identity, Right, Role
 from nsqadmin.cluster.model import (
     Channel,
     ChannelNode,
@@ -19,6 +20,11 @@ from nsqadmin.cluster.model import (
 )
 
 NOW = 1_700_000_000.0
+
+
+def viewer(*topics: str) -> Identity:
+    """Return a user who sees these topics only; "*" is all of them."""
+    return Identity(roles=(Role(name="viewer", can=frozenset((Right.VIEW,)), topics=topics),))
 
 
 def node(address: str = "n1:4151", **fields: Any) -> Node:

@@ -13,7 +13,7 @@ from nsqadmin.incidents.book import BLIP, MOST, Book, in_view
 from nsqadmin.incidents.marks import muted_until
 from nsqadmin.incidents.model import Counts, Mark, Open
 from tests.support.outage import TENANTS, outage
-from tests.support.picture import NOW, channel, channel_node, snapshot, topic
+from tests.support.picture import NOW, channel, channel_node, snapshot, topic, viewer
 
 ANA = Mark(by="ana", at=NOW, note="looking at it")
 
@@ -173,13 +173,13 @@ def test_tomorrow_morning_is_eight_oclock() -> None:
 def test_hidden_topics_are_in_no_incident() -> None:
     book = started(entry("pause_channel", -310, result="ok", topic="tenant_001.events", channel="indexer"))
     book.observe(outage())
-    seen = book.seen_by(lambda name: name == "tenant_007.events")
+    seen = book.seen_by(viewer("tenant_007.events"))
     (pattern,) = [it for it in seen if it.incident.topics]
     assert pattern.incident.title == "tenant_*.events/indexer: 1 channel has no consumer"
     assert (pattern.incident.numbers.waiting, pattern.then, pattern.peak, pattern.changes) == (30, None, None, ())
     (whole,) = [it for it in book.open() if it.key == pattern.key]
     assert (whole.incident.numbers.channels, len(whole.changes)) == (TENANTS, 1)
-    assert book.seen_by(lambda name: True) is book.open()
+    assert book.seen_by(viewer("*")) is book.open()
 
 
 # Bounds and restarts
@@ -237,7 +237,7 @@ def test_counts_are_of_incidents_and_of_what_people_said_about_them() -> None:
     assert book.counts() == Counts(problems=1, warnings=1, acknowledged=1, muted=0)
     book.mute(second.key, replace(ANA, until=NOW + 60))
     assert book.counts() == Counts(problems=1, warnings=0, acknowledged=1, muted=1)
-    assert book.counts(lambda topic: topic == "mail") == Counts(problems=0, warnings=0, acknowledged=0, muted=1)
+    assert book.counts(viewer("mail")) == Counts(problems=0, warnings=0, acknowledged=0, muted=1)
 
 
 def test_forty_findings_with_one_cause_count_once() -> None:

@@ -37,7 +37,8 @@ def consumed(**fields: Any) -> Channel:
 
 
 def planned(*nodes: NodeSummary, on: Channel | None = None, **wanted: Any) -> Taking:
-    return plan_taking(on or consumed(), Summary(nodes=nodes), Wanted(**{"verb": Verb.KICK, **wanted}))
+    asked = Wanted(**{"verb": Verb.KICK, **wanted})
+    return plan_taking(on or consumed(), Summary(nodes=nodes), asked, text=asked.reason)
 
 
 def words(taking: Taking) -> str:

@@ -185,7 +185,7 @@ def test_what_one_may_not_see_is_nowhere() -> None:
         findings=(a_finding(Severity.PROBLEM, topic="secret"),),
         nodes=(node(tombstones=("orders", "secret")),),
     )
-    seen = seen_by(picture, Identity(roles=(role,)).sees)
+    seen = seen_by(picture, Identity(roles=(role,)))
     assert [it.name for it in seen.topics] == ["orders"]
     assert seen.topic("secret") is None
     assert [it.tombstones for it in seen.nodes] == [("orders",)]
