@@ -25,6 +25,7 @@ _NO_ANSWER: Final = "asked, no answer: it may have done it, or still do it"
 _WORDS: Final = {
     "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
     "JOB_UNDER_WAY": "a kick or discard is under way there already",
+    "FULL": "the channel has no room for them: kick fewer, wait until consumers have made room, or use force",
     "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd started anew",
 }
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
@@ -52,6 +53,8 @@ class BuriedTaker:
         verb = taking.wanted.verb
         named = [("topic", taking.topic), ("channel", taking.channel)]
         taken = Taken(node=share.node, asked=share.count)
+        if len(share.ids) > _IN_ONE_REQUEST and taking.needs_force and not taking.wanted.force and not share.has_room:
+            return replace(taken, error=_WORDS["FULL"])  # the node would take the first requests, and refuse the last
         try:
             for arguments in _requests(share, taking.wanted):
                 goes_on = [("kick", taken.kick)] if taken.kick and share.ids else []
@@ -117,11 +120,12 @@ def _requests(share: Share, wanted: Wanted) -> Iterator[list[tuple[str, object]]
 
     A selection has the number of the plan as its limit: what is buried after the user has looked is not taken.
     """
+    force: list[tuple[str, object]] = [("force", "true")] if wanted.force else []
     if share.ids:
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
-            yield [("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]]
+            yield [*(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *force]
         return
-    arguments: list[tuple[str, object]] = [("limit", share.count)]
+    arguments: list[tuple[str, object]] = [("limit", share.count), *force]
     if wanted.reason:
         arguments.append(("reason", wanted.reason))
     if share.rate:

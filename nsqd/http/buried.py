@@ -171,9 +171,9 @@ def _members(burial: Burial) -> dict[str, object]:
 def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int, *, force: bool) -> dict[str, object]:
     buried = channel.burials.buried
     sequences = {*named.sequences, *buried.find(named.ids)}
-    if verb == "kick" and not force and (room := channel.room()) is not None:
-        if sum(sequence in buried for sequence in sequences) > room:
-            raise _full(channel, room)
+    room = channel.room() if verb == "kick" and not force else None
+    if room is not None and sum(sequence in buried for sequence in sequences) > room:
+        raise _full(channel, room)
     done = channel.take_buried(verb, sorted(sequences), kick)
     answer = {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
     return answer | _kick_of(channel, verb)
