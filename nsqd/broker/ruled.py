@@ -3,8 +3,12 @@
 Messages expire lazily. A message that waits ahead of the cursor for longer than its time to live is passed over where
 the cursor meets it: whole segments at once where nothing in them is young enough, otherwise batch by batch. A channel
 without consumers looks for such messages now and then. A message whose own header `nsq-ttl` says less is passed over
-when a consumer would get it. What was delivered once, deferred, or given back by an operator
-does not expire any more: somebody wants it.
+when a consumer would get it.
+
+Messages beyond a bound are dropped or buried from the cursor on, the oldest first. If deferred messages and those that
+wait to be tried again fill the bound, new ones go as they arrive.
+
+What was delivered once, deferred, or given back by an operator neither expires nor is too much: somebody wants it.
 """
 
 from __future__ import annotations
