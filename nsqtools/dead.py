@@ -13,6 +13,7 @@ from nsqtools.nodes import AskFailed, Queries, Said, Server
 _REASONS: Final = {
     "NOT_FOUND": "this nsqd buries nothing",
     "JOB_UNDER_WAY": "a kick or discard is under way already",
+    "FULL": "the channel has no room for them: --limit fewer, wait until consumers have made room, or use --force",
     "UNAUTHORIZED": "the token is not known there; see --http-token-file",
     "FORBIDDEN": "the token gives no right to do this",
 }
@@ -36,6 +37,7 @@ class Summary:
     others: int  # messages with reasons that are not listed
     job: Job | None
     paused_why: str
+    room: int | None  # how many messages a kick can give back without force; None: any number
 
     def most_with(self, reason: str) -> int:
         """Return how many messages have a reason that contains this text, at most."""
@@ -99,7 +101,12 @@ def _summary(said: Any) -> Summary:
         (text_in(it, "reason"), text_in(it, "client"), number_in(it, "count")) for it in list_in(said, "reasons")
     )
     return Summary(
-        number_in(said, "count"), reasons, number_in(said, "others"), _job(said["job"]), text_in(said, "paused_why")
+        count=number_in(said, "count"),
+        reasons=reasons,
+        others=number_in(said, "others"),
+        job=_job(said["job"]),
+        paused_why=text_in(said, "paused_why"),
+        room=None if said.get("room") is None else number_in(said, "room"),
     )
 
 

@@ -76,6 +76,7 @@ class Options(ToolOptions):
     id: tuple[str, ...] = option((), "kick, discard: this message, 16 hex digits")
     limit: int = option(0, "most messages, of all nsqd together; 0: all")
     rate: float = option(0.0, "kick, discard: most messages per second; 0: as fast as nsqd can")
+    force: bool = option(False, "kick: also what has no room in a channel that the policy file bounds")
     yes: bool = option(False, "kick, discard: do not ask")
     dry_run: bool = option(False, "kick, discard: only print the plan")
     output_file: str = option("", "export: file that is made, with a JSON object per line")
@@ -107,6 +108,8 @@ class Options(ToolOptions):
             raise StartupError("use --id or a selection not both")
         if self.do not in TAKING and (self.id or self.before or self.rate or self.yes or self.dry_run):
             raise StartupError("--id, --before, --rate, --yes and --dry-run are for kick and discard")
+        if self.force and self.do != "kick":
+            raise StartupError("--force is for kick")
         if self.do in ("list", "stop") and (self.reason or self.limit):
             raise StartupError(f"--reason and --limit are not for {self.do}")
         if self.before in ("earliest", "latest") or self.before.isdecimal():
@@ -281,9 +284,18 @@ def plan(options: Options, cluster: Cluster) -> list[str]:
             left -= most
         at_most = "" if is_exact else "at most "
         busy = f" (not now: a {it.job.verb} is under way)" if it.job is not None and not options.id else ""
-        lines.append(f"{server}  {it.count} buried  {options.do} {at_most}{most}{busy}")
+        lines.append(
+            f"{server}  {it.count} buried  {options.do} {at_most}{most}{busy}{_lack_of_room(options, it, most)}"
+        )
     lines += [f"no answer: {failure}" for failure in cluster.failures]
     return lines
+
+
+def _lack_of_room(options: Options, summary: Summary, most: int) -> str:
+    if options.do != "kick" or summary.room is None or most <= summary.room:
+        return ""
+    so = "new messages are dropped until these are consumed" if options.force else "refused without --force"
+    return f" (the channel has room for {summary.room}: {so})"
 
 
 def expected(options: Options, summary: Summary) -> tuple[int, bool]:
@@ -307,6 +319,8 @@ async def take_all(options: Options, cluster: Cluster, progress: Progress) -> No
             selection["limit"] = str(options.limit - progress.done)
         if options.rate:
             selection["rate"] = f"{options.rate:f}"
+        if options.force:
+            selection["force"] = "true"
         before = progress.done
         try:
             done, job = await node.take(options.do, selection, options.id)

@@ -30,6 +30,12 @@ _OVERFLOWN: Final = (
     "More waits than the policy file allows, so the oldest messages are dropped without having been delivered. Add "
     "consumers, or raise the bound. What retention still keeps can be delivered again from the topic's messages."
 )
+_FULL: Final = "full, dropped"  # as nsqd calls it
+_NO_ROOM: Final = (
+    "The channel is full of messages that no bound drops: they were delivered before, deferred, or given back by an "
+    "operator. So new messages are dropped as they arrive. Find out why the others are not finished, add consumers, or "
+    "raise the bound. What retention still keeps can be delivered again from the topic's messages."
+)
 _NOT_BURIED: Final = (
     "A rule of the policy file would have buried messages (max_attempts, ttl_action, overflow), but an ephemeral channel "
     "is in memory only and buries nothing: they are dropped. Find out why they fail or wait, or consume from a channel "
@@ -85,7 +91,8 @@ def dropping(it: Topic | Channel, case: Case) -> Iterator[Finding]:
     if not dropped:
         return
     causes = {cause for cause, _ in dropped}
-    advice = [_NOT_BURIED] * (_NOT_ON_DISK in causes) + [_OVERFLOWN] * bool(causes - {_NOT_ON_DISK})
+    advice = [_NOT_BURIED] * (_NOT_ON_DISK in causes) + [_NO_ROOM] * (_FULL in causes)
+    advice += [_OVERFLOWN] * bool(causes - {_NOT_ON_DISK, _FULL})
     yield case.finding(
         "D22",
         Severity.PROBLEM,

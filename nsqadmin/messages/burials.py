@@ -71,6 +71,7 @@ class NodeSummary:
     job: Job | None = None  # under way
     ended: Job | None = None  # the last one that has ended
     kick: int = 0  # the number of the last kick, while it can be taken back; 0: there is none
+    room: int | None = None  # how many messages a kick can give back without force; None: any number
     error: str = ""  # why it is not known now; then `count` is what it had when it was last seen
 
     def having(self, reason: str) -> int:
@@ -207,6 +208,7 @@ def summary_in(node: str, raw: Any, jobs: Any) -> NodeSummary:
         job=job_in(raw["job"]),
         ended=next((job for job in known if job.ended_at is not None), None),
         kick=kick_in(raw),
+        room=None if raw.get("room") is None else whole_in(raw["room"]),
     )
 
 

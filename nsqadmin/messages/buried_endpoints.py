@@ -108,6 +108,9 @@ class _Endpoints:
 
 def _wanted(body: Mapping[str, Any]) -> Wanted:
     """Read `{"verb":"kick","messages":"ID@NODE ..."}`, or instead of messages `reason`, `limit`, `rate`. Raise BadTaking."""
+    force = body.get("force", False)
+    if not isinstance(force, bool):
+        raise BadTaking("force is true or false")
     word, ids = word_in(body, "verb"), parse_picks(word_in(body, "messages").split())
     if word not in tuple(Verb):
         raise HttpError(400, "INVALID_ACTION", details={"reason": f"verb: one of {', '.join(Verb)}"})
@@ -115,13 +118,14 @@ def _wanted(body: Mapping[str, Any]) -> Wanted:
     if ids or "messages" in body:
         if not ids or body.keys() & {"reason", "limit", "rate"}:
             raise BadTaking("messages names at least one, and then there is no reason, limit or rate")
-        return Wanted(verb=verb, ids=ids)
+        return Wanted(verb=verb, ids=ids, force=force)
     limit, rate = body.get("limit", 0), body.get("rate", DEFAULT_RATE if verb is Verb.KICK else 0)
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < _HIGHEST:
         raise HttpError(400, "INVALID_LIMIT", details={"reason": "limit is a number of messages; 0: all"})
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise HttpError(400, "INVALID_RATE", details={"reason": "rate is a number of messages a second; 0: no bound"})
-    return Wanted(verb=verb, reason=word_in(body, "reason"), limit=limit, rate=parse_rate(str(rate) if rate else ""))
+    rate = parse_rate(str(rate) if rate else "")
+    return Wanted(verb=verb, reason=word_in(body, "reason"), limit=limit, rate=rate, force=force)
 
 
 def _burial_json(burial: Burial) -> dict[str, Any]:

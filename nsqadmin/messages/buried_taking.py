@@ -24,6 +24,7 @@ _NO_ANSWER: Final = "asked, no answer: it may have done it, or still do it"
 _WORDS: Final = {
     "NOT_FOUND": "it buries nothing: it is NSQ's nsqd, or older than ours",
     "JOB_UNDER_WAY": "a kick or discard is under way there already",
+    "FULL": "the channel has no room for them: kick fewer, wait until consumers have made room, or use force",
     "KICK_NOT_FOUND": "it is too late: the kick was more than 10 minutes ago, there was another one, or nsqd started anew",
 }
 _NONSENSE: Final = (KeyError, TypeError, ValueError, RecursionError)
@@ -51,8 +52,10 @@ class BuriedTaker:
         verb = taking.wanted.verb
         named = [("topic", taking.topic), ("channel", taking.channel)]
         taken = Taken(node=share.node, asked=share.count)
+        if len(share.ids) > _IN_ONE_REQUEST and taking.needs_force and not taking.wanted.force and not share.has_room:
+            return replace(taken, error=_WORDS["FULL"])  # the node would take the first requests, and refuse the last
         try:
-            for arguments in _requests(share, taking.text):
+            for arguments in _requests(share, taking.text, force=taking.wanted.force):
                 goes_on = [("kick", taken.kick)] if taken.kick and share.ids else []
                 answer = await self._post(share.node, f"/channel/{verb}", [*named, *arguments, *goes_on])
                 done, job = taken.done + _count(answer[verb.past]), job_in(answer["job"])
@@ -111,16 +114,17 @@ class BuriedTaker:
         return json.loads(await self._upstream.post(node, target))
 
 
-def _requests(share: Share, reason: str) -> Iterator[list[tuple[str, object]]]:
+def _requests(share: Share, reason: str, *, force: bool) -> Iterator[list[tuple[str, object]]]:
     """Yield the arguments of each request.
 
     A selection has the number of the plan as its limit: what is buried after the user has looked is not taken.
     """
+    forced: list[tuple[str, object]] = [("force", "true")] if force else []
     if share.ids:
         for at in range(0, len(share.ids), _IN_ONE_REQUEST):
-            yield [("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]]
+            yield [*(("id", id) for id in share.ids[at : at + _IN_ONE_REQUEST]), *forced]
         return
-    arguments: list[tuple[str, object]] = [("limit", share.count)]
+    arguments: list[tuple[str, object]] = [("limit", share.count), *forced]
     if reason:
         arguments.append(("reason", reason))
     if share.rate:

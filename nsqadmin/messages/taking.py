@@ -57,6 +57,7 @@ class Wanted:
     reason: str = ""
     limit: int = 0  # 0: all
     rate: float = 0.0  # messages a second over all nodes; 0: as fast as the nodes can
+    force: bool = False  # kick also what has no room in the channel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,11 @@ class Share:
     count: int
     rate: float = 0.0
     ids: tuple[str, ...] = ()
+    room: int | None = None  # how many messages a kick can give back there without force; None: any number
+
+    @property
+    def has_room(self) -> bool:
+        return self.room is None or self.count <= self.room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +109,11 @@ class Taking:
     @property
     def title(self) -> str:
         return f"{self.wanted.verb.capitalize()} {numbers.several(self.count, 'buried message')} of {self.topic}/{self.channel}"
+
+    @property
+    def needs_force(self) -> bool:
+        """Whether a node refuses the kick, unless it is told to use force."""
+        return self.wanted.verb is Verb.KICK and not all(it.has_room for it in self.shares)
 
     @property
     def must_type(self) -> str:
@@ -192,8 +203,10 @@ def _named(summary: Summary, wanted: Wanted) -> tuple[Share, ...]:
         ids.setdefault(node, []).append(id)
     if unknown := ids.keys() - {it.node for it in summary.nodes}:
         raise BadTaking(f"no node of this channel is known as {min(unknown)[:100]}")
-    answered = {it.node for it in summary.answered}
-    return tuple(Share(node=node, count=len(it), ids=tuple(it)) for node, it in ids.items() if node in answered)
+    rooms = {it.node: it.room for it in summary.answered}
+    return tuple(
+        Share(node=node, count=len(it), ids=tuple(it), room=rooms[node]) for node, it in ids.items() if node in rooms
+    )
 
 
 def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[Share, ...]:
@@ -207,9 +220,14 @@ def _selected(nodes: Sequence[NodeSummary], wanted: Wanted, text: str) -> tuple[
             left -= count
         if count:
             counts[it.node] = count
-    total = sum(counts.values())
+    total, rooms = sum(counts.values()), {it.node: it.room for it in nodes}
     return tuple(
-        Share(node=node, count=count, rate=max(_LEAST_RATE, wanted.rate * count / total) if wanted.rate else 0.0)
+        Share(
+            node=node,
+            count=count,
+            rate=max(_LEAST_RATE, wanted.rate * count / total) if wanted.rate else 0.0,
+            room=rooms[node],
+        )
         for node, count in counts.items()
     )
 
@@ -249,11 +267,28 @@ def _of_a_kick(channel: Channel, wanted: Wanted, shares: Sequence[Share], count:
     text = "They go back to this channel alone, with attempts counted anew."
     yield Consequence(text=text)
     yield from who_receives(channel, [it.node for it in shares])
+    yield from _of_full_channels([it for it in shares if not it.has_room], force=wanted.force)
     if wanted.rate:
         lasts = numbers.duration(max(1.0, count / wanted.rate))
         yield Consequence(text=f"At most {wanted.rate:,.10g} a second over all nodes: about {lasts}.")
     elif not wanted.ids:
         yield Consequence(text="All at once: as fast as the nodes can.")
+
+
+def _of_full_channels(shares: Sequence[Share], *, force: bool) -> Iterator[Consequence]:
+    """Say where a bound of the policy file leaves no room: nothing drops what is kicked."""
+    if not shares:
+        return
+    room = ", ".join(f"{it.room:,} of {it.count:,} on {it.node}" for it in shares[:_FEW])
+    more = f" and {len(shares) - _FEW} more nodes have too little" if len(shares) > _FEW else ""
+    if force:
+        becomes = (
+            "By force they go back all the same: until they are consumed, new messages are dropped as they arrive."
+        )
+    else:
+        becomes = "A node with too little room refuses all of them: kick fewer, wait for the consumers, or use force."
+    text = f"The policy file bounds the channel, and it has room for {room}{more}. {becomes}"
+    yield Consequence(text=text, severity=Severity.WARNING)
 
 
 def who_receives(channel: Channel, nodes: Sequence[str]) -> Iterator[Consequence]:

@@ -17,6 +17,7 @@ _TEXTS: Final = {
     "max_messages, rejected": "were refused, as there were too many already (max_messages)",
     "max_bytes, rejected": "were refused, as there were too many bytes already (max_bytes)",
     "overflow, dropped": "were dropped, the oldest first, as there were too many (overflow)",
+    "full, dropped": "were dropped as they arrived: messages that no bound drops filled the channel (overflow)",
     "overflow, buried": "were buried, the oldest first, as there were too many (overflow)",
     "ttl, dropped": "waited for too long and were dropped (ttl)",
     "ttl, buried": "waited for too long and were buried (ttl)",

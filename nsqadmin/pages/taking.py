@@ -195,16 +195,17 @@ def _stopped(taken: Taken) -> str:
 def _wanted(request: Request, values: Values) -> Wanted:
     """Read what the user wants. Raise BadTaking."""
     verb = _ACTIONS[request.url.path[request.url.path.rindex("/actions/") :]]
-    ids = parse_picks(values.get("pick", ()))
+    ids, force = parse_picks(values.get("pick", ())), first_of(values, "force") == "true"
     if ids:
-        return Wanted(verb=verb, ids=ids)
+        return Wanted(verb=verb, ids=ids, force=force)
     if first_of(values, "on") == "selected":
         raise BadTaking("select messages first")
     limit = first_of(values, "limit").strip()
     if limit and not (limit.isascii() and limit.isdecimal() and int(limit[:17]) < _HIGHEST):
         raise BadTaking(f"a limit is a number of messages, not {limit[:40]}")
     rate = first_of(values, "rate") if "rate" in values else f"{DEFAULT_RATE:g}" * (verb is Verb.KICK)
-    return Wanted(verb=verb, reason=first_of(values, "reason"), limit=int(limit or 0), rate=parse_rate(rate))
+    reason = first_of(values, "reason")
+    return Wanted(verb=verb, reason=reason, limit=int(limit or 0), rate=parse_rate(rate), force=force)
 
 
 async def channel_in(painter: Painter, request: Request, values: Values) -> Channel:

@@ -115,10 +115,13 @@ class Bounded(Feed):
         passed = self.passed()
         return Held(self.log.tail - passed, self.log.bytes_from(passed))
 
-    def _drop_beyond_bounds(self) -> None:
-        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's."""
+    def _drop_beyond_bounds(self, arrived: int | None = None) -> None:
+        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
+
+        `arrived`: where the messages begin that were just handed over.
+        """
         for channel in self.channels.values():
-            channel.apply_bounds()
+            channel.apply_bounds(arrived)
         if drops(self.tried):
             beyond = excess(self.tried, self._held())
             self._count("overflow, dry run", beyond - self._tried_beyond)

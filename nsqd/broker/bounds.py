@@ -3,6 +3,9 @@
 What a channel holds is what waits in it, now or for its time. What a topic holds is what its hindmost channel has not
 passed yet. History, which only retention keeps, does not count: `retention_bytes` bounds that.
 
+A bound that drops or buries takes only messages that wait for their first delivery. A message that was delivered before,
+or that an operator has given back, stays: somebody wants it. If such messages fill a channel, new ones have no room.
+
 Bytes are an estimate where a bound lies within a file of the log: each message counts as much as the others there.
 """
 
@@ -63,6 +66,15 @@ def excess(rules: AnyRules, held: Held) -> int:
         mean = held.size / max(held.messages, 1)
         beyond = max(beyond, held.messages - int(rules.max_bytes / mean))
     return max(beyond, 0)
+
+
+def capacity(rules: AnyRules, sample: Held) -> int | None:
+    """Return how many messages fit the bounds, if they are as large as the sample's mean; None: any number."""
+    most = rules.max_messages
+    if rules.max_bytes is not None and sample.size:
+        by_size = rules.max_bytes * sample.messages // sample.size
+        most = by_size if most is None else min(most, by_size)
+    return most
 
 
 def excess_with(rules: AnyRules, held: Held, coming: Held) -> int:

@@ -26,6 +26,7 @@ _STEP: Final = 2_000  # messages; a millisecond or two of work
 UNDONE_IN_STEP: Final = 2_000  # waiting messages that are looked at; a few milliseconds, if all are buried again
 _LOOKED_AT_IN_STEP: Final = 20_000  # messages that may be left out in one step
 _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
+_PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds, after which consumers may have made some
 _NOTED_EVERY: Final = 60.0  # seconds between two lines of the log about a job
 
 Verb = Literal["kick", "discard"]
@@ -48,6 +49,7 @@ class Job:
         "_paced_from",
         "done",
         "ended_at",
+        "force",
         "kicked",
         "left",
         "next_step",
@@ -69,10 +71,12 @@ class Job:
         started_at: int,
         done: int,
         now: float,
+        force: bool = False,
     ) -> None:
         self.verb = verb
         self.selection = selection
         self.rate = rate  # messages a second; 0: as many as possible
+        self.force = force  # kick also what has no room in the channel
         self.who = who  # the holder's name, or the address that has asked for it
         self.started_at = started_at  # milliseconds of the wall clock
         self.ended_at: int | None = None
@@ -94,6 +98,14 @@ class Job:
         if self.selection.limit:
             allowed = min(allowed, self.selection.limit - self.done)
         return allowed
+
+    def allowance_in(self, room: int | None, now: float) -> int:
+        """Return how many messages the next step may take if so many fit into the channel; None: any number."""
+        allowed = self.allowance(now)
+        return allowed if room is None or self.force or self.verb != "kick" else min(allowed, room)
+
+    def wait_for_room(self, now: float) -> None:
+        self.next_step = max(self.next_step, now + _PAUSE_WITHOUT_ROOM)
 
     def took(self, count: int, now: float) -> None:
         self.done += count
@@ -121,7 +133,8 @@ class Job:
     def described(self) -> list[object]:
         """Return what the journal keeps of it."""
         before, reason, limit = self.selection
-        return [self.verb, before, reason, limit, self.rate, self.who, self.started_at, self.done]
+        told: list[object] = [self.verb, before, reason, limit, self.rate, self.who, self.started_at, self.done]
+        return [*told, True] if self.force else told
 
 
 def recovered_job(described: Sequence[object], now: float) -> Job | None:
@@ -135,9 +148,12 @@ def recovered_job(described: Sequence[object], now: float) -> Job | None:
             str(who),
             int(at),
             int(done),
+            *force,
         ]:
             selection = Selection(before, reason, limit)
-            return Job(verb, selection, rate=float(rate), who=who, started_at=at, done=done, now=now)
+            return Job(
+                verb, selection, rate=float(rate), who=who, started_at=at, done=done, now=now, force=force == [True]
+            )
     return None
 
 
@@ -231,12 +247,15 @@ class Burials:
         forgets = self.kicked.until if self.kicked is not None else inf
         return min(self.job.next_step, forgets) if self.job is not None else forgets
 
-    def step(self, now: float) -> Taken | None:
-        """Take the next step of a kick or discard, if it is time; afterwards `job` is None if that was the last one."""
+    def step(self, now: float, room: int | None = None) -> Taken | None:
+        """Take the next step of a kick or discard, if it is time; afterwards `job` is None if that was the last one.
+
+        `room`: how many messages fit into the channel; None: any number. A kick leaves the others buried until they fit.
+        """
         job = self.job
         if job is None or job.verb == "undo" or now < job.next_step:
             return None
-        allowed = job.allowance(now)
+        allowed = job.allowance_in(room, now)
         found: list[int] = []
         is_last = job.is_complete
         for _ in range(_LOOKED_AT_IN_STEP):
@@ -250,6 +269,8 @@ class Burials:
                 found.append(sequence)
         taken = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
         job.took(len(taken.sequences), now)
+        if allowed == room:
+            job.wait_for_room(now)
         if is_last or job.is_complete:
             self._end(job)
         return taken

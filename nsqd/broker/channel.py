@@ -95,6 +95,8 @@ class Channel(Ruled):
         pace, tried = self._pace, self._tried_pace
         allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
         taken = self._distribute(allowed, now)
+        if taken and drops(self.rules):  # otherwise a crash would make these messages new again, and a bound drop them
+            self.record_progress(urgent=True)
         if tried is not None:
             within = min(taken, tried.allowed(now))
             tried.spend(within)

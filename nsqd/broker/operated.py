@@ -65,10 +65,13 @@ class Operated(Places):
         self._come_back(self.burials.next_step)
         return taken
 
-    def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str) -> Job:
-        """Kick or discard the selected messages step by step. There must be no job under way."""
+    def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str, force: bool = False) -> Job:
+        """Kick or discard the selected messages step by step. There must be no job under way.
+
+        A kick waits with what has no room, unless it is told to use `force`.
+        """
         now, started_at = self._work.now, self._work.timestamp // 1_000_000
-        job = Job(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now)
+        job = Job(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
         self.burials.begin(job)
         self._record_urgent(("job", self.topic.name, self.name, job.described()))
         self._work_on_job(now)
@@ -109,7 +112,7 @@ class Operated(Places):
         self._come_back(self.burials.next_step)
 
     def _take_step(self, job: Job, now: float) -> None:
-        taken = self.burials.step(now)
+        taken = self.burials.step(now, self.room())
         if taken is not None and (self._carry_out(taken) or self.burials.job is None):
             described = job.described() if self.burials.job is not None else []
             self._record_urgent(("job", self.topic.name, self.name, described))
@@ -231,21 +234,22 @@ class Operated(Places):
         self.skips.insert(sequence)
         self._record_urgent(("skip", self.topic.name, self.name, sequence, sequence + 1))
 
-    def drop_oldest(self, count: int) -> None:
-        """Finish so many messages that wait now, because of a bound: retries first, then what is next."""
-        dropped = 0
-        while dropped < count and self.retries:
-            first, stop, _ = self.retries.pop_run(count - dropped, self.topic.handed_over)
-            self._finished.append((first, stop))
-            dropped += stop - first
-        self._count("overflow, dropped", dropped)
-        self._drop_next(count - dropped, self.topic.handed_over)
+    def drop_oldest(self, count: int, arrived: int | None = None) -> None:
+        """Finish so many of the messages that wait for their first delivery, because of a bound.
+
+        The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.
+        `arrived`: where the messages begin that came just now and found no room; they are counted by themselves.
+        """
+        end = self.topic.handed_over
+        dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
+        if arrived is not None:
+            self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
-        """Finish what is next before this sequence, because of a bound of the topic."""
-        self._drop_next(end, min(end, self.topic.handed_over))
+        """Finish what is next before this sequence, because of a bound of the topic. The retries stay."""
+        self._drop_next(end, min(end, self.topic.handed_over), "overflow, dropped")
 
-    def _drop_next(self, count: int, end: int) -> None:
+    def _drop_next(self, count: int, end: int, cause: str) -> int:
         dropped = 0
         while dropped < count and (cursor := self._advance_over_gaps()) < end:
             stop = min(cursor + count - dropped, end)
@@ -254,9 +258,10 @@ class Operated(Places):
             self._finished.append((cursor, stop))
             self.cursor = stop
             dropped += stop - cursor
-        self._count("overflow, dropped", dropped)
+        self._count(cause, dropped)
         self._batch = None
         self._work.changed[self] = None
+        return dropped
 
     # Going back
 

@@ -25,7 +25,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.bounds import Held
+from nsqd.broker.bounds import Held, capacity, drops
 from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.kept import Kept
@@ -38,11 +38,13 @@ if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
     from nsqd.broker.replay import ChannelState
+    from nsqd.broker.rules import ChannelRules
     from nsqd.broker.store import BatchSource
     from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
+_SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
 
 class Places:
@@ -87,12 +89,30 @@ class Places:
         """How many messages could be taken now."""
         return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
 
+    @property
+    def ahead(self) -> int:
+        """How many messages wait for their first delivery."""
+        return self.topic.handed_over - self.cursor - self.skips.total
+
     def held(self) -> Held:
         """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
+        return self._sized(self.depth + len(self.deferred) + self.topic.log.tail - self.topic.handed_over)
+
+    def _sized(self, messages: int) -> Held:
+        """Return so many messages with their bytes, if they are as large as the mean."""
         log = self.topic.log
-        messages = self.depth + len(self.deferred) + log.tail - self.topic.handed_over
         start = self.cursor if self.cursor < log.tail else log.first
         return Held(messages, messages * log.bytes_from(start) // max(log.tail - start, 1))
+
+    def room(self) -> int | None:
+        """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
+        return self._room_by(self.rules)
+
+    def _room_by(self, rules: ChannelRules) -> int | None:
+        if not drops(rules):
+            return None
+        most = capacity(rules, self._sized(_SAMPLE) if rules.max_bytes is not None else Held(0, 0))
+        return None if most is None else max(0, most - len(self.retries) - len(self.deferred))
 
     @property
     def message_count(self) -> int:

@@ -3,8 +3,12 @@
 Messages expire lazily. A message that waits ahead of the cursor for longer than its time to live is passed over where
 the cursor meets it: whole segments at once where nothing in them is young enough, otherwise batch by batch. A channel
 without consumers looks for such messages now and then. A message whose own header `nsq-ttl` says less is passed over
-when a consumer would get it. What was delivered once, deferred, or given back by an operator
-does not expire any more: somebody wants it.
+when a consumer would get it.
+
+Messages beyond a bound are dropped or buried from the cursor on, the oldest first. If deferred messages and those that
+wait to be tried again fill the bound, new ones go as they arrive.
+
+What was delivered once, deferred, or given back by an operator neither expires nor is too much: somebody wants it.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others h
 _BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
 _PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000
+_OVERFLOWN: Final = Note("more waited than the channel may hold (overflow)", "")
 
 
 class Ruled(Operated):
@@ -111,15 +116,23 @@ class Ruled(Operated):
 
     # Bounds
 
-    def apply_bounds(self) -> None:
-        """Drop or bury the oldest messages that are too many, if that is what the policy says."""
+    @property
+    def _buries(self) -> bool:
+        """Whether a bound that messages exceed has them buried; a channel in memory drops them instead."""
+        return self.rules.overflow is Overflow.BURY and self.kept is None
+
+    def apply_bounds(self, arrived: int | None = None) -> None:
+        """Drop or bury the oldest messages that are too many, if that is what the policy says.
+
+        `arrived`: where the messages begin that the topic has just handed over.
+        """
         if beyond := self._beyond(self.rules):
-            if self.rules.overflow is Overflow.BURY and self.kept is None:
+            if self._buries:
                 self._count("overflow, buried", self._bury_oldest(min(beyond, _BURIED_AT_ONCE)))
                 if beyond > _BURIED_AT_ONCE:
                     self._come_back(self._work.now)
             else:
-                self.drop_oldest(beyond)
+                self.drop_oldest(beyond, arrived if arrived is not None and self.room() == 0 else None)
         beyond = self._beyond(self.tried)
         self._count("overflow, dry run", beyond - self._tried_beyond)
         self._tried_beyond = beyond
@@ -129,40 +142,59 @@ class Ruled(Operated):
         if not drops(self.rules) or self.rules.overflow is Overflow.BURY:
             return
         for _ in range(MOST_LOOKS):
-            if not (beyond := min(excess_with(self.rules, self.held(), coming), self.depth)):
+            if not (beyond := min(excess_with(self.rules, self.held(), coming), self.ahead)):
                 break
             self.drop_oldest(beyond)
 
     def _beyond(self, rules: ChannelRules) -> int:
-        return min(excess(rules, self.held()), self.depth) if drops(rules) else 0
+        return min(excess(rules, self.held()), self.ahead) if drops(rules) else 0
+
+    def defer(self, start: int, count: int, due: int) -> None:
+        """Make the messages of a batch wait, as far as they have room: what is deferred is not dropped later."""
+        fits = count
+        if self.is_ruled:
+            if (room := self._room_by(self.tried)) is not None:
+                self._count("overflow, dry run", count - room)
+            if (room := self.room()) is not None:
+                fits = min(count, room)
+        super().defer(start, fits, due)
+        if fits < count:
+            self._turn_away(start, start + fits, start + count, due)
+
+    def _turn_away(self, base: int, start: int, end: int, due: int) -> None:
+        """Drop or bury the messages [start, end) of a deferred batch, which have no room."""
+        batch = self._source.batch_at(base) if self._buries else None
+        if self._buries and batch is None:  # it was deferred long ago, in a topic that was paused
+            super().defer(start, end - start, due)
+            return
+        self.skips.add(start, end)
+        if batch is None:
+            self._finish_unseen(start, end)
+            self._count("full, dropped", end - start)
+        else:
+            self._bury(places_in(batch, start, end, 0), _OVERFLOWN, has_failed=False)
+            self._count("overflow, buried", end - start)
 
     def _bury_oldest(self, count: int) -> int:
-        """Bury so many messages that wait now, retries first. Return how many; the rest has to be read from disk."""
-        note = Note("more waited than the channel may hold (overflow)", "")
+        """Bury so many messages that wait for their first delivery.
+
+        Return how many; the rest has to be read from disk.
+        """
         buried = 0
         while buried < count:
-            is_retry = bool(self.retries)
-            oldest = self.retries.peek()[0] if is_retry else self._advance_over_gaps()
-            if not is_retry and oldest >= self.topic.handed_over:
+            oldest = self._advance_over_gaps()
+            if oldest >= self.topic.handed_over:
                 break  # fewer waited than it seemed: some of them are missing in the log
-            readable = self._source.next_readable(oldest)
-            if is_retry and readable != oldest:  # damaged; a cursor has passed such places already
-                self._finished.append(self.retries.pop_run(1, oldest + 1)[:2])
-                continue
             batch = self._source.batch_at(oldest)
             if batch is None:
                 self._come_back(self._work.now + _PAUSE_TO_LOAD)
                 break
-            if is_retry:
-                first, stop, attempts = self.retries.pop_run(count - buried, batch.end_sequence)
-            else:
-                first, attempts = oldest, 0
-                stop = min(oldest + count - buried, batch.end_sequence, self.topic.handed_over)
-                if (next_skip := self.skips.next_start()) is not None:
-                    stop = min(stop, next_skip)
-                self.cursor = stop
-            self._bury(places_in(batch, first, stop, attempts), note, has_failed=False)
-            buried += stop - first
+            stop = min(oldest + count - buried, batch.end_sequence, self.topic.handed_over)
+            if (next_skip := self.skips.next_start()) is not None:
+                stop = min(stop, next_skip)
+            self.cursor = stop
+            self._bury(places_in(batch, oldest, stop, 0), _OVERFLOWN, has_failed=False)
+            buried += stop - oldest
         return buried
 
     # A channel that stops itself

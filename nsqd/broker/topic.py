@@ -87,10 +87,11 @@ class Topic(Published):
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
+        before = self.handed_over
         if self.flowing:
             self._advance(now, sealed)
         if self._drops:
-            self._drop_beyond_bounds()
+            self._drop_beyond_bounds(before)
 
     def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
         """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
@@ -126,7 +127,10 @@ class Topic(Published):
         if self._parked:
             self.record(("unpark", self.name))
         self.record(("flow", self.name))
+        before = self.handed_over
         self._advance(self._work.now)
+        if self._drops:
+            self._drop_beyond_bounds(before)
 
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""

@@ -6,6 +6,7 @@ that few messages have is looked for in pieces, so that nobody else has to wait.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,14 +71,17 @@ class BuriedEndpoints:
         return await self._take(request, "discard")
 
     async def _take(self, request: Request, verb: Verb) -> Response:
-        _channel(self._broker, request)
-        named, asked = _named(request), _asked(request)
+        channel = _channel(self._broker, request)
+        named, asked = _named(request), _asked(request, self._broker.timestamp)
+        if verb == "kick" and named is None and not asked.force:
+            await _check_fit(channel, asked.selection)
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             if named is not None:
-                answer = _take_named(channel, verb, named, number_argument(request.query(), "kick", -1))
+                kick = number_argument(request.query(), "kick", -1)
+                answer = _take_named(channel, verb, named, kick, force=asked.force)
             else:
-                answer = _begin(channel, verb, asked, request.holder or request.remote, self._broker.timestamp)
+                answer = _begin(channel, verb, asked, request.holder or request.remote)
         await self._calls.durable()
         return json(answer)
 
@@ -127,6 +131,7 @@ def _summary(channel: Channel) -> dict[str, object]:
         "others": len(buried) - sum(count for _, count in reasons),
         "job": _described(channel.burials.job),
         "kick": channel.burials.kicked.number if channel.burials.kicked is not None else None,
+        "room": channel.room(),
         "paused_why": channel.paused_why,
     }
 
@@ -163,8 +168,12 @@ def _members(burial: Burial) -> dict[str, object]:
 # Kick and discard
 
 
-def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int) -> dict[str, object]:
-    sequences = {*named.sequences, *channel.burials.buried.find(named.ids)}
+def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int, *, force: bool) -> dict[str, object]:
+    buried = channel.burials.buried
+    sequences = {*named.sequences, *buried.find(named.ids)}
+    room = channel.room() if verb == "kick" and not force else None
+    if room is not None and sum(sequence in buried for sequence in sequences) > room:
+        raise _full(channel, room)
     done = channel.take_buried(verb, sorted(sequences), kick)
     answer = {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
     return answer | _kick_of(channel, verb)
@@ -173,12 +182,34 @@ def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int) -> dict[
 _DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
 
 
-def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str, timestamp: int) -> dict[str, object]:
+async def _check_fit(channel: Channel, selection: Selection) -> None:
+    """Refuse a kick of more messages than the channel has room for. Others have their turns while they are counted."""
+    buried, room = channel.burials.buried, channel.room()
+    if room is None or min(len(buried), selection.limit or len(buried)) <= room:
+        return
+    count = 0
+    for looked_at, sequence in enumerate(buried.selected(selection.before, selection.reason), 1):
+        count += sequence is not None
+        if count > room:
+            raise _full(channel, room)
+        if looked_at % _LOOKED_AT == 0:
+            await asyncio.sleep(0)
+
+
+def _full(channel: Channel, room: int) -> HttpError:
+    """Return the refusal of a kick that has no room, with the number of messages that fit."""
+    bounds = {"max_messages": channel.rules.max_messages, "max_bytes": channel.rules.max_bytes}
+    words = ", ".join(f"{name} = {bound}" for name, bound in bounds.items() if bound is not None)
+    reason = (
+        f"channel {channel.topic.name}:{channel.name} has room for {room} messages that may not be dropped ({words})"
+    )
+    return HttpError(409, "FULL", details={"reason": reason, "fits": room})
+
+
+def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str) -> dict[str, object]:
     if channel.burials.job is not None:
         raise _under_way(channel.burials.job)
-    latest = timestamp // _MILLISECOND + 1
-    before = latest if asked.before is None else min(latest, -(-asked.before // _MILLISECOND))
-    job = channel.begin_job(verb, Selection(before, asked.reason, asked.limit), rate=asked.rate, who=who)
+    job = channel.begin_job(verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
     return {_DONE[verb]: job.done, "job": _described(channel.burials.job)} | _kick_of(channel, verb)
 
 
@@ -202,6 +233,7 @@ def _described(job: Job | None) -> dict[str, object] | None:
         "reason": job.selection.reason,
         "before": job.selection.before * _MILLISECOND,
         "rate": job.rate,
+        "force": job.force,
         "who": job.who,
         "started_at": job.started_at * _MILLISECOND,
         "ended_at": None if job.ended_at is None else job.ended_at * _MILLISECOND,
@@ -225,12 +257,11 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Which messages a request selects, and how many a second."""
+    """Which messages a request selects, and how it wants them taken."""
 
-    before: int | None  # nanoseconds
-    reason: str
-    limit: int
-    rate: float
+    selection: Selection
+    rate: float  # messages a second
+    force: bool  # also what has no room
 
 
 def _named(request: Request) -> _Named | None:
@@ -250,13 +281,16 @@ def _named(request: Request) -> _Named | None:
     )
 
 
-def _asked(request: Request) -> _Asked:
+def _asked(request: Request, timestamp: int) -> _Asked:
     arguments = request.query()
     rate = arguments.get("rate", "0")
     if _is_rate(rate) is None:
         raise HttpError(400, "INVALID_ARG_RATE")
-    before = _time(arguments["before"]) if "before" in arguments else None
-    return _Asked(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0), float(rate))
+    before = timestamp // _MILLISECOND + 1
+    if "before" in arguments:
+        before = min(before, -(-_time(arguments["before"]) // _MILLISECOND))
+    selection = Selection(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0))
+    return _Asked(selection, float(rate), arguments.get("force") == "true")
 
 
 def _time(text: str) -> int:

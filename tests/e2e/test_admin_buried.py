@@ -350,3 +350,16 @@ def test_programs_stop_a_kick_and_the_rest_stays_buried(two: Two) -> None:
 def test_what_programs_ask_wrongly_changes_nothing(two: Two, wrong: dict[str, Any]) -> None:
     asked(two, "", 400, **wrong)
     assert buried(two) == [COUNT, COUNT]
+
+
+def test_a_plan_says_that_a_kick_has_no_room_and_offers_force(two: Two, tmp_path: Path) -> None:
+    (tmp_path / "new.toml").write_text('[[policy]]\nchannel = "c"\nmax_messages = 20\noverflow = "drop-oldest"\n')
+    (tmp_path / "new.toml").replace(tmp_path / "policy.toml")
+    summary = "/channel/buried?topic=t&channel=c&summary=true"
+    assert eventually(lambda: [node.http("GET", summary).json["room"] for node in two.nodes] == [20, 20])
+    text = two.text("/actions/kick_buried?topic=t&channel=c")
+    assert f"it has room for 20 of {COUNT} on {name_of(two.nodes[0])}" in text
+    assert 'name="force" value="true">Use force' in text
+    assert 'name="force"' not in two.text("/actions/kick_buried?topic=t&channel=c&limit=20")
+    assert "the channel has no room for them" in two.post("/actions/kick_buried", "topic=t&channel=c&rate=")
+    assert two.post("/actions/kick_buried", "topic=t&channel=c&rate=&force=true").count(f"{2 * COUNT} messages kicked")

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from nsqcommon.wire.commands import rdy
+from nsqcommon.wire.message import Message
 from tests.e2e.conftest import StartNsqd
+from tests.support.client import Client
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
@@ -104,3 +107,71 @@ def test_a_kick_that_is_taken_back_stays_so_after_kill_9(nsqd: Nsqd) -> None:
     assert listed(nsqd) == [it for it in before if it["body"].encode() not in delivered]
     answer = nsqd.http("POST", f"/channel/kick/undo?{CHANNEL}&kick={kick}")
     assert (answer.status, answer.json["message"]) == (404, "KICK_NOT_FOUND")
+
+
+# A channel that is full and drops its oldest messages
+
+BOUND = 100
+
+
+@pytest.fixture
+def bounded(start_nsqd: StartNsqd, tmp_path: Path) -> Nsqd:
+    """Return a broker whose channel c holds 100 messages, and drops the oldest of what is more."""
+    file = tmp_path / "policy.toml"
+    file.write_text(f'[[policy]]\nchannel = "c"\nmax_messages = {BOUND}\noverflow = "drop-oldest"\n')
+    nsqd = start_nsqd(f"policy-file={file}")
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    return nsqd
+
+
+def hold(nsqd: Nsqd, name: str, count: int, **settings: int) -> tuple[Client, list[Message]]:
+    """Publish so many messages, and return the consumer that has them."""
+    client = nsqd.connect()
+    client.identify(feature_negotiation=True, extensions=["bury"], **settings)
+    client.subscribe("t", ready=count)
+    nsqd.connect().publish("t", *[b"%s %d" % (name.encode(), number) for number in range(count)])
+    messages = client.messages(count)
+    client.send(rdy(0))
+    client.in_step()
+    return client, messages
+
+
+def test_a_full_channel_delivers_what_was_kicked_or_timed_out_or_was_in_flight_at_a_kill_9(bounded: Nsqd) -> None:
+    burying, messages = hold(bounded, "kicked", 50)
+    burying.send(*[b"BURY %b broken\n" % message.id for message in messages])
+    assert eventually(lambda: bounded.channel("t").get("buried_count") == 50)
+    hold(bounded, "flying", 40)
+    hold(bounded, "late", 40, msg_timeout=1000)
+    assert eventually(lambda: bounded.channel("t")["timeout_count"] == 40)
+    publisher = bounded.connect()
+    publisher.publish("t", *[b"new"] * BOUND)
+    assert bounded.http("POST", f"/channel/kick?{CHANNEL}").json["kicked"] == 50
+    publisher.publish("t", *[b"new"] * BOUND)
+    assert bounded.channel("t")["depth"] == BOUND
+    kill(bounded)
+    publisher = bounded.connect()
+    publisher.publish("t", *[b"new"] * BOUND)
+    wanted = {b"%s %d" % (name, at) for name, count in NAMED for at in range(count)}
+    client = bounded.connect()
+    client.subscribe("t", ready=2 * BOUND)
+    assert {*client.bodies(len(wanted))} == wanted
+    assert bounded.channel("t")["policy_counts"]["full, dropped"] == BOUND
+
+
+NAMED = ((b"kicked", 50), (b"late", 40), (b"flying", 40))
+
+
+def test_a_kick_that_does_not_fit_is_refused_and_force_does_it(bounded: Nsqd) -> None:
+    burying, messages = hold(bounded, "kicked", 50)
+    burying.send(*[b"BURY %b broken\n" % message.id for message in messages])
+    assert eventually(lambda: bounded.channel("t").get("buried_count") == 50)
+    for number in range(60):
+        bounded.post("/pub?topic=t&defer=3600000", b"%d" % number)
+    answer = bounded.http("POST", f"/channel/kick?{CHANNEL}")
+    assert (answer.status, answer.json["message"], answer.json["fits"]) == (409, "FULL", 40)
+    assert bounded.http("POST", f"/channel/kick?{CHANNEL}&limit=40").json["kicked"] == 40
+    assert bounded.http("POST", f"/channel/kick?{CHANNEL}&force=true").json["kicked"] == 10
+    client = bounded.connect()
+    client.subscribe("t", ready=50)
+    assert len({*client.bodies(50)}) == 50

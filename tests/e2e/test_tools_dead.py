@@ -117,6 +117,22 @@ def test_a_whole_cluster_is_kicked_after_a_plan(cluster: tuple[Nsqlookupd, list[
     assert [(buried(node), node.channel("t")["depth"]) for node in nodes] == [(0, 3), (0, 4)]
 
 
+def test_a_kick_that_has_no_room_is_named_in_the_plan_and_needs_force(nodes: list[Nsqd], tmp_path: Path) -> None:
+    one, where = nodes[0], address(nodes[0].http_address)
+    bounded = POLICY + 'max_messages = 2\noverflow = "drop-oldest"\n'
+    (tmp_path / "new.toml").write_text(bounded)
+    (tmp_path / "new.toml").replace(tmp_path / "policy.toml")
+    assert eventually(lambda: one.http("GET", "/config/policy").json["digest"] == sha256(bounded.encode()).hexdigest())
+    lack = f"{where}  3 buried  kick 3 (the channel has room for 2: "
+    assert dead("kick", nodes[:1], "--dry-run") == [f"{lack}refused without --force)"]
+    assert dead("kick", nodes[:1], "--dry-run", "--limit=2") == [f"{where}  3 buried  kick 2"]
+    refused = run_tool("nsq_dead", "kick", *CHANNEL, *places(nodes[:1]), "--yes")
+    assert (refused.returncode, b"the channel has no room for them" in refused.stderr) == (3, True)
+    assert buried(one) == 3
+    forced = dead("kick", nodes[:1], "--force", "--yes")
+    assert forced == [f"{lack}new messages are dropped until these are consumed)", "3 messages kicked"]
+
+
 def test_a_node_that_is_silent_is_named_and_not_counted_as_nothing(nodes: list[Nsqd], start_nsqd: StartNsqd) -> None:
     silent = start_nsqd()
     where = address(silent.http_address)
@@ -211,6 +227,7 @@ def test_a_token_is_sent_to_nsqd(start_nsqd: StartNsqd, tmp_path: Path) -> None:
     (("kick", *CHANNEL, "--id=5"), "--id should have 16 hex digits"),
     (("kick", *CHANNEL, "--before=latest"), "--before should be a time (2026-03-01T12:00:00Z), or 1h (an hour ago)"),
     (("export", *CHANNEL), "export needs --output-file or --destination-topic"),
+    (("discard", *CHANNEL, "--force"), "--force is for kick"),
     (("list", *CHANNEL, "--yes"), "--id, --before, --rate, --yes and --dry-run are for kick and discard"),
 ])  # fmt: skip
 def test_a_mistake_is_refused(arguments: tuple[str, ...], reason: str) -> None:

@@ -219,6 +219,9 @@ class _Comparison:
         if len(missing) > dropped:
             lost = f"messages {sorted(missing)} were not finished, and will not be delivered"
             raise Violation(f"{place}: {lost}; the log begins at {first}, and {dropped} were dropped")
+        for sequence in missing.keys() & channel.owed.keys():
+            if limiting.is_known_to_be_wanted(missing[sequence], self.marks):
+                raise Violation(f"{place}: the start has dropped {sequence}, which somebody wants: {missing[sequence]}")
         buried_by_start = found.policy_counts.get(limiting.BURIED, 0)
         self._compare_buried(channel, buried, buried_by_start, place)
         self._compare_what_came_back(channel, places.keys(), place)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import inf
 
 from nsqcommon.wire.names import is_ephemeral
+from nsqd.broker.bounds import drops
 from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial, Buried
@@ -39,6 +40,7 @@ class Ledger:
         self.ids: dict[bytes, bytes] = {}
         self.seen: dict[str, dict[int, bytes]] = {}  # by log id, the messages that readers of history saw
         self.delivered = self.redelivered = self.acknowledged = 0
+        self.looked_at = 0  # the number at the last look at what the policy has done
         self.by_policy: Counter[str] = Counter()  # by cause, what the policy has done to messages
         self.deleted: dict[str, list[tuple[int, TopicModel]]] = {}
         self.begun: set[str] = set()
@@ -238,7 +240,8 @@ class Ledger:
             raise Violation(f"{place} is delivered with attempts {attempts}, {most} is the limit")
         if owed.is_new and not published.delay and self.is_too_old(published, timestamp):
             raise Violation(f"{place} is delivered, though it has expired")
-        owed.note_attempts(attempts, self.next_number(), lazily=attempts == 1)
+        is_lazy = attempts == 1 and not drops(self.rules)  # a bound may not drop what was delivered
+        owed.note_attempts(attempts, self.next_number(), lazily=is_lazy)
         owed.held_until, owed.due, owed.is_new = held_until, None, False
         channel.recent.delivered.append(now)
         self.delivered += 1
@@ -285,7 +288,8 @@ class Ledger:
     def moved(self, channel: ChannelModel, sequence: int, delay: float, now: float, forward: float) -> None:
         owed, number = channel.owed[sequence], self.next_number()
         owed.due = Due(now + delay, forward, number, is_publication=False) if delay else None
-        owed.is_new = False
+        if delay:  # otherwise a message that waits for its first delivery stays where it is
+            owed.is_new = False
 
     # Messages that fail
 

@@ -5,6 +5,8 @@ Nobody asks for any of this, so after each turn the ledger looks for messages th
 - Each of them was taken by a rule that holds. It had waited for longer than its time to live, or more messages waited
   than a bound allows, or it had its last attempt. Nothing in flight was taken, and never a later message before an
   earlier one.
+- A bound takes only messages that nobody has had and nobody has asked for: those that wait for their first delivery, and
+  deferred ones as they arrive. What was delivered, kicked, moved or redelivered stays, also at a start.
 - A bound takes what is too much, and not one message more.
 - The broker has counted each of them, once, by its cause.
 
@@ -28,11 +30,12 @@ from nsqd.broker.topic import Topic
 from tests.faults.contents import places_in
 from tests.faults.ledger import Ledger
 from tests.faults.models import ChannelModel, Gone, Owed, TopicModel
-from tests.faults.promise import Violation
+from tests.faults.promise import Marks, Violation
 
 EXPIRED: Final = "ttl, dropped"
 EXPIRED_AND_BURIED: Final = "ttl, buried"
 DROPPED: Final = "overflow, dropped"
+TURNED_AWAY: Final = "full, dropped"
 BURIED: Final = "overflow, buried"
 EXHAUSTED: Final = "attempts"
 
@@ -48,6 +51,7 @@ def look(ledger: Ledger, broker: Broker, now: float, unsent: Unsent, *, is_last:
     for topic in ledger.topics.values():
         if (real := broker.topics.get(topic.name)) is not None:
             _Look(ledger, topic, real, broker.timestamp, now, unsent, is_last).run()
+    ledger.looked_at = ledger.number
 
 
 class _Look:
@@ -129,11 +133,12 @@ class _Look:
         for cause in (BURIED, EXPIRED_AND_BURIED):
             self._compare_counts(f"{place}, {cause}", buried[cause], counted[cause])
         dropped, left = list[int](), passed
-        if counted[EXPIRED] or counted[DROPPED] or self.is_last:
+        overflown = counted[DROPPED] + counted[TURNED_AWAY]
+        if counted[EXPIRED] or overflown or self.is_last:
             missing = self._missing(channel, found)
             if self.is_last:  # an operation may have been cut off as well, and is not in the ledger
                 missing = [s for s in missing if self._may_be_taken(channel, s)]
-            self._compare_counts(place, len(missing), counted[EXPIRED] + counted[DROPPED])
+            self._compare_counts(place, len(missing), counted[EXPIRED] + overflown)
             dropped = self._check_why(channel, missing, counted[EXPIRED], place)
             left += len(missing) - len(dropped)
             number = self.ledger.next_number()
@@ -170,6 +175,7 @@ class _Look:
             cause, is_right = EXPIRED_AND_BURIED, rules.ttl_buries and self._has_expired(burial.sequence, owed)
         elif burial.note.reason.endswith("(overflow)"):
             cause, is_right = BURIED, drops(rules) and rules.overflow is Overflow.BURY
+            self._check_that_nobody_wants(owed, burial.sequence, place)
         else:
             cause = EXHAUSTED
             is_right = rules.max_attempts is not None and owed.attempts >= rules.max_attempts
@@ -195,6 +201,8 @@ class _Look:
         dropped = [s for s in missing if s not in old and s not in beyond]
         if dropped and not self._drops_oldest:
             raise Violation(f"{place}: messages {dropped} are gone, and no rule says so")
+        for sequence in dropped:
+            self._check_that_nobody_wants(owed[sequence], sequence, place)
         # Only a bound goes by age: when the wall clock was set, a later message may be the first one to expire.
         last = max((s for s in missing if s not in old and self._is_ahead(owed[s], s)), default=-1)
         first = min((s for s, it in owed.items() if s not in missing and self._is_ahead(it, s)), default=last)
@@ -205,7 +213,17 @@ class _Look:
     def _may_be_taken(self, channel: ChannelModel, sequence: int) -> bool:
         owed = channel.owed[sequence]
         is_beyond = owed.is_new and self._is_beyond_the_topics_bound(sequence)
-        return self.now >= owed.held_until and (self._may_expire(sequence, owed) or is_beyond or self._drops_oldest)
+        is_oldest = self._drops_oldest and self._is_wanted_by_nobody(owed)
+        return self.now >= owed.held_until and (self._may_expire(sequence, owed) or is_beyond or is_oldest)
+
+    def _is_wanted_by_nobody(self, owed: Owed) -> bool:
+        """Return whether a bound may take a message: it waits for its first delivery, or was deferred just now."""
+        due = owed.due
+        return owed.is_new or (due is not None and due.is_publication and due.number > self.ledger.looked_at)
+
+    def _check_that_nobody_wants(self, owed: Owed, sequence: int, place: str) -> None:
+        if not self._is_wanted_by_nobody(owed):
+            raise Violation(f"{place}: a bound takes message {sequence}, which somebody has had or asked for: {owed}")
 
     @property
     def _drops_oldest(self) -> bool:
@@ -267,7 +285,7 @@ def check_bounds(ledger: Ledger, topic: TopicModel, real: Topic) -> None:
             continue  # a bound of bytes is an estimate
         if ledger.rules.overflow is Overflow.BURY and not is_ephemeral(name):
             continue  # what is buried has to be read first
-        beyond = min(excess(ledger.rules, found.held()), found.depth)
+        beyond = min(excess(ledger.rules, found.held()), found.ahead)
         if beyond:
             raise Violation(f"{topic.name}/{name}: {found.held()} wait, {beyond} messages too many")
 
@@ -309,7 +327,17 @@ def _held(ledger: Ledger, real: Topic) -> dict[str, int]:
 
 def dropped_by_start(real: Topic, found: Channel) -> int:
     """Return how many messages of a channel the start may have dropped, because more waited than the bounds allow."""
-    return found.policy_counts.get(DROPPED, 0) + real.policy_counts.get(DROPPED, 0)
+    of_channel, of_topic = found.policy_counts, real.policy_counts
+    return of_channel.get(DROPPED, 0) + of_channel.get(TURNED_AWAY, 0) + of_topic.get(DROPPED, 0)
+
+
+def is_known_to_be_wanted(owed: Owed, marks: Marks) -> bool:
+    """Return whether the journal knows that somebody has had or asked for a message, so that a start may not drop it."""
+    if owed.is_new:
+        return False
+    told = [(known.number, known.lazily) for known in owed.history]
+    told += [(owed.since, False)] * bool(owed.since) + [(owed.kicked, False)] * bool(owed.kicked)
+    return any(number <= (marks.lazy if lazily else marks.urgent) for number, lazily in told)
 
 
 def _since(counts: Mapping[str, int], before: Mapping[str, int]) -> Counter[str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from nsqd.broker import bounded, bounds, ruled
+from nsqd.broker import bounded, bounds, channel, ruled
 from nsqd.broker.bounds import Full, Held, Room
 from nsqd.broker.breaker import Breaker
 from nsqd.broker.buried import Note
@@ -39,7 +39,53 @@ def _expire_early(patch: pytest.MonkeyPatch) -> None:
 
 def _drop_one_too_many(patch: pytest.MonkeyPatch) -> None:
     drop_oldest = Channel.drop_oldest
-    patch.setattr(Channel, "drop_oldest", lambda self, count: drop_oldest(self, count + 1))
+    patch.setattr(Channel, "drop_oldest", lambda self, count, arrived=None: drop_oldest(self, count + 1, arrived))
+
+
+def _drop_retries_first(patch: pytest.MonkeyPatch) -> None:
+    drop_oldest = Channel.drop_oldest
+
+    def planted(self: Channel, count: int, arrived: int | None = None) -> None:
+        while count and self.retries:
+            first, stop, _ = self.retries.pop_run(count, self.topic.handed_over)
+            self._finished.append((first, stop))
+            self._count("overflow, dropped", stop - first)
+            count -= stop - first
+        drop_oldest(self, count, arrived)
+
+    patch.setattr(Channel, "drop_oldest", planted)
+
+
+def _bury_retries(patch: pytest.MonkeyPatch) -> None:
+    bury_oldest = Channel._bury_oldest
+
+    def planted(self: Channel, count: int) -> int:
+        if not self.retries or (batch := self._source.batch_at(self.retries.peek()[0])) is None:
+            return bury_oldest(self, count)
+        first, stop, attempts = self.retries.pop_run(count, batch.end_sequence)
+        self._bury(ruled.places_in(batch, first, stop, attempts), ruled._OVERFLOWN, has_failed=False)
+        return stop - first
+
+    patch.setattr(Channel, "_bury_oldest", planted)
+
+
+def _forget_deliveries_at_a_crash(patch: pytest.MonkeyPatch) -> None:
+    """The journal hears of first deliveries later, so that a crash makes these messages new again."""
+    patch.setattr(channel, "drops", lambda rules: False)
+
+
+def _drop_deferred_messages_later(patch: pytest.MonkeyPatch) -> None:
+    drop_oldest = Channel.drop_oldest
+
+    def planted(self: Channel, count: int, arrived: int | None = None) -> None:
+        for _, sequence, _ in sorted(self.deferred)[:count]:
+            self.deferred.take_out(sequence)
+            self._finished.append((sequence, sequence + 1))
+            self._count("overflow, dropped", 1)
+            count -= 1
+        drop_oldest(self, count, arrived)
+
+    patch.setattr(Channel, "drop_oldest", planted)
 
 
 def _allow_one_too_many(patch: pytest.MonkeyPatch) -> None:
@@ -59,10 +105,10 @@ def _allow_one_too_many(patch: pytest.MonkeyPatch) -> None:
 def _drop_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     drop_oldest = Channel.drop_oldest
 
-    def planted(self: Channel, count: int) -> None:
+    def planted(self: Channel, count: int, arrived: int | None = None) -> None:
         in_flight = sorted(sequence for sequence, _ in self.in_flight.positions())
         if len(in_flight) < count:
-            drop_oldest(self, count)
+            drop_oldest(self, count, arrived)
             return
         self.in_flight.clear()
         for consumer in self.consumers:
@@ -104,7 +150,7 @@ def _count_nothing(patch: pytest.MonkeyPatch) -> None:
     count = Channel._count
 
     def planted(self: Channel, cause: str, amount: int) -> None:
-        if cause != "overflow, dropped":
+        if cause not in ("overflow, dropped", "full, dropped"):
             count(self, cause, amount)
 
     patch.setattr(Channel, "_count", planted)
@@ -122,6 +168,10 @@ LIMIT_BUGS: Final[dict[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "a bound is off by one": _allow_one_too_many,
     "drop-oldest drops one too many": _drop_one_too_many,
     "drop-oldest drops what is in flight": _drop_what_is_in_flight,
+    "drop-oldest drops what is to be tried again": _drop_retries_first,
+    "drop-oldest drops what was deferred before": _drop_deferred_messages_later,
+    "a bound buries what is to be tried again": _bury_retries,
+    "the journal does not know what was delivered before a crash": _forget_deliveries_at_a_crash,
     "what overflows is lost instead of buried": _lose_what_is_buried,
     "what overflows is buried without the journal": _bury_without_a_journal,
     "the time to live is judged by another clock": _read_another_clock,

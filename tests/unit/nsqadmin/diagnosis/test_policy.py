@@ -83,6 +83,10 @@ def test_d22_advises_by_the_cause_of_the_drop() -> None:
     assert "raise the bound" not in advice(unburied)
     assert "raise the bound" in advice(overflown)
     assert "ephemeral" not in advice(overflown)
+    full = ("full, dropped", 7)
+    assert "dropped as they arrive" in advice(full)
+    assert "the oldest messages are dropped" not in advice(full)
+    assert advice(full, overflown) == f"{advice(full)} {advice(overflown)}"
     assert advice(unburied, overflown) == f"{advice(unburied)} {advice(overflown)}"
 
 

@@ -46,10 +46,17 @@ def test_a_summary_is_read_with_the_job_under_way_and_the_last_one() -> None:
     assert found.ended.ended_at == 2.0
 
 
+def test_a_node_tells_how_much_room_its_channel_has_or_that_nothing_bounds_it() -> None:
+    assert summary_in("n1", {**GOOD, "room": 0}, {"jobs": []}).room == 0
+    assert summary_in("n1", {**GOOD, "room": None}, {"jobs": []}).room is None
+    assert summary_in("n1", GOOD, {"jobs": []}).room is None, "an older nsqd"
+
+
 @pytest.mark.parametrize(
     "odd",
     [
         {**GOOD, "count": -1},
+        {**GOOD, "room": -1},
         {**GOOD, "count": True},
         {**GOOD, "reasons": [{"reason": 1, "client": "a", "count": 2}]},
         {**GOOD, "reasons": [GOOD["reasons"][0]] * 1001},

@@ -23,11 +23,13 @@ class Nodes:
 
     def __init__(self, failure: Exception | str, *, after: int = 0) -> None:
         self.asked: list[str] = []
+        self.targets: list[str] = []
         self._failure = failure
         self._left = after
 
     async def post(self, node: str, target: str) -> bytes:
         self.asked.append(node)
+        self.targets.append(target)
         if node == OTHER and not self._left:
             if isinstance(self._failure, str):
                 return self._failure.encode()
@@ -36,9 +38,9 @@ class Nodes:
         return json.dumps({"kicked": target.count("&id=") or 5, "job": None, "kick": 7}).encode()
 
 
-def take(nodes: Nodes, *shares: Share) -> dict[str, Taken]:
+def take(nodes: Nodes, *shares: Share, force: bool = False) -> dict[str, Taken]:
     ids = tuple((share.node, id) for share in shares for id in share.ids)
-    wanted = Wanted(verb=Verb.KICK, ids=ids)
+    wanted = Wanted(verb=Verb.KICK, ids=ids, force=force)
     taking = Taking(wanted=wanted, topic="t", channel="c", shares=shares, left_out=(), consequences=())
     taker: Any = BuriedTaker(nodes)  # type: ignore[arg-type]
     return {it.node: it for it in trio.run(taker.take, taking)}
@@ -73,6 +75,33 @@ def test_what_a_node_did_before_it_fell_silent_stays_counted_and_it_is_not_asked
     assert taken.kick == 7  # what was kicked can be taken back
     assert nodes.asked == [OTHER, OTHER]
     assert result_of([taken]) == "partly"
+
+
+IDS = tuple(f"{number:016x}" for number in range(500))  # three requests
+
+
+def test_a_kick_of_several_requests_that_has_no_room_is_not_begun() -> None:
+    nodes = Nodes("")
+    (taken,) = take(nodes, Share(node=ANSWERS, count=500, ids=IDS, room=450)).values()
+    assert (taken.done, nodes.asked) == (0, [])
+    assert "the channel has no room for them" in taken.error
+
+
+def test_force_is_a_part_of_each_request() -> None:
+    nodes = Nodes("")
+    (taken,) = take(nodes, Share(node=ANSWERS, count=500, ids=IDS, room=450), force=True).values()
+    assert (taken.done, taken.error) == (500, "")
+    assert [target.count("&force=true") for target in nodes.targets] == [1, 1, 1]
+    take(nodes, Share(node=ANSWERS, count=5), force=True)
+    assert "&limit=5&force=true" in nodes.targets[-1]
+    take(nodes, Share(node=ANSWERS, count=5))
+    assert "force" not in nodes.targets[-1]
+
+
+def test_a_refusal_for_lack_of_room_says_what_to_do() -> None:
+    full = UpstreamError("HTTP 409", status=409, body=b'{"message":"FULL","fits":4}')
+    (taken,) = take(Nodes(full), Share(node=OTHER, count=9)).values()
+    assert "kick fewer, wait until consumers have made room, or use force" in taken.error
 
 
 def test_where_nothing_was_done_it_has_failed() -> None:

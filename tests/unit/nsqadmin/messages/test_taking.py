@@ -131,3 +131,34 @@ def test_rates() -> None:
     for bad in ("-1", "nan", "inf", "0", "fast"):
         with pytest.raises(BadTaking):
             parse_rate(bad)
+
+
+# A channel that is full
+
+
+def test_a_kick_without_room_needs_force_and_says_where() -> None:
+    taking = planned(on_node("n1", 300, room=40), on_node("n2", 100, room=100))
+    assert taking.needs_force
+    assert [(it.node, it.has_room) for it in taking.shares] == [("n1", False), ("n2", True)]
+    assert "it has room for 40 of 300 on n1. A node with too little room refuses all of them" in words(taking)
+    assert "on n2" not in words(taking)
+
+
+def test_a_kick_by_force_says_what_becomes_of_new_messages() -> None:
+    taking = planned(on_node("n1", 300, room=40), force=True)
+    assert "By force they go back all the same" in words(taking)
+    assert "new messages are dropped as they arrive" in words(taking)
+
+
+@pytest.mark.parametrize("wanted", [{"limit": 40}, {"verb": Verb.DISCARD}])
+def test_a_kick_with_room_and_a_discard_need_no_force(wanted: dict[str, Any]) -> None:
+    taking = planned(on_node("n1", 300, room=40), **wanted)
+    assert not taking.needs_force
+    assert "has room" not in words(taking)
+
+
+def test_named_messages_need_room_too() -> None:
+    ids = tuple(("n1", f"{number:016x}") for number in range(3))
+    assert planned(on_node("n1", 300, room=2), ids=ids).needs_force
+    assert not planned(on_node("n1", 300, room=3), ids=ids).needs_force
+    assert not planned(on_node("n1", 300), ids=ids).needs_force

@@ -13,6 +13,7 @@ from nsqcommon.http_api import Request, Stream
 from nsqd.broker.batch import Batch
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.rules import ChannelRules, Overflow
 from nsqd.http.buried import MOST_LINES, BuriedEndpoints
 from nsqd.http.calls import Calls
 from tests.support.asgi import run_directly
@@ -180,6 +181,7 @@ def test_reasons_are_counted(nsqd: Nsqd) -> None:
         "job": None,
         "kick": None,
         "paused_why": "",
+        "room": None,
     }
 
 
@@ -356,3 +358,73 @@ def test_a_request_names_no_more_messages_than_a_query_has_room_for(nsqd: Nsqd) 
     answer = nsqd.post(f"/channel/kick?{CHANNEL}{named}")
     assert (answer.status, json.loads(answer.body)["message"]) == (400, "TOO_MANY")
     assert nsqd.post(f"/channel/kick?{CHANNEL}{named.removesuffix('&sequence=900')}").status == 200
+
+
+# A channel that is full
+
+
+def bound(nsqd: Nsqd, most: int, overflow: Overflow = Overflow.DROP_OLDEST) -> None:
+    channel_of(nsqd).take_rules(ChannelRules(max_messages=most, overflow=overflow))
+
+
+def room(nsqd: Nsqd) -> int | None:
+    found: int | None = json.loads(nsqd.get(f"/channel/buried?{CHANNEL}&summary=true").body)["room"]
+    return found
+
+
+@pytest.mark.parametrize("overflow", [Overflow.DROP_OLDEST, Overflow.BURY])
+@pytest.mark.parametrize("arguments", [
+    "&sequence=0&sequence=1&sequence=2&sequence=77", "", "&limit=3", "&reason=bad", "&rate=1",
+])  # fmt: skip
+def test_a_kick_that_has_no_room_is_refused_with_what_fits(nsqd: Nsqd, arguments: str, overflow: Overflow) -> None:
+    bound(nsqd, 2, overflow)
+    answer = nsqd.post(f"/channel/kick?{CHANNEL}{arguments}")
+    reason = "channel t:c has room for 2 messages that may not be dropped (max_messages = 2)"
+    assert (answer.status, json.loads(answer.body)) == (409, {"message": "FULL", "reason": reason, "fits": 2})
+    assert sequences(nsqd) == [0, 1, 2, 3, 4]
+
+
+def test_a_kick_by_force_needs_no_room(nsqd: Nsqd) -> None:
+    bound(nsqd, 2)
+    assert post(nsqd, "kick", "&sequence=0&sequence=1&sequence=2&force=true")["kicked"] == 3
+    assert post(nsqd, "kick", "&reason=worse&force=true")["kicked"] == 2
+    assert (channel_of(nsqd).depth, room(nsqd)) == (6, 0)
+
+
+@pytest.mark.parametrize("arguments", [
+    "&sequence=0&sequence=1&sequence=77", "&limit=2", "&reason=worse", "&before=2023-01-01T00:00:00Z",
+])  # fmt: skip
+def test_a_kick_that_has_room_needs_no_force(nsqd: Nsqd, arguments: str) -> None:
+    bound(nsqd, 2)
+    assert post(nsqd, "kick", arguments)["kicked"] in (0, 2)
+
+
+def test_the_room_shrinks_by_what_was_given_back(nsqd: Nsqd) -> None:
+    assert room(nsqd) is None
+    bound(nsqd, 3)
+    assert room(nsqd) == 3, "what waits for its first delivery makes room"
+    post(nsqd, "kick", "&limit=2")
+    assert room(nsqd) == 1
+    assert nsqd.post(f"/channel/kick?{CHANNEL}&limit=2").status == 409
+
+
+def test_a_bound_that_refuses_publishes_is_in_the_way_of_no_kick(nsqd: Nsqd) -> None:
+    bound(nsqd, 1, Overflow.REJECT)
+    assert post(nsqd, "kick")["kicked"] == 5
+
+
+def test_a_job_says_whether_it_uses_force(nsqd: Nsqd) -> None:
+    assert post(nsqd, "kick", "&rate=1&force=true")["job"]["force"] is True
+    post(nsqd, "jobs/stop")
+    assert post(nsqd, "kick", "&rate=1")["job"]["force"] is False
+
+
+def test_others_have_their_turns_while_the_messages_of_a_kick_are_counted(
+    nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound(nsqd, 2)
+    monkeypatch.setattr("nsqd.http.buried._LOOKED_AT", 1)
+    slept = Mock(wraps=asyncio.sleep)
+    monkeypatch.setattr("nsqd.http.buried.asyncio.sleep", slept)
+    assert nsqd.post(f"/channel/kick?{CHANNEL}&reason=worse").status == 200
+    assert slept.call_count == 5
