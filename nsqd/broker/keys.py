@@ -5,7 +5,7 @@ lies in its batch's own record, so that both are saved by one write. After a sta
 (nsqd/log/recovery/keys.py).
 
     KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
-    TopicKeys      a set for each slice in which the topic got keys, and the receipts that are not settled yet
+    TopicKeys      a set for each slice in which the topic got keys, and for each key whose publish waits, its receipt
 
 A key is looked for in all sets of its topic. The oldest slice goes as a whole, so a key is remembered for the window and
 at most an eighth of it longer. Times are of the wall clock, in nanoseconds.
@@ -27,6 +27,7 @@ _HASH_SIZE: Final = 14
 
 _COUNT_BITS: Final = 32
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
+_LET_GO: Final = 64  # keys of settled publishes that a call lets go at least, besides two for each key that it adds
 _LOOKED_AT: Final = 2  # entries, for each that is added: so at most half of them are out of date
 
 _SETTLED: Final = Receipt()
@@ -91,33 +92,48 @@ class KeyMemory:
 
 
 class TopicKeys:
-    """The keys of one topic. `refusal` tells why its log takes no messages now, or None."""
+    """The keys of one topic. `refusal` tells why its log takes no messages now, or None.
 
-    __slots__ = ("_memory", "_refusal", "_sets", "_waiting", "repeats")
+    A publish may still fail until its receipt is settled, which takes long if the disk hangs. Until then the receipt is
+    found by the key. Settled receipts are let go from the front, a few with each call: whoever repeats a publish does
+    not pay for all others. So a failed one may lie behind another that still waits; it is found, and its key forgotten,
+    when somebody asks for it.
+    """
+
+    __slots__ = ("_is_indexed", "_memory", "_receipts", "_refusal", "_sets", "_waiting", "repeats")
 
     def __init__(self, memory: KeyMemory, refusal: Callable[[], str | None]) -> None:
         self.repeats = 0  # publishes that were not made again
         self._memory = memory
         self._refusal = refusal
         self._sets: list[tuple[Slice, set[bytes]]] = []
-        self._waiting: list[tuple[Receipt, list[bytes]]] = []  # keys whose publish may still fail
+        self._waiting: deque[tuple[Receipt, list[bytes]]] = deque()  # publishes that may still fail, oldest first
+        self._receipts: dict[bytes, Receipt] = {}  # of these, by key
+        self._is_indexed = True  # whether the newest of these is there: mostly it is settled before anybody asks
 
     def __len__(self) -> int:
         return sum([len(keys) for _, keys in self._sets])
+
+    @property
+    def unsettled(self) -> int:
+        """How many publishes are kept here, because they may still fail or have just been settled."""
+        return len(self._waiting)
 
     def find(self, key: bytes, timestamp: int) -> Receipt | None:
         """Return the receipt of the publish that was made with this key; None: there was none, or it came to nothing."""
         if len(key) > _LONGEST_AS_IT_IS:
             key = _hash(key)
         self._memory.forget_old(timestamp)
-        self._settle()
+        self._let_go(_LET_GO)
+        self._index()
+        receipt = self._receipts.get(key)
+        if receipt is not None and _has_failed(receipt):
+            del self._receipts[key]
+            self._take_out([key])
         if not self._knows(key):
             return None
         self.repeats += 1
-        for receipt, waiting in self._waiting:
-            if key in waiting:
-                return self._answer(receipt)
-        return _SETTLED
+        return self._answer(receipt) if receipt is not None else _SETTLED
 
     def may_know(self, key: bytes) -> bool:
         """Return whether `find` has to be asked for this key: what is remembered may be too old, or have failed."""
@@ -137,9 +153,12 @@ class TopicKeys:
         kept = [key if len(key) <= _LONGEST_AS_IT_IS else _hash(key) for key in keys]
         self._put(kept, timestamp)
         waiting = self._waiting
-        if waiting and waiting[0][0].settled:
-            self._settle()
-        self._waiting.append((receipt, kept))
+        if waiting:
+            if waiting[0][0].settled:
+                self._let_go(2 * len(kept) + _LET_GO)
+            self._index()
+        waiting.append((receipt, kept))
+        self._is_indexed = False
 
     def know(self, found: Iterable[tuple[bytes, int]]) -> None:
         """Remember keys that the log has, with their times, the oldest first."""
@@ -153,7 +172,8 @@ class TopicKeys:
             piece.topics.remove(self)
             self._memory.count -= len(keys)
         self._sets = []
-        self._waiting = []
+        self._waiting.clear()
+        self._receipts.clear()
 
     def forget_slice(self, piece: Slice) -> None:
         self._sets = [it for it in self._sets if it[0] is not piece]
@@ -189,15 +209,32 @@ class TopicKeys:
                 return True
         return False
 
-    def _settle(self) -> None:
-        """Forget the keys of publishes that have failed, and let go of the receipts of those that have succeeded."""
-        waiting: list[tuple[Receipt, list[bytes]]] = []
-        for receipt, keys in self._waiting:
+    def _index(self) -> None:
+        """Have the receipts of all publishes that wait found by their keys."""
+        if not self._is_indexed and self._waiting:
+            receipt, keys = self._waiting[-1]
+            self._receipts.update(dict.fromkeys(keys, receipt))
+        self._is_indexed = True
+
+    def _let_go(self, count: int) -> None:
+        """Let go of settled receipts from the front, with at least so many keys, and forget the keys of failed publishes."""
+        waiting, receipts = self._waiting, self._receipts
+        while waiting and count > 0:
+            receipt, keys = waiting[0]
             if not receipt.settled or (receipt.stays and self._refusal() is not None):
-                waiting.append((receipt, keys))
-            elif receipt.error is not None and not receipt.stays:
-                self._take_out(keys)
-        self._waiting = waiting
+                return
+            if len(waiting) == 1 and receipt.error is None:  # as a disk that is well leaves it after each turn
+                waiting.clear()
+                receipts.clear()
+                return
+            self._index()
+            waiting.popleft()
+            count -= len(keys)
+            own = [key for key in keys if receipts.get(key) is receipt]  # the others failed, and were published again
+            for key in own:
+                del receipts[key]
+            if _has_failed(receipt):
+                self._take_out(own)
 
     def _take_out(self, gone: list[bytes]) -> None:
         for piece, keys in self._sets:
@@ -208,7 +245,7 @@ class TopicKeys:
 
     def _answer(self, receipt: Receipt) -> Receipt:
         """Return a receipt for a second try of this publish."""
-        if not receipt.settled:
+        if not receipt.settled or receipt.error is None:
             return receipt
         # The batch is in the log, but was not durable. Once the log takes messages again, it has been proven.
         answer = Receipt()
@@ -263,6 +300,11 @@ class DeferredKeys:
 def _range_of(place: int) -> tuple[int, int]:
     start = place >> _COUNT_BITS
     return start, start + (place & _COUNT_MASK)
+
+
+def _has_failed(receipt: Receipt) -> bool:
+    """Return whether nothing came of this publish, so that its key is free."""
+    return receipt.settled and receipt.error is not None and not receipt.stays
 
 
 def _begin_of(piece: Slice) -> int:

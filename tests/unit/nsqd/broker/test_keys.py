@@ -112,6 +112,89 @@ def test_a_publish_that_failed_leaves_no_key_and_its_neighbours_do() -> None:
     assert memory.count == len(keys) == 1
 
 
+class CountedKey(bytes):
+    """A key that counts how often any of its kind is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedKey.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_a_repeat_looks_at_its_own_key_however_many_publishes_wait_for_the_disk(count: int) -> None:
+    keys = keys_of(KeyMemory(SECOND, 10_000))
+    receipts = [Receipt() for _ in range(count)]
+    for number, receipt in enumerate(receipts):
+        keys.add(CountedKey(b"%d" % number), 5, receipt)
+    CountedKey.compared = 0
+    for number, receipt in enumerate(receipts):
+        assert keys.find(CountedKey(b"%d" % number), 5) is receipt
+    assert CountedKey.compared < 20 * count
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_has_failed(count: int) -> None:
+    asked = 0
+
+    def refusal() -> str:
+        nonlocal asked
+        asked += 1
+        return "disk on fire"
+
+    keys = TopicKeys(KeyMemory(SECOND, 10_000), refusal)
+    for number in range(count):
+        receipt = Receipt()
+        keys.add(b"%d" % number, 5, receipt)
+        receipt.settle("not synced", stays=True)
+    asked = 0
+    for number in range(count):
+        answer = keys.find(b"%d" % number, 5)
+        assert answer is not None
+        assert answer.error == "disk on fire"
+    assert asked < 10 * count
+
+
+def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
+    """Settled receipts are let go from the front only, so a failed one may lie behind another for a while."""
+    memory = KeyMemory(SECOND, 1000)
+    keys, waits, failed, later = keys_of(memory), Receipt(), Receipt(), Receipt()
+    keys.add(b"a", 5, waits)
+    keys.add(b"b", 5, failed)
+    failed.settle("disk on fire")
+    assert keys.find(b"b", 5) is None
+    keys.add(b"b", 5, later)
+    waits.settle()
+    assert keys.find(b"a", 5) is not None
+    assert keys.find(b"b", 5) is later  # the earlier one, let go now, took nothing of the later one with it
+    assert (memory.count, len(keys), keys.repeats) == (2, 2, 2)
+
+
+def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the_log_refuses_now() -> None:
+    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000), lambda: "disk on fire"), Receipt(), Receipt()
+    keys.add(b"a", 5, waits)
+    keys.add(b"b", 5, good)
+    good.settle()
+    answer = keys.find(b"b", 5)
+    assert answer is not None
+    assert (answer.settled, answer.error) == (True, None)
+
+
+def test_all_keys_are_let_go_in_time_after_the_disk_has_hung() -> None:
+    keys = keys_of(KeyMemory(SECOND, 1_000_000))
+    receipts = [Receipt() for _ in range(10_000)]
+    for number, receipt in enumerate(receipts):
+        keys.add(b"%d" % number, 5, receipt)
+    for receipt in receipts:
+        receipt.settle()
+    for number in range(5_000):
+        keys.add(b"later-%d" % number, 5, settled())
+    assert keys.unsettled == 1
+
+
 KeyOperation = tuple[str, int, int, int]
 
 
