@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from time import perf_counter_ns
 
 from nsqcommon.wire import commands
@@ -15,7 +15,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.rules import NO_RULES
-from nsqd.broker.store import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot, KeyedPublish
 from nsqd.broker.turn import finish_turn
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.rules import ClientRules
@@ -32,11 +32,15 @@ class NoLog:
     cached_from: int = 0
 
     keys: tuple[tuple[bytes, int], ...] = ()
+    forgotten_keys: tuple[KeyedPublish, ...] = ()
     keys_from: int = -1
 
     def __init__(self) -> None:
         self.tail: int = 0
         self.batches: deque[Batch] = deque()
+
+    def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
+        return []
 
     def has_room(self, count: int, size: int) -> bool:
         return True

@@ -15,6 +15,7 @@ from typing import Literal, TypeGuard, get_args
 TopicChange = (
     tuple[Literal["topic"], str]  # a topic begins, frozen at sequence 0
     | tuple[Literal["keys"], str, int]  # no remembered key lies before it; ~sequence: there was none up to it
+    | tuple[Literal["keyless"], str, Sequence[int]]  # the publishes that begin here have lost their keys
     | tuple[Literal["drop"], str]  # and ends
     | tuple[Literal["learned"], str]  # its channels elsewhere are known; before this, H stands still
     | tuple[Literal["snapshot"], str]  # what follows replaces everything known of this topic

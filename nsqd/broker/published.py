@@ -54,14 +54,19 @@ class Published(Bounded):
         self._shared_header_bytes = 0
         self._drafts: list[_Draft] = []
         self._sealed: list[tuple[Batch, Receipt]] = []
-        self._keys = TopicKeys(work.keys, log.refusal)
+        self._keys = TopicKeys(work.keys, log.refusal, is_new=not log.tail)
         self._keys.know(log.keys)
+        self._keys.know_forgotten(log.forgotten_keys)
         self._keys_from = log.keys_from  # as the journal knows it
 
     @property
     @abstractmethod
     def flowing(self) -> bool:
         """Whether H follows the tail."""
+
+    @abstractmethod
+    def waits(self, start: int, end: int) -> bool:
+        """Return whether one of the messages [start, end) waits for its time, or for a channel."""
 
     @abstractmethod
     def record(self, change: Change) -> None:
@@ -185,7 +190,7 @@ class Published(Bounded):
             return self._shared_receipt
         if not self._keys.may_know(key):  # most keys are new, and only a known one needs the time
             return None
-        return self._keys.find(key, self._work.timestamp)
+        return self._keys.find(key, self._work.timestamp, self.waits)
 
     def _expect_keys(self) -> None:
         """Tell the journal that there are keys from here on, before the log has them, so that a start looks for them."""

@@ -346,7 +346,7 @@ def _apply(topics: dict[str, TopicState], change: Change) -> None:
 
 def _apply_to_topic(topic: TopicState, change: Change) -> None:
     match change:
-        case ("snapshot" | "drop" | "topic", _) | ("keys", _, _):
+        case ("snapshot" | "drop" | "topic", _) | ("keys" | "keyless", _, _):
             pass  # of all topics, see above; and the log's own affair
         case ("pause", _, paused):
             topic.paused = paused

@@ -6,7 +6,7 @@ answers from memory or says "not now", and a shell moves bytes between buffers a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change
 
 Entry = tuple[object, ...]  # of the journal, which keeps any word with its arguments
+KeyedPublish = tuple[bytes, int, int, int]  # key, start and count of the messages, time of publication
 Names = Callable[[], Iterable[Mapping[str, object]]]  # returns the names of all topics and channels, in parts
 
 
@@ -61,6 +62,16 @@ class TopicLog(BatchSource, Protocol):
     @property
     def keys(self) -> Iterable[tuple[bytes, int]]:
         """Keys in the log, and when they were published, the oldest first. Read only once, at the start."""
+
+    @property
+    def forgotten_keys(self) -> Iterable[KeyedPublish]:
+        """Those keys in the log that the journal calls forgotten. Read only once, at the start."""
+
+    def deferred_keys(self, wanted: Sequence[int]) -> Iterable[KeyedPublish]:
+        """Return the keys of the publishes with a delay that have one of these messages, which ascend.
+
+        Only a start asks for this, because it blocks on the disk.
+        """
 
     @property
     def keys_from(self) -> int:

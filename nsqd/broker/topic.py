@@ -8,15 +8,15 @@ published here first.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.bounds import drops
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
-from nsqd.broker.keys import DeferredKeys
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.operated import Found, least_finished
 from nsqd.broker.parked import Parked
@@ -28,8 +28,14 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
-    from nsqd.broker.store import TopicLog
+    from nsqd.broker.store import KeyedPublish, TopicLog
     from nsqd.broker.work import TopicWork
+
+_LOOKED_AT: Final = (
+    2  # keys of other deferred publishes, for each that is added: at most half of them are needed no longer
+)
+_MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
+_STARTS_IN_CHANGE: Final = 2_000
 
 
 class Topic(Published):
@@ -38,7 +44,6 @@ class Topic(Published):
         self.paused = False
         self.learning = True  # until it is known which channels this topic has elsewhere
         self.outdated_count = 0  # messages that retention dropped before a channel got them
-        self._deferred_keys = DeferredKeys(is_complete=not log.tail)
         self._deferred_ids = DeferredIds()
         self._parked = Parked()  # beyond H
         self._note_bounds()
@@ -81,9 +86,10 @@ class Topic(Published):
             self.message_bytes += batch.body_bytes
             if batch.delay_ms:
                 self._parked.batches.append((batch.base_sequence, batch.count, batch.delay_ms))
-                self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self._waits)
+                self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self.waits)
                 if batch.key:
-                    self._deferred_keys.add(batch.key, batch.base_sequence, batch.count, self._waits)
+                    self._keys.drop_unneeded(_LOOKED_AT, batch.timestamp, self.waits)
+                    self._keys.defer(batch.key, batch.base_sequence, batch.count, batch.timestamp)
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
@@ -136,6 +142,7 @@ class Topic(Published):
         """Tell the log what it need not keep any more, after telling the journal why."""
         if self._keys_from >= 0:
             self._work.keys.forget_old(self._work.timestamp)
+            self._keys.drop_unneeded(_MOST_LOOKED_AT, self._work.timestamp, self.waits)
             if not self._keys and not self._shared_keys:
                 self._note_no_keys()
         for channel in self.channels.values():
@@ -271,7 +278,6 @@ class Topic(Published):
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
-        self._deferred_keys.forget()
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
@@ -290,7 +296,6 @@ class Topic(Published):
         self.closing = self._is_guarded = True
         drafts = self._take_drafts()
         self._keys.forget()
-        self._deferred_keys.forget()
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
         for place in (self._work.unsealed, self._work.deferring, self._work.postponed, self._work.dropping):
@@ -304,47 +309,75 @@ class Topic(Published):
 
     def deferred_place(self, key: bytes) -> tuple[int, int] | None:
         """Return the place, as [start, end), of the messages that were published with this key and a delay."""
-        return self._deferred_keys.find(key)
+        return self._keys.deferred_place(key)
 
     def deferred_sequence(self, message_id: int) -> int | None:
         """Return the sequence of a message that was published with a delay since the start, and waits for its time."""
         sequence = self._deferred_ids.find(message_id)
-        return sequence if sequence is not None and self._waits(sequence, sequence + 1) else None
+        return sequence if sequence is not None and self.waits(sequence, sequence + 1) else None
 
     @property
     def knows_deferred_keys(self) -> bool:
-        """Whether `deferred_place` knows all of them; otherwise `learn_deferred` was not called since the start."""
-        return self._deferred_keys.is_complete
+        """Whether `deferred_place` knows all of them; otherwise the log may have more, for `learn_deferred`."""
+        return self._keys.deferred.is_complete
 
     def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> None:
-        """Take keys, with the starts and counts of their messages, that the log has from before the start."""
-        known = self._deferred_keys
+        """Take keys, with the starts and counts of their messages, that the log has: as many as there is room for."""
+        keys = self._keys
         for key, start, count in places:
-            if known.find(key) is None and self._waits(start, start + count):
-                known.add(key, start, count, self._waits)
-        known.is_complete = True
+            is_new = keys.deferred_place(key) is None and self.waits(start, start + count)
+            if is_new and not keys.learn_deferred(key, start, count):
+                return
+        keys.deferred.is_complete = True
+
+    def waiting_place(self, key: bytes, places: Iterable[tuple[bytes, int, int]]) -> tuple[int, int] | None:
+        """Return the first of these places that is the key's and has a message that waits for its time."""
+        for known, start, count in places:
+            if known == key and self.waits(start, start + count):
+                return start, start + count
+        return None
 
     def knows_key(self, key: bytes) -> bool:
         """Return whether a publish with this key is remembered, with a delay or without."""
-        return key in self._shared_keys or self._keys.knows(key, self._work.timestamp)
+        return key in self._shared_keys or self._keys.knows(key, self._work.timestamp, self.waits)
 
-    def _waits(self, start: int, end: int) -> bool:
+    def forgotten_place(self, key: bytes) -> tuple[int, int] | None:
+        """Return the place of the messages that were all taken back by this key, which was forgotten then."""
+        return self._keys.forgotten_place(key)
+
+    def forget_key(self, key: bytes, start: int, end: int) -> None:
+        """Forget the key of [start, end), as somebody has taken all of these messages back from all channels.
+
+        So the key is free again: a reminder that is cancelled and set anew is delivered. The log still has the key, so
+        the journal is told that it no longer counts.
+        """
+        self._keys.forget_key(key, start, end - start, self._work.timestamp)
+        self.record(("keyless", self.name, [start]))
+
+    def waits(self, start: int, end: int) -> bool:
         if end > self.handed_over:
             return True
         return any(channel.deferred.has_any(start, end) for channel in self.channels.values())
 
-    def cancel(self, start: int, end: int, channels: Sequence[Channel]) -> list[Found]:
+    def cancel(self, start: int, end: int, channels: Sequence[Channel], key: bytes = b"") -> list[Found]:
         """Finish the messages of [start, end) where they wait in these channels. Return how each had them.
 
         What no channel has got yet can be taken back from all channels only. A topic without channels counts as one.
+        `key` is that of [start, end), if they are a whole publish. It is forgotten if all of them were taken back from
+        all channels.
         """
         if end <= self.handed_over:
-            return [least_finished(channel.cancel(range(start, end))) for channel in channels]
+            found = [channel.cancel(range(start, end)) for channel in channels]
+            if key and len(found) == len(self.channels) and set(chain.from_iterable(found)) == {Found.CANCELLED}:
+                self.forget_key(key, start, end)
+            return [least_finished(it) for it in found]
         if len(channels) != len(self.channels):
             return [Found.UNKNOWN] * len(channels)
         fresh = [it for it in range(max(start, self.handed_over), end) if self._parked.cancel(it)]
         for sequence in fresh:
             self.record(("cancel", self.name, sequence))
+        if key and len(fresh) == end - start:
+            self.forget_key(key, start, end)
         return [Found.CANCELLED if fresh else Found.DONE] * max(len(channels), 1)
 
     def move(self, start: int, end: int, delay_ms: int, channels: Sequence[Channel]) -> list[Found]:
@@ -374,6 +407,9 @@ class Topic(Published):
         if not self.learning:
             state.append(("learned", self.name))
         state.append(("keys", self.name, self._keys_from))
+        forgotten = self._keys.forgotten_starts()
+        pieces = range(0, len(forgotten), _STARTS_IN_CHANGE)
+        state += [("keyless", self.name, forgotten[at : at + _STARTS_IN_CHANGE]) for at in pieces]
         if self.paused:
             state.append(("pause", self.name, True))
         state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
@@ -403,7 +439,22 @@ class Topic(Published):
         self._parked = state.parked
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
+        self._find_deferred_keys()
         self.bounds_changed()
+
+    def _find_deferred_keys(self) -> None:
+        """Have the log tell the keys of what was published with a delay and still waits, before the window or within it."""
+        if not self._work.keys.window or self._keys_from < 0:
+            return
+        waiting = array("Q")
+        for channel in self.channels.values():
+            for piece in channel.deferred.sequences():
+                waiting.extend([sequence for sequence in piece if sequence >= self._keys_from])
+        for start, count, _ in self._parked.batches:
+            waiting.extend(range(max(start, self._keys_from), start + count))
+        if waiting:
+            for key, start, count, published in _joined(self.log.deferred_keys(sorted(waiting))):
+                self._keys.defer(key, start, count, published)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Take out, and count, messages that are nowhere any more: neither in the log nor in a side file."""
@@ -455,3 +506,17 @@ class Topic(Published):
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:
     return [batch for batch, receipt in sealed if receipt.error is None]
+
+
+def _joined(found: Iterable[KeyedPublish]) -> Iterator[KeyedPublish]:
+    """Yield each key once. A publish of which only some messages were carried forward comes in several parts."""
+    places: dict[bytes, tuple[int, int, int]] = {}
+    for key, start, count, published in found:
+        begin, end = start, start + count
+        known = places.get(key)
+        if known is not None and known[2] == published:
+            begin, end = min(begin, known[0]), max(end, known[1])
+        if known is None or known[2] <= published:
+            places[key] = begin, end, published
+    for key, (begin, end, published) in places.items():
+        yield key, begin, end - begin, published

@@ -68,8 +68,12 @@ class MessageEndpoints:
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
+        key = request.query().get("key", "").encode()
         return await self._do(
-            request, Found.CANCELLED, Topic.cancel, lambda channel, sequences: channel.cancel(sequences)
+            request,
+            Found.CANCELLED,
+            lambda topic, start, end, channels: topic.cancel(start, end, channels, key),
+            lambda channel, sequences: channel.cancel(sequences),
         )
 
     async def due(self, request: Request) -> Response:
@@ -202,13 +206,14 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_KEY")
         place = topic.deferred_place(key)
         if place is None and not topic.knows_deferred_keys:
-            topic.learn_deferred(await self._search(topic, lambda past: list(past.keys(deferred=True))) or ())
-            place = topic.deferred_place(key)
+            found = await self._search(topic, lambda past: list(past.keys(deferred=True))) or ()
+            topic.learn_deferred(found)
+            place = topic.deferred_place(key) or topic.waiting_place(key, found)
         if place is None and topic.knows_key(key):
             since = self._broker.timestamp - self._broker.keys.longest
-            found = await self._search(topic, lambda past: _first_of(key, past, since))
-            place = (found[1], found[1] + found[2]) if found is not None else None
-        return place
+            newest = await self._search(topic, lambda past: _first_of(key, past, since))
+            place = (newest[1], newest[1] + newest[2]) if newest is not None else None
+        return place or topic.forgotten_place(key)
 
     async def _search(self, topic: Topic, look: Callable[[Past], T]) -> T | None:
         past = self._reading.history.find(topic.name, synced=False)

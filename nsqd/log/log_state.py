@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nsqd.broker.store import KeyedPublish
     from nsqd.log.carry.carried import CarriedFile
     from nsqd.log.segment import Hole, Segment
 
@@ -23,6 +24,7 @@ class LogState:
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before this start
     holes: list[Hole] = field(default_factory=list)
     keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their times of publication, the oldest first
+    forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # of these, which the journal calls forgotten
     keys_from: int = -1  # no remembered key lies before it; ~sequence: there was none up to it
     carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from nsqd.log.reading.tail_cache import BATCH_OVERHEAD, TailCache
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.store import KeyedPublish
     from nsqd.log.settings import LogSettings
 
 
@@ -20,6 +23,7 @@ class MemoryLog:
     """
 
     keys = ()
+    forgotten_keys = ()
     keys_from = -1
 
     def __init__(self, topic: str, settings: LogSettings) -> None:
@@ -31,6 +35,9 @@ class MemoryLog:
     @property
     def cached_from(self) -> int:
         return self.first
+
+    def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
+        return []
 
     def has_room(self, count: int, size: int) -> bool:
         """Return whether `count` messages with `size` bytes of payload fit within the bounds."""

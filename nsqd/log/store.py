@@ -129,6 +129,9 @@ class Store:
         self.topology = TopologyFile(data_path, self.logs, self.faults, self.wakeups.topology)
         self.begin_at_once: Callable[[], None] = _do_nothing  # begins a round; the committer's, while it runs
 
+    def pause(self, seconds: float) -> None:
+        self.data_path.pause(seconds)
+
     # From start to end
 
     @classmethod

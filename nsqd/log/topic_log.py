@@ -13,6 +13,7 @@ a second, the end of the file is read again and proven before anything is append
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,8 +25,10 @@ from nsqd.log.files import error_text
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
+from nsqd.log.reading.refusals import patiently
 from nsqd.log.reading.tail_cache import TailCache, find_batch
 from nsqd.log.record import size_of
+from nsqd.log.recovery.keys import deferred_keys
 from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import SegmentWriter
@@ -34,6 +37,7 @@ from nsqd.log.writing.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.store import KeyedPublish
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
@@ -58,6 +62,9 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
     def writers(self) -> WriterHost: ...
 
     def now(self) -> float: ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a disk that refuses to read. Only a start and threads may do that."""
 
     def log_buffered(self, log: DiskLog) -> None:
         """Write the log soon: acknowledged messages wait in memory."""
@@ -94,6 +101,7 @@ class DiskLog:
         self.tail = state.tail
         self.dropped = False
         self.keys = state.keys
+        self.forgotten_keys = state.forgotten_keys
         self.keys_from = state.keys_from
         self._host = host
         self._ack = settings.ack_of(topic)
@@ -138,6 +146,10 @@ class DiskLog:
         """Take over ack and retention, which a policy may change. A publish that waits is answered as it was promised."""
         self._ack = self._host.settings.ack_of(self.topic)
         self.expiry.settings_changed()
+
+    def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
+        files, segments, carried = self._host.files, list(self._segments), self.reader.carried.files
+        return patiently(lambda: deferred_keys(files, segments, carried, wanted), self._host.pause)
 
     # Publishing
 

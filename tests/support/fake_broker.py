@@ -13,7 +13,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.rules import NO_RULES
-from nsqd.broker.store import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot, KeyedPublish
 from nsqd.broker.turn import finish_turn
 from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import tell_nobody
@@ -24,6 +24,7 @@ START = 1_700_000_000
 
 class FakeLog:
     keys: tuple[tuple[bytes, int], ...] = ()
+    forgotten_keys: tuple[KeyedPublish, ...] = ()
     keys_from = -1
 
     def __init__(self, store: FakeStore) -> None:
@@ -35,6 +36,9 @@ class FakeLog:
     @property
     def tail(self) -> int:
         return self.batches[-1].end_sequence if self.batches else 0
+
+    def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
+        return []
 
     def has_room(self, count: int, size: int) -> bool:
         return True

@@ -5,15 +5,15 @@ Journal changes go through msgpack, as on disk. `crash()` returns the store that
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgpack
 
-from nsqcommon.wire.log_record import decode_header, decode_keys
+from nsqcommon.wire.log_record import decode_header, decode_keyed
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker import turn
-from nsqd.broker.store import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot, KeyedPublish
 from nsqd.log.record import encode
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class FakeLog:
     def __init__(self, topic: str, store: FakeStore) -> None:
         self.topic = topic
         self.keys: list[tuple[bytes, int]] = []
+        self.forgotten_keys: list[KeyedPublish] = []
         self.keys_from = -1
         self.first = 0
         self.released = 0
@@ -51,6 +52,14 @@ class FakeLog:
     @property
     def cached_from(self) -> int:
         return self.cold_before
+
+    def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
+        return [
+            place
+            for batch in self._written
+            if batch.key and batch.delay_ms and any(batch.base_sequence <= it < batch.end_sequence for it in wanted)
+            for place in _keyed(batch)
+        ]
 
     def has_room(self, count: int, size: int) -> bool:
         capacity = self._store.memory_capacity
@@ -143,11 +152,12 @@ class FakeLog:
         log._written = list(self._written)
         log.first, log.released = self.first, self.released
         log.keys_from = store.keys_from(self.topic)
+        keyless = store.keyless(self.topic)
         for batch in self._written if log.keys_from >= 0 else ():
-            record = b"".join(encode(batch))
-            header = decode_header(record, 0)
-            if header is not None and batch.base_sequence >= log.keys_from:
-                log.keys += [(key, batch.timestamp) for key in decode_keys(header, record, 0)]
+            if batch.base_sequence >= log.keys_from:
+                found = _keyed(batch)
+                log.forgotten_keys += [it for it in found if it[1] in keyless]
+                log.keys += [(key, batch.timestamp) for key, start, _, _ in found if start not in keyless]
         log.evict()
         return log
 
@@ -225,6 +235,19 @@ class FakeStore:
                 said = change[2]
         return said
 
+    def keyless(self, topic: str) -> set[int]:
+        """Return where publishes begin that have lost their keys, as the journal says."""
+        found: set[int] = set()
+        for change in self.journal:
+            match change:
+                case ("keyless", name, starts) if name == topic:
+                    found.update(starts)
+                case ("drop", name) if name == topic:
+                    found.clear()
+                case ("cut", name, tail) if name == topic:
+                    found = {start for start in found if start < tail}
+        return found
+
     def crash(self) -> FakeStore:
         """Return the store that a start finds after the process has died here."""
         found = FakeStore()
@@ -233,6 +256,13 @@ class FakeStore:
         found.memory_capacity = self.memory_capacity
         found.logs = {name: log.recovered(found) for name, log in self.logs.items() if not is_ephemeral(name)}
         return found
+
+
+def _keyed(batch: Batch) -> list[KeyedPublish]:
+    record = b"".join(encode(batch))
+    header = decode_header(record, 0)
+    assert header is not None
+    return [(key, start, count, batch.timestamp) for key, start, count in decode_keyed(header, record, 0)]
 
 
 def tell_nobody(topics: Collection[str]) -> None:

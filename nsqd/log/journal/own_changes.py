@@ -22,7 +22,7 @@ A checkpoint also saves reading: a start reads only what was written after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RESERVED_AHEAD: Final = 1 << 24  # no reservation of ids goes further ahead of the last id than this
 
+KEYLESS: Final = "keyless"  # topic, sequences: the publishes that begin there have lost their keys
 KEYS: Final = "keys"  # topic, sequence: no remembered key lies before; ~sequence: there was none up to it
 _CHECKPOINT: Final = "checkpoint"
 _NODE: Final = "node"  # its id, reserved message ids: the second place, besides node.json, that knows them
@@ -80,6 +81,9 @@ def gone_change(topic: str, log_id: str) -> Entry:
     return _GONE, topic, log_id
 
 
+_LOOKED_INTO: Final = frozenset({_CHECKPOINT, _GONE, _NODE, KEYS, KEYLESS, ROTATION, LOST, "drop", "cut", "part"})
+
+
 @dataclass(slots=True)
 class RecoveredChanges:
     """The content of a journal: the broker's changes, and the store's own."""
@@ -88,6 +92,7 @@ class RecoveredChanges:
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
     gone: set[str] = field(default_factory=set)  # the ids of deleted logs
     keys_from: dict[str, int] = field(default_factory=dict)  # by topic; the broker tells the journal
+    keyless: dict[str, set[int]] = field(default_factory=dict)  # by topic; likewise
     node: str = ""
     ids_reserved: int = 0
 
@@ -105,10 +110,14 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
     """Yield the broker's changes, and put the store's own into `told`."""
     doubtful: set[str] = set()  # topics about which a change may be lost since their last checkpoint
     for change in found:
+        if change[0] not in _LOOKED_INTO:  # most of them, and a match takes longer
+            yield change
+            continue
         match change:
             case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
                 known = told.checkpoints.get(topic)
                 if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
+                    told.keyless.pop(topic, None)
                     yield "cut", topic, 0  # it is another log, and the change that told why is lost
                 doubtful.discard(topic)
                 told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
@@ -118,6 +127,8 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
                 told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
             case [word, str(topic), int(sequence)] if word == KEYS:
                 told.keys_from[topic] = sequence
+            case [word, *_] if word == KEYLESS:
+                _note_keyless(change, told)
             case [word, _] if word == ROTATION:
                 pass
             case [word, _] if word == LOST:
@@ -125,10 +136,34 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
                 # been.
                 for topic, known in told.checkpoints.items():
                     yield "doubt", topic, known.sequence
+                for topic in told.keyless:
+                    synced = told.checkpoints.get(topic)
+                    _cut_keyless(topic, synced.sequence if synced is not None else 0, told)
                 doubtful |= told.checkpoints.keys()
                 told.keys_from.clear()  # it may have told of the first key
             case ["drop", str(topic)]:
                 told.keys_from.pop(topic, None)
+                told.keyless.pop(topic, None)
+                yield change
+            case ["cut", str(topic), int(tail)]:
+                _cut_keyless(topic, tail, told)
+                yield change
+            case ["part", _, list() | tuple() as part]:
+                for it in part:
+                    if it[0] == KEYLESS:
+                        _note_keyless(it, told)
                 yield change
             case _:
                 yield change
+
+
+def _note_keyless(change: Sequence[object], told: RecoveredChanges) -> None:
+    match change:
+        case [_, str(topic), list() | tuple() as starts]:
+            told.keyless.setdefault(topic, set()).update(starts)
+
+
+def _cut_keyless(topic: str, tail: int, told: RecoveredChanges) -> None:
+    """Take note that nothing from this sequence on was ever written: other messages get these sequences."""
+    if topic in told.keyless:
+        told.keyless[topic] = {start for start in told.keyless[topic] if start < tail}

@@ -5,7 +5,7 @@ For the recovery of a single log, see topic_log.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -27,6 +27,7 @@ from nsqd.log.segment import newest_in
 from nsqd.log.topic_log import DiskLog, LogHost
 
 if TYPE_CHECKING:
+    from nsqd.broker.store import KeyedPublish
     from nsqd.log.data_path import DataPath
     from nsqd.log.journal.journal import Journal
     from nsqd.log.journal.packed_changes import PackedChanges
@@ -148,6 +149,8 @@ class StoreRecovery:
         is_another = is_moved or state.is_stranger
         if is_another or not self._journal_is_whole:  # it may not tell of the first key, now nor at the next start
             told.keys_from.pop(topic, None)
+            synced = checkpoint.sequence if checkpoint is not None and not is_another else 0
+            told.keyless[topic] = {start for start in told.keyless.get(topic, ()) if start < synced}
             self._journal.record_quietly([(KEYS, topic, 0)])
         elif checkpoint is not None and (keys_from := told.keys_from.get(topic, 0)) < 0:
             # A power cut may have left the first record with a key, but not the word of it: a round syncs logs first.
@@ -156,7 +159,8 @@ class StoreRecovery:
                 told.keys_from[topic] = unknown_from
                 self._journal.record_quietly([(KEYS, topic, unknown_from)])
         state.keys_from = told.keys_from.get(topic, 0)
-        self._patiently(lambda: self._find_keys(state))
+        keyless = self._keyless(topic, told, state.tail)
+        self._patiently(lambda: self._find_keys(state, keyless))
         if is_another:
             # The journal's positions are not about the log that now has the name. The next start could not tell that
             # any more.
@@ -234,7 +238,17 @@ class StoreRecovery:
                 # If a segment's age cannot be told, it is kept as if it were written now.
                 segment.newest = newest_in(self._files, segment) or now
 
-    def _find_keys(self, state: LogState) -> None:
+    def _keyless(self, topic: str, told: RecoveredChanges, tail: int) -> list[int]:
+        """Return where publishes of this log begin that have lost their keys, ascending."""
+        told_of = told.keyless.pop(topic, set())
+        keyless = sorted([start for start in told_of if start < tail])
+        if len(keyless) < len(
+            told_of
+        ):  # what the log has lost: other messages get these sequences, and have their keys
+            self._journal.record_quietly([("cut", topic, tail)])
+        return keyless
+
+    def _find_keys(self, state: LogState, keyless: Sequence[int]) -> None:
         """Read the segments that may hold remembered keys: the young ones from the first key on, newest first.
 
         Only segments tell of keys. The journal tells from where on there are any, so that nothing is read for topics
@@ -245,12 +259,14 @@ class StoreRecovery:
             return
         now = self._store.age_clock()
         found: list[list[tuple[bytes, int]]] = []
+        forgotten: list[KeyedPublish] = []
         count, end = 0, state.tail
         for segment in reversed(state.segments):
             is_old = (newest_in(self._files, segment) or now) <= now - window  # those before it are older still
             if is_old or end <= state.keys_from or count >= most:
                 break
-            keys = keys_in(self._files, segment, now - window, state.keys_from)
+            keys, gone = keys_in(self._files, segment, now - window, state.keys_from, keyless)
+            forgotten = gone + forgotten
             if keys:
                 segment.keyed = max(timestamp for _, timestamp in keys)
                 found.append(keys)
@@ -258,3 +274,4 @@ class StoreRecovery:
             end = segment.base
         # Only now: if the disk refuses a segment, all of them are read again.
         state.keys = [it for keys in reversed(found) for it in keys][-most:]
+        state.forgotten_keys = forgotten

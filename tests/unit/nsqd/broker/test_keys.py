@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.keys import DeferredKeys, KeyMemory, TopicKeys
+from nsqd.broker.deferred_keys import DeferredKeys
+from nsqd.broker.keys import KeyMemory, TopicKeys
+from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
 from tests.support.node import Node
 
@@ -112,6 +115,89 @@ def test_a_publish_that_failed_leaves_no_key_and_its_neighbours_do() -> None:
     assert memory.count == len(keys) == 1
 
 
+class CountedKey(bytes):
+    """A key that counts how often any of its kind is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedKey.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_a_repeat_looks_at_its_own_key_however_many_publishes_wait_for_the_disk(count: int) -> None:
+    keys = keys_of(KeyMemory(SECOND, 10_000))
+    receipts = [Receipt() for _ in range(count)]
+    for number, receipt in enumerate(receipts):
+        keys.add(CountedKey(b"%d" % number), 5, receipt)
+    CountedKey.compared = 0
+    for number, receipt in enumerate(receipts):
+        assert keys.find(CountedKey(b"%d" % number), 5) is receipt
+    assert CountedKey.compared < 20 * count
+
+
+@pytest.mark.parametrize("count", [100, 2000])
+def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_has_failed(count: int) -> None:
+    asked = 0
+
+    def refusal() -> str:
+        nonlocal asked
+        asked += 1
+        return "disk on fire"
+
+    keys = TopicKeys(KeyMemory(SECOND, 10_000), refusal)
+    for number in range(count):
+        receipt = Receipt()
+        keys.add(b"%d" % number, 5, receipt)
+        receipt.settle("not synced", stays=True)
+    asked = 0
+    for number in range(count):
+        answer = keys.find(b"%d" % number, 5)
+        assert answer is not None
+        assert answer.error == "disk on fire"
+    assert asked < 10 * count
+
+
+def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
+    """Settled receipts are let go from the front only, so a failed one may lie behind another for a while."""
+    memory = KeyMemory(SECOND, 1000)
+    keys, waits, failed, later = keys_of(memory), Receipt(), Receipt(), Receipt()
+    keys.add(b"a", 5, waits)
+    keys.add(b"b", 5, failed)
+    failed.settle("disk on fire")
+    assert keys.find(b"b", 5) is None
+    keys.add(b"b", 5, later)
+    waits.settle()
+    assert keys.find(b"a", 5) is not None
+    assert keys.find(b"b", 5) is later  # the earlier one, let go now, took nothing of the later one with it
+    assert (memory.count, len(keys), keys.repeats) == (2, 2, 2)
+
+
+def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the_log_refuses_now() -> None:
+    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000), lambda: "disk on fire"), Receipt(), Receipt()
+    keys.add(b"a", 5, waits)
+    keys.add(b"b", 5, good)
+    good.settle()
+    answer = keys.find(b"b", 5)
+    assert answer is not None
+    assert (answer.settled, answer.error) == (True, None)
+
+
+def test_all_keys_are_let_go_in_time_after_the_disk_has_hung() -> None:
+    keys = keys_of(KeyMemory(SECOND, 1_000_000))
+    receipts = [Receipt() for _ in range(10_000)]
+    for number, receipt in enumerate(receipts):
+        keys.add(b"%d" % number, 5, receipt)
+    for receipt in receipts:
+        receipt.settle()
+    for number in range(5_000):
+        keys.add(b"later-%d" % number, 5, settled())
+    assert keys.unsettled == 1
+
+
 KeyOperation = tuple[str, int, int, int]
 
 
@@ -150,7 +236,7 @@ def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: 
         assert memory.count == sum(map(len, topics)) <= max(most, 1)
 
 
-# Of deferred messages
+# Of deferred publishes
 
 
 def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
@@ -159,24 +245,185 @@ def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
     def waits(start: int, end: int) -> bool:
         return not waiting.isdisjoint(range(start, end))
 
-    keys = DeferredKeys(is_complete=True)
+    keys, now = DeferredKeys(10 * SECOND, is_complete=True), 100 * SECOND
     for number in range(2_000):
         waiting.update((2 * number, 2 * number + 1))
-        keys.add(b"key-%d" % number * (number % 3 + 1), 2 * number, 2, waits)
+        keys.drop_unneeded(2, now, waits)
+        keys.add(b"key-%d" % number, 2 * number, 2, 0)
         waiting.discard(2 * number - 20)
         waiting.discard(2 * number - 19)
         assert len(keys) <= 2 * 11
     for number in range(1_990, 2_000):
-        assert keys.find(b"key-%d" % number * (number % 3 + 1)) == (2 * number, 2 * number + 2)
-    keys.forget()
-    assert (len(keys), keys.find(b"key-1999" * 2)) == (0, None)
+        assert keys.find(b"key-%d" % number) == (2 * number, 2 * number + 2)
+        assert keys.is_needed(b"key-%d" % number, now, waits)
+    keys.clear()
+    assert (len(keys), keys.find(b"key-1999")) == (0, None)
+
+
+def all_wait(start: int, end: int) -> bool:
+    return True
+
+
+def none_waits(start: int, end: int) -> bool:
+    return False
 
 
 def test_a_key_that_is_used_again_names_the_later_message() -> None:
-    keys = DeferredKeys(is_complete=True)
+    keys = DeferredKeys(SECOND, is_complete=True)
     for start in (5, 9, 7_000_000_000):
-        keys.add(b"k", start, 1, lambda start, end: True)
+        keys.add(b"k", start, 1, SECOND)
     assert (len(keys), keys.find(b"k")) == (1, (7_000_000_000, 7_000_000_001))
+
+
+def test_a_key_is_needed_for_the_window_and_while_its_message_waits() -> None:
+    keys = DeferredKeys(10 * SECOND, is_complete=True)
+    keys.add(b"k", 5, 1, 100 * SECOND)
+    assert keys.is_needed(b"k", 109 * SECOND, none_waits)
+    assert not keys.is_needed(b"k", 111 * SECOND, none_waits)
+    assert keys.is_needed(b"k", 111 * SECOND, all_wait)
+    assert not keys.is_needed(b"other", 100 * SECOND, all_wait)
+
+
+def test_a_look_at_keys_that_are_all_needed_is_short() -> None:
+    asked = 0
+
+    def waits(start: int, end: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    keys = DeferredKeys(SECOND, is_complete=True)
+    for number in range(1000):
+        keys.add(b"%d" % number, number, 1, 0)
+    keys.drop_unneeded(500, 100 * SECOND, waits)
+    assert (len(keys), asked < 20) == (1000, True)
+
+
+def test_a_key_that_is_cancelled_and_set_again_takes_no_more_memory_each_time() -> None:
+    keys = DeferredKeys(SECOND, is_complete=True)
+    for start in range(1000):
+        keys.add(b"k", start, 1, 0)
+        keys.remove(b"k")
+    keys.add(b"k", 1000, 1, 0)
+    asked = 0
+
+    def waits(start: int, end: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    keys.drop_unneeded(500, 100 * SECOND, waits)
+    assert (len(keys), asked) == (1, 1)
+
+
+def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
+    memory = KeyMemory(10 * SECOND, 1000)
+    keys, published = keys_of(memory), 100 * SECOND
+    keys.add(b"k", published, settled())
+    keys.defer(b"k", 7, 1, published)
+    assert (memory.count, len(keys)) == (1, 1)
+    assert keys.find(b"k", 105 * SECOND, none_waits) is not None
+    assert keys.find(b"k", 1000 * SECOND, all_wait) is not None
+    assert keys.deferred_place(b"k") == (7, 8)
+    assert keys.find(b"k", 1000 * SECOND, none_waits) is None
+    assert (memory.count, len(keys), keys.repeats) == (0, 0, 2)
+    assert (
+        keys.deferred_place(b"k") is None
+    )  # a publish with this key comes now, and its messages are meant from now on
+
+
+def test_keys_of_deferred_publishes_count_and_go_last() -> None:
+    memory = KeyMemory(SECOND, 80)
+    here, there = keys_of(memory), keys_of(memory)
+    for number in range(40):
+        here.add(b"later-%d" % number, 5, settled())
+        here.defer(b"later-%d" % number, number, 1, 5)
+    for number in range(1000):
+        there.add(b"%d" % number, 5, settled())
+        assert memory.count == len(here) + len(there) <= 80
+    assert len(here) == 40
+    assert len(there) >= 30
+    assert memory.dropped_early == 1000 - len(there)
+    assert here.deferred.is_complete
+
+
+def test_the_oldest_keys_of_deferred_publishes_go_when_there_are_too_many_of_these_alone() -> None:
+    memory = KeyMemory(SECOND, 80)
+    topics = [keys_of(memory) for _ in range(3)]
+    for number in range(300):
+        keys = topics[number % 3]
+        keys.add(b"%d" % number, 5, settled())
+        keys.defer(b"%d" % number, number, 1, 5)
+        assert memory.count == sum(map(len, topics)) <= 80
+    assert memory.count == 70  # an eighth is left to the latest publishes without a delay
+    assert memory.dropped_early == 230
+    found = [number for number in range(300) if topics[number % 3].find(b"%d" % number, 5, all_wait)]
+    assert found == list(range(230, 300))
+    assert not any(keys.deferred.is_complete for keys in topics)
+    topics[0].add(b"new", 5, settled())
+    assert topics[0].find(b"new", 5) is not None
+
+
+def test_what_a_topic_forgets_leaves_the_room_to_others() -> None:
+    memory = KeyMemory(SECOND, 80)
+    here, there = keys_of(memory), keys_of(memory)
+    for number in range(70):
+        here.defer(b"%d" % number, number, 1, 5)
+    here.forget()
+    assert memory.count == 0
+    for number in range(70):
+        there.defer(b"%d" % number, number, 1, 5)
+    assert (memory.count, memory.dropped_early, len(here), len(there)) == (70, 0, 0, 70)
+
+
+def test_keys_that_are_needed_no_longer_make_room_before_others_go() -> None:
+    memory = KeyMemory(SECOND, 80)
+    keys = keys_of(memory)
+    for number in range(70):
+        keys.defer(b"%d" % number, number, 1, SECOND)
+    keys.drop_unneeded(1000, 100 * SECOND, lambda start, end: start >= 60)
+    assert (memory.count, memory.dropped_early) == (10, 0)
+
+
+# Of publishes that were taken back
+
+
+@pytest.mark.parametrize("key", [b"k", b"k" * 64])
+def test_a_key_that_is_forgotten_is_new_and_leads_to_what_it_was(key: bytes) -> None:
+    memory = KeyMemory(SECOND, 1000)
+    keys = keys_of(memory)
+    for start in (7, 9, 20):
+        assert keys.find(key, 5) is None
+        keys.add(key, 5, settled())
+        keys.forget_key(key, start, 2, 5)
+        assert not keys.knows(key, 5)
+        assert keys.forgotten_place(key) == (start, start + 2)
+    assert sorted(keys.forgotten_starts()) == [7, 9, 20]
+    assert memory.count == len(keys) == 3
+    assert keys.find(key, 3 * SECOND) is None
+    assert (memory.count, len(keys), keys.forgotten_starts(), keys.forgotten_place(key)) == (0, 0, [], None)
+
+
+def test_a_publish_that_is_forgotten_before_it_is_synced_leaves_its_successor_alone() -> None:
+    keys, first, second = keys_of(KeyMemory(SECOND, 1000)), Receipt(), Receipt()
+    keys.add(b"k", 5, first)
+    keys.forget_key(b"k", 0, 1, 5)
+    assert keys.find(b"k", 5) is None
+    keys.add(b"k", 5, second)
+    assert keys.find(b"k", 5) is second
+    first.settle("not synced", stays=True)
+    assert keys.find(b"k", 5) is second
+
+
+def test_the_key_of_a_deferred_publish_is_forgotten_as_well() -> None:
+    memory = KeyMemory(SECOND, 1000)
+    keys = keys_of(memory)
+    keys.add(b"k", 5, settled())
+    keys.defer(b"k", 7, 1, 5)
+    keys.forget_key(b"k", 7, 1, 6)
+    assert keys.find(b"k", 6, all_wait) is None
+    assert (keys.deferred_place(b"k"), keys.forgotten_place(b"k")) == (None, (7, 8))
+    assert memory.count == len(keys) == 1
 
 
 # In a topic
@@ -392,3 +639,165 @@ def test_a_million_keys_of_any_length_take_less_than_100_megabytes(shape: str) -
         tracemalloc.stop()
     assert len(keys) == 125_000
     assert size < 12_500_000
+
+
+def later(topic: Topic, number: int, key: bytes, delay_ms: int = 3_600_000) -> Receipt:
+    return topic.publish_one(b"\0\0\0\1%d" % number, delay_ms, key)
+
+
+def revive(node: Node, crashes: bool) -> Topic:
+    if crashes:
+        node.crash()
+    return node.broker.topic("t")
+
+
+crashes = pytest.mark.parametrize("crashes", [False, True])
+
+
+@crashes
+def test_a_repeat_is_stored_once_as_long_as_the_message_is_deferred(node: Node, crashes: bool) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    later(topic, 1, b"k")
+    node.turn()
+    node.pass_time(3000.0)  # the window is one minute
+    topic = revive(node, crashes)
+    assert later(topic, 2, b"k").settled
+    assert pub(topic, 3, b"k").settled
+    node.turn()
+    assert len(stored(node)) == 1
+    node.pass_time(700.0)  # it is due
+    pub(topic, 4, b"k")
+    node.turn()
+    assert [payload[-1:] for _, _, payload in stored(node)] == [b"1", b"4"]
+
+
+@crashes
+def test_a_key_that_is_parked_is_known_as_well(node: Node, crashes: bool) -> None:
+    later(node.broker.topic("t"), 1, b"k")  # there is no channel
+    node.turn()
+    node.pass_time(3000.0)
+    assert later(revive(node, crashes), 2, b"k").settled
+    node.turn()
+    assert len(stored(node)) == 1
+
+
+@crashes
+def test_the_last_deferred_message_keeps_the_topic_among_those_with_keys(node: Node, crashes: bool) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    later(topic, 1, b"k")
+    node.turn()
+    node.pass_time(3000.0)
+    node.broker.let_go(["t"])
+    node.turn()
+    assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] >= 0
+    topic = revive(node, crashes)
+    node.pass_time(700.0)
+    node.broker.let_go(["t"])
+    node.turn()
+    assert [change[2] for change in node.store.journal if change[0] == "keys"][-1] == ~1
+    assert node.broker.keys.count == 0
+
+
+@crashes
+@pytest.mark.parametrize("channels", [[], ["c"], ["c", "d"]])
+@pytest.mark.parametrize("delay_ms", [0, 30_000, 3_600_000])
+def test_a_key_whose_message_was_taken_back_may_be_used_again(
+    node: Node, channels: list[str], delay_ms: int, crashes: bool
+) -> None:
+    topic = node.broker.topic("t")
+    for name in channels:
+        topic.channel(name)
+    pub(topic, 0, b"other")
+    node.turn()
+    for number in range(1, 4):
+        assert not topic.knows_key(b"k")
+        later(topic, number, b"k", delay_ms)
+        node.turn()
+        found = topic.cancel(number, number + 1, list(topic.channels.values()), b"k")
+        assert found == [Found.CANCELLED] * max(len(channels), 1)
+        node.turn()
+        topic = revive(node, crashes)
+        assert topic.forgotten_place(b"k") == (number, number + 1)
+        assert topic.knows_key(b"other")
+    assert [payload[-1:] for _, _, payload in stored(node)] == [b"0", b"1", b"2", b"3"]
+
+
+@crashes
+def test_a_key_that_is_used_again_after_a_cancel_is_known_again(node: Node, crashes: bool) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    later(topic, 1, b"k")
+    node.turn()
+    topic.cancel(0, 1, list(topic.channels.values()), b"k")
+    later(topic, 2, b"k")
+    node.turn()
+    topic = revive(node, crashes)
+    assert later(topic, 3, b"k").settled
+    node.turn()
+    assert len(stored(node)) == 2
+    assert topic.deferred_place(b"k") == (1, 2)
+
+
+@crashes
+def test_a_key_stays_if_a_message_was_not_taken_back_everywhere(node: Node, crashes: bool) -> None:
+    topic = node.broker.topic("t")
+    channels = [topic.channel("c"), topic.channel("d")]
+    later(topic, 1, b"one-channel")
+    topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"batch")
+    topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"part")
+    node.turn()
+    assert topic.cancel(0, 1, channels[:1], b"one-channel") == [Found.CANCELLED]
+    channels[0].cancel([2])
+    assert topic.cancel(1, 4, channels, b"batch") == [Found.CANCELLED] * 2  # but one of them before, in one channel
+    assert topic.cancel(4, 5, channels) == [Found.CANCELLED] * 2  # by its id, say
+    node.turn()
+    topic = revive(node, crashes)
+    assert [topic.knows_key(key) for key in (b"one-channel", b"batch", b"part")] == [True] * 3
+
+
+def test_a_snapshot_of_the_journal_tells_which_keys_were_forgotten(node: Node) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    for number in range(3):
+        later(topic, number, b"k%d" % number)
+    node.turn()
+    topic.cancel(1, 2, list(topic.channels.values()), b"k1")
+    node.turn()
+    node.store.journal = [("snapshot", "t"), *topic.snapshot_changes()]
+    node.crash()
+    assert [node.broker.topic("t").knows_key(b"k%d" % number) for number in range(3)] == [True, False, True]
+
+
+def test_a_deleted_topic_takes_its_forgotten_keys_with_it(node: Node) -> None:
+    for _ in range(2):
+        topic = node.broker.topic("t")
+        topic.channel("c")
+        later(topic, 1, b"k")
+        node.turn()
+        topic.cancel(0, 1, list(topic.channels.values()), b"k")
+        node.broker.delete_topic("t")
+        node.turn()
+    later(node.broker.topic("t"), 1, b"k")
+    node.turn()
+    node.crash()
+    assert node.broker.topic("t").knows_key(b"k")
+
+
+def test_keys_beyond_the_bound_are_learned_from_the_log_as_far_as_there_is_room(node: Node) -> None:
+    node.settings = replace(node.settings, idempotence_keys=16)
+    node.crash()
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    for number in range(100):
+        later(topic, number % 10, b"%d" % number)
+        node.turn()
+    assert not topic.knows_deferred_keys
+    assert topic.deferred_place(b"99") == (99, 100)
+    assert topic.deferred_place(b"1") is None
+    places = [(b"%d" % number, number, 1) for number in range(100)]
+    topic.learn_deferred(places)
+    assert not topic.knows_deferred_keys
+    assert topic.waiting_place(b"1", places) == (1, 2)
+    assert node.broker.keys.count <= 16

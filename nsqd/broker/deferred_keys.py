@@ -1,0 +1,103 @@
+"""The keys of deferred publishes, and where their messages lie, so that somebody can take them back.
+
+A key is needed for the window, as any other, and beyond it as long as one of its messages waits for its time. Nobody
+looks at all keys to see which of them are needed no longer: whoever adds one looks at a few others, in turn.
+
+    due in     5 min    1 h    published: 20 min ago    window: 10 min
+    key "a"      x                needed: its message waits
+    key "b"  (delivered)          not needed, and gone when its turn comes
+
+Keys come here as TopicKeys remembers them: long ones hashed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_COUNT_BITS: Final = 32
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
+_TIME_BITS: Final = 48
+_TIME_MASK: Final = (1 << _TIME_BITS) - 1
+_MILLISECOND: Final = 1_000_000  # nanoseconds
+_STILL_NEEDED: Final = 8  # keys in a row, after which it is not worth looking at more of them
+
+Waits = Callable[[int, int], bool]  # returns whether one of the messages [start, end) waits for its time
+
+
+class DeferredKeys:
+    """Each entry packs the start of the messages, the time of their publication in milliseconds, and their count."""
+
+    __slots__ = ("_left_behind", "_order", "_places", "_window", "is_complete")
+
+    def __init__(self, window: int, *, is_complete: bool) -> None:
+        self.is_complete = is_complete  # otherwise some are missing that only the log knows
+        self._window = window
+        self._places: dict[bytes, int] = {}
+        self._order: deque[bytes] = deque()  # in which the entries are looked at
+        self._left_behind: set[bytes] = set()  # keys in that order that have no entry now
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._places
+
+    def add(self, key: bytes, start: int, count: int, published: int) -> None:
+        """Remember the place of a key's messages, and when they were published (nanoseconds; 0: longer ago)."""
+        if key in self._left_behind:
+            self._left_behind.remove(key)
+        elif key not in self._places:
+            self._order.append(key)
+        self._places[key] = (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count
+
+    def find(self, key: bytes) -> tuple[int, int] | None:
+        """Return the place of the messages with this key, as [start, end); None: it is not known here."""
+        place = self._places.get(key)
+        return _range_of(place) if place is not None else None
+
+    def is_needed(self, key: bytes, now: int, waits: Waits) -> bool:
+        place = self._places.get(key)
+        if place is None:
+            return False
+        published = (place >> _COUNT_BITS & _TIME_MASK) * _MILLISECOND
+        return now < published + self._window or waits(*_range_of(place))
+
+    def remove(self, key: bytes) -> None:
+        if self._places.pop(key, None) is not None:
+            self._left_behind.add(key)
+
+    def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
+        """Look at up to so many keys, fewer if all of them are needed, and drop those that are not."""
+        order, needed = self._order, 0
+        for _ in range(min(most, len(order))):
+            key = order.popleft()
+            if key in self._left_behind:
+                self._left_behind.remove(key)
+            elif self.is_needed(key, now, waits):
+                order.append(key)
+                needed += 1
+                if needed == _STILL_NEEDED:
+                    return
+            else:
+                del self._places[key]
+
+    def drop_oldest(self) -> None:
+        """Drop about the oldest key, though it may be needed."""
+        while self._order:
+            key = self._order.popleft()
+            if self._places.pop(key, None) is not None:
+                self.is_complete = False
+                return
+            self._left_behind.remove(key)
+
+    def clear(self) -> None:
+        self._places.clear()
+        self._order.clear()
+        self._left_behind.clear()
+
+
+def _range_of(place: int) -> tuple[int, int]:
+    start = place >> (_COUNT_BITS + _TIME_BITS)
+    return start, start + (place & _COUNT_MASK)
