@@ -14,6 +14,8 @@ from typing import Any, Final, Protocol
 import msgpack
 import trio
 
+from nsqcommon.disk_sync import sync_all
+
 log = logging.getLogger(__name__)
 
 _EVERY: Final = 300.0  # seconds
@@ -80,5 +82,5 @@ def _replace(path: str, dumped: Mapping[str, Any]) -> None:
     with open(beside, "wb") as file:
         file.write(content)
         file.flush()
-        os.fsync(file.fileno())
+        sync_all(file.fileno())
     os.replace(beside, path)

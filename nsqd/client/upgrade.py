@@ -81,7 +81,7 @@ class UpgradedClient:
         except StreamError as error:
             self._give_up(error)
         if self._ended and self._looks_at == inf:
-            self._client.end()
+            self._end()
         self._wake()
 
     def _shake_hands(self, handshake: Handshake, now: float) -> None:
@@ -119,14 +119,17 @@ class UpgradedClient:
             self._client.receive(data, now)
 
     def end(self) -> None:
+        """Take note that the peer will send nothing more. It still hears the reply to IDENTIFY and how the upgrade ends."""
         self._ended = True
+        if self._started and self._looks_at == inf:
+            self._end()
+        self._wake()
+
+    def _end(self) -> None:
+        """Do what the end of the stream means, once everything before it is decoded."""
         if self._handshake is not None:
             self._refuse("EOF")
-            self._wake()
-        elif not self._is_open:
-            self._note("exiting: EOF during an upgrade")
-            self.abort()
-        elif self._looks_at == inf:
+        else:
             self._client.end()
 
     # The steps of the upgrade
@@ -139,6 +142,8 @@ class UpgradedClient:
             self._compress()
         if self._raw:
             self._looks_at = 0.0
+        elif self._ended:
+            self._end()
 
     def _compress(self) -> None:
         granted, profile = self._granted, self._client.profile

@@ -38,6 +38,21 @@ case "$*" in
 *) exec {python} "$@" ;;
 esac
 """
+# One that does not make the environment either, but tries to take the lock that another scripts/compile would take.
+TRIES_THE_LOCK: Final = """#!/bin/sh
+case "$*" in
+-) exec cat >/dev/null ;;
+*"import pip"*) exit 1 ;;
+"-m venv "*) {python} - <<'END'; exit 1 ;;
+import fcntl
+try:
+    fcntl.flock(open("setup.py"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    raise SystemExit("another one would have to wait")
+END
+*) exec {python} "$@" ;;
+esac
+"""
 DAEMON: Final = '#!/bin/sh\nPYTHONPATH={root}:{root}/common exec {python} -P -m nsqd "$@"\n'
 
 
@@ -88,14 +103,18 @@ def executable(path: Path, text: str) -> Path:
 
 
 def run(*command: str | Path, **environment: str) -> tuple[int, list[str]]:
-    """Return the exit status, and what was said on stderr."""
+    """Return the exit status, and what was said on stderr. Nothing may be said on stdout."""
+    done = started(*command, **environment)
+    assert done.stdout == ""
+    return done.returncode, done.stderr.splitlines()
+
+
+def started(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "NSQ", "CI", "PYTHON"))}
-    done = subprocess.run(
+    return subprocess.run(
         command, env={**clean, "NSQ_APT": "no", **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=LIMIT, check=False,
     )  # fmt: skip
-    assert done.stdout == ""
-    return done.returncode, done.stderr.splitlines()
 
 
 @pytest.mark.parametrize("script", ["setup", "test", "test-quick", "test-compiled"])
@@ -152,6 +171,20 @@ def test_the_environment_for_the_compiled_core_is_made_by_a_python_without_pip(t
     assert lines[-1] == "-m venv --clear .venv-compiled"
 
 
+def test_two_that_compile_at_once_are_kept_apart_without_the_command_flock(tree: Path, tmp_path: Path) -> None:
+    for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
+        (tree / folder).mkdir()
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for path in Path(folder).iterdir():
+            if path.name != "flock" and not (commands / path.name).is_symlink():
+                (commands / path.name).symlink_to(path)
+    python = executable(tmp_path / "python3", TRIES_THE_LOCK)
+    _, lines = run(tree / "scripts/compile", PYTHON=str(python), PATH=str(commands))
+    assert lines[-1] == "another one would have to wait"
+
+
 def test_a_port_that_is_taken_is_named(installed: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -175,6 +208,21 @@ def test_a_broker_that_cannot_write_its_messages_asks_for_another_folder(read_on
         CANNOT,
         [f"run-broker: cannot write to {read_only}/data: name another folder with NSQD_DATA_PATH="],
     )
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version", "-version"])
+def test_a_question_to_the_broker_makes_no_folder(flag: str, installed: Path) -> None:
+    done = started(installed / "scripts/run-broker", flag, NSQ_COMPILE="0")
+    assert (done.returncode, "nsqd" in done.stdout + done.stderr) == (0, True)
+    assert not (installed / "data").exists()
+
+
+def test_a_broker_that_is_given_its_folder_makes_no_other(installed: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("a file")
+    status, lines = run(installed / "scripts/run-broker", f"--data-path={own}", NSQ_COMPILE="0")
+    assert (status, str(own) in lines[-1]) == (1, True)
+    assert not (installed / "data").exists()
 
 
 def test_without_a_network_it_says_that_no_index_can_be_reached(installed: Path) -> None:

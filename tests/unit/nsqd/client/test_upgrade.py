@@ -132,6 +132,49 @@ def test_who_closes_its_side_instead_of_a_handshake_is_told_in_clear(node: Node)
     assert client.handler.finished
 
 
+def ask_and_end(client: Client, data: bytes) -> bytes:
+    """Send this, and close the client's side before the answer: both arrive together. Return all that comes back."""
+    client.say(data)
+    client.handler.end()
+    client.node.turn()
+    heard = client.hear()
+    client.go_on()
+    heard += client.hear()
+    assert client.handler.finished
+    return heard
+
+
+@pytest.mark.parametrize("early", [b"", b"\x16\x03\x01\x02\x00"], ids=["nothing", "the beginning of a ClientHello"])
+def test_who_closes_its_side_together_with_identify_hears_the_reply_and_why_not(node: Node, early: bytes) -> None:
+    reply, error = said(ask_and_end(node.client(), identify(tls_v1=True) + early))
+    assert json.loads(reply)["tls_v1"] is True
+    assert error == b"E_IDENTIFY_FAILED IDENTIFY failed EOF"
+
+
+def test_what_was_published_before_is_answered_first(node: Node) -> None:
+    answered, reply, error = said(ask_and_end(node.client(), PUB + identify(tls_v1=True)))
+    assert (answered, json.loads(reply)["tls_v1"]) == (b"OK", True)
+    assert error == b"E_IDENTIFY_FAILED IDENTIFY failed EOF"
+
+
+def test_garbage_together_with_the_end_is_told_as_garbage(node: Node) -> None:
+    _, error = said(ask_and_end(node.client(), identify(tls_v1=True) + b"SUB topic channel\n"))
+    assert error.startswith(b"E_IDENTIFY_FAILED IDENTIFY failed tls: ")
+
+
+@pytest.mark.parametrize(("wish", "make"), [("snappy", SnappyLayer), ("deflate", lambda: DeflateLayer(6))])
+@pytest.mark.parametrize("early", [b"", PUB])
+def test_who_closes_its_side_together_with_identify_is_answered_compressed(
+    node: Node, wish: str, make: type[SnappyLayer], early: bytes
+) -> None:
+    layer = make()
+    answer = ask_and_end(node.client(), identify(**{wish: True}) + (layer.encode(early) if early else b""))
+    size = 4 + int.from_bytes(answer[:4], "big")
+    assert json.loads(said(answer[:size])[0])[wish] is True
+    assert hear(layer, answer[size:]) == [b"OK"] * (2 if early else 1)
+    assert node.broker.find("t") is None or node.topic().message_count == 1
+
+
 @pytest.mark.parametrize("wish", ["snappy", "deflate"])
 def test_nonsense_in_a_compressed_stream_ends_it_without_a_word(node: Node, wish: str) -> None:
     client = node.client()
