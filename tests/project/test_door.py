@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shlex
@@ -185,6 +186,16 @@ def test_two_that_compile_at_once_are_kept_apart_without_the_command_flock(tree:
     assert lines[-1] == "another one would have to wait"
 
 
+def test_a_second_start_does_not_wait_to_compile_what_is_being_compiled(tree: Path, tmp_path: Path) -> None:
+    for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
+        (tree / folder).mkdir()
+    python = executable(tmp_path / "bin/python3", WITHOUT_PIP)
+    with open(tree / "setup.py") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, lines = run(tree / "scripts/compile", "--aside", PYTHON=str(python))
+    assert (status, lines) == (0, ["core: pure Python for now; it is still being compiled in the background"])
+
+
 def test_a_port_that_is_taken_is_named(installed: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -211,9 +222,10 @@ def test_a_broker_that_cannot_write_its_messages_asks_for_another_folder(read_on
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--version", "-version"])
-def test_a_question_to_the_broker_makes_no_folder(flag: str, installed: Path) -> None:
-    done = started(installed / "scripts/run-broker", flag, NSQ_COMPILE="0")
+def test_a_question_to_the_broker_makes_no_folder_and_compiles_nothing(flag: str, installed: Path) -> None:
+    done = started(installed / "scripts/run-broker", flag)
     assert (done.returncode, "nsqd" in done.stdout + done.stderr) == (0, True)
+    assert "compil" not in done.stderr
     assert not (installed / "data").exists()
 
 
