@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -45,6 +46,7 @@ from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
 from nsqd.http.leasing import LeaseSettings, Leasing
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
+from nsqd.log.files import Files
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
 from nsqd.lookup.broadcast import choose_address
@@ -52,6 +54,7 @@ from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
 from nsqd.policy.policy_file import PolicyFile
+from nsqd.policy_copy import read_copy, write_copy
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
 from nsqd.start import opened_store, recovered_broker, running_store
@@ -129,12 +132,14 @@ async def run(
 ) -> None:
     """Serve until `wait_for_shutdown` returns or a drain has ended. Raises StartupError when it cannot start."""
     trust = _trust_of(options)
-    policy = PolicyFile(options.policy_file) if options.policy_file else None
+    policy = _policy_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
     with opened_store(options, policy) as store, listening_on(options) as listening:
         _say_who_starts(options)
         options = await _with_broadcast_address(options)
         node = _put_together(_with_real_ports(options, listening), trust, policy, store)
+        if policy is not None:
+            policy.keep_with(partial(write_copy, store.files, store.data_path.folder))
         budgets = _budgets(listening)
         if trust.tls is not None:  # handshakes under way must leave room for connections that are past theirs
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
@@ -318,6 +323,12 @@ async def _push_to_statsd(broker: Broker, options: Options) -> None:
 
 def _trust_of(options: Options) -> _Trust:
     return _Trust(tls=tls_server(options), auth=auth_servers.settings_of(options), rights=_rights_of(options))
+
+
+def _policy_of(options: Options) -> PolicyFile | None:
+    if not options.policy_file:
+        return None
+    return PolicyFile(options.policy_file, copy=read_copy(Files(), Path(options.data_path or ".")))
 
 
 def _rights_of(options: Options) -> RightsFile | None:

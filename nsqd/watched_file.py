@@ -22,17 +22,28 @@ _UNREADABLE: Final = (0, 0, 0)
 class WatchedFile(Generic[T]):
     """What the file says, as `now`. While its present content is invalid, what it said before stays in force."""
 
-    def __init__(self, kind: str, path: str, parse: Callable[[str], T]) -> None:
-        """Read the file. `parse` raises ValueError with what is wrong. Raises StartupError."""
+    def __init__(
+        self, kind: str, path: str, parse: Callable[[str], T], *, last_valid: Callable[[], T | None] = lambda: None
+    ) -> None:
+        """Read the file. `parse` raises ValueError with what is wrong.
+
+        If the file cannot be used, `last_valid` returns what it said when it could; None: nobody knows. Then this raises
+        StartupError.
+        """
         self.path = path
         self.error = ""  # why the present content is not in force
         self._kind = kind
         self._parse = parse
+        self._seen = _UNREADABLE
         try:
             self._seen = self._look()
             self.now = self._read()
         except (OSError, ValueError) as error:
-            raise StartupError(f"failed to read {kind} {path} - {_text_of(error)}") from error
+            last = last_valid()
+            if last is None:
+                raise StartupError(f"failed to read {kind} {path} - {_text_of(error)}") from error
+            self.now, self.error = last, _text_of(error)
+            log.error("%s %s - %s; the last valid copy of it holds", kind, path, self.error)
 
     def _read(self) -> T:
         with open(self.path, encoding="utf-8", newline="") as file:

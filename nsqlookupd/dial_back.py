@@ -4,6 +4,13 @@
                       ▲                                                                       │ not reached
                       └──────────────────────── after RETRY_INTERVAL ◄────────────────────────┘
 
+**Nobody's dead names hold up others.** A name server that does not answer holds a thread for as long as the system's
+resolver is patient, half a minute perhaps, and a thread cannot be ended. So threads are counted until they end, also
+those that we no longer wait for, and there is a bound for each address that nodes register from, and one for all. A
+node waits until a thread may begin, and only then does its time run: had it been called unreachable because of *our*
+queue, its operator would look for a fault that is not there. Those who register from other addresses, or announce an IP
+address, go first meanwhile.
+
 Nothing waits for this: the node is registered and listed meanwhile. A node that was reached is not tried again. One
 that was not is tried every RETRY_INTERVAL, so that it is no longer called unreachable once the cause is gone.
 
@@ -19,8 +26,10 @@ import ipaddress
 import logging
 import os
 import socket
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -37,12 +46,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 16  # nodes; more of them wait their turn
+AT_ONCE_OF_ONE: Final = AT_ONCE // 2  # of these, those that register from one address
+LOOKUPS: Final = 64  # look-ups that have not ended, whether somebody waits for them or not
+LOOKUPS_OF_ONE: Final = LOOKUPS // 2  # of these, those for nodes that register from one address
 LIMIT: Final = 2.0  # seconds for resolving and connecting
 RETRY_INTERVAL: Final = 10.0  # seconds
 
 _HIGHEST_PORT: Final = 0xFFFF
+_V6_PREFIX: Final = 64
+_FEW: Final = 100  # peers of a lane, among which those that have left are not looked for
 
-Resolve = Callable[[str, int], Awaitable[list[str]]]  # raises OSError
+
+@dataclass(slots=True)
+class Lookup:
+    """A name to look up. The look-up may go on long after its time is up."""
+
+    host: str
+    port: int
+    on_end: Callable[[], object]  # to be called when it has ended, in the thread of trio
+    has_begun: bool = False
+
+
+Resolve = Callable[[Lookup], Awaitable[list[str]]]  # raises OSError, and RuntimeError if it could not begin
 Connect = Callable[[str, int], Awaitable[None]]  # raises OSError
 
 
@@ -83,15 +108,18 @@ class DialBack:
         self._registry = registry
         self._turn = turn
         self._rules = rules
-        self._resolve = resolve or _resolve
+        self._resolve = resolve or resolve_in_thread
         self._connect = connect or _connect
-        self._new: OrderedDict[Peer, None] = OrderedDict()
+        self._new = _Waiting()
+        self._due = _Waiting()  # those that were not reached, when it is time to try them again
         self._again: deque[tuple[float, Peer]] = deque()  # the next one first, as all wait equally long
         self._news = Wakeup()
+        self._busy: Counter[str] = Counter()  # nodes that are being tried, by source
+        self._lookups: Counter[str] = Counter()  # look-ups that have not ended, by source
 
     def add(self, peer: Peer) -> None:
-        """Try this peer soon. There are never more of these than peers with a connection."""
-        self._new[peer] = None
+        """Try this peer soon."""
+        self._new.add(peer)
         self._news.set()
 
     async def run(self) -> None:
@@ -100,33 +128,57 @@ class DialBack:
         async with trio.open_nursery() as nursery:
             while True:
                 await slots.acquire()
-                nursery.start_soon(self._try, await self._next(), slots)
+                peer = await self._next()
+                nursery.start_soon(self._try, peer, self._begun(peer), slots)
 
     async def _next(self) -> Peer:
         """Wait for a peer that is due. New ones come first: they and their operator wait for the verdict."""
         while True:
-            while self._new:
-                peer, _ = self._new.popitem(last=False)
-                if not peer.has_left:
+            while self._again and trio.current_time() >= self._again[0][0]:
+                self._due.add(self._again.popleft()[1])
+            for waiting in (self._new, self._due):
+                if (peer := waiting.take(self._has_room)) is not None:
                     return peer
-            if self._again and trio.current_time() >= self._again[0][0]:
-                _, peer = self._again.popleft()
-                if not peer.has_left:
-                    return peer
-                continue
             self._news.clear()
             with trio.move_on_at(self._again[0][0]) if self._again else trio.CancelScope():
                 await self._news.wait()
 
-    async def _try(self, peer: Peer, slots: trio.Semaphore) -> None:
+    def _has_room(self, lane: Lane) -> bool:
+        """Return whether a peer of this lane can be tried at once, so that its time begins with its look-up."""
+        if self._busy[lane.source] >= AT_ONCE_OF_ONE:
+            return False
+        if not lane.is_name:
+            return True
+        return self._lookups[lane.source] < LOOKUPS_OF_ONE and self._lookups.total() < LOOKUPS
+
+    def _begun(self, peer: Peer) -> Lookup | None:
+        """Count a peer as being tried. Return the look-up that it needs; None: it announces an IP address."""
+        lane = _lane_of(peer)
+        self._busy[lane.source] += 1
+        if not lane.is_name:
+            return None
+
+        def end() -> None:
+            _take_one(self._lookups, lane.source)
+            self._news.set()
+
+        self._lookups[lane.source] += 1
+        return Lookup(peer.identity.broadcast_address, peer.identity.tcp_port, end)
+
+    async def _try(self, peer: Peer, lookup: Lookup | None, slots: trio.Semaphore) -> None:
         try:
-            problem = await self._problem_of(peer)
+            problem = await self._problem_of(peer, lookup)
         except Exception:  # our bug, which must not end the directory
             log.exception("client(%s) - internal error while connecting back", peer.id)
             return
         finally:
+            _take_one(self._busy, _lane_of(peer).source)
+            self._news.set()
             slots.release()
         if peer.has_left:
+            return
+        if problem is None:
+            self._again.append((trio.current_time() + RETRY_INTERVAL, peer))
             return
         with in_turn(self._turn):
             has_changed = self._registry.set_reachable(peer, problem)
@@ -136,17 +188,22 @@ class DialBack:
             self._again.append((trio.current_time() + RETRY_INTERVAL, peer))
             self._news.set()
 
-    async def _problem_of(self, peer: Peer) -> str:
-        """Return why the peer cannot be reached; empty: it was reached, or may not be tried."""
+    async def _problem_of(self, peer: Peer, lookup: Lookup | None) -> str | None:
+        """Return why the peer cannot be reached; empty: it was reached, or may not be tried. None: nobody knows."""
         host, port = peer.identity.broadcast_address, peer.identity.tcp_port
         if not 0 < port <= _HIGHEST_PORT:
+            if lookup is not None:
+                lookup.on_end()
             return f"dial {join_host_port(host, port)}: no such port"
         problem = f"lookup {host}: i/o timeout"
         with trio.move_on_after(LIMIT):
             try:
-                found = await self._resolve(host, port)
+                found = [host] if lookup is None else await self._resolve(lookup)
             except OSError as error:
                 return f"lookup {host}: {_cause(error)}"
+            except RuntimeError as error:  # the system has no thread left
+                log.warning("client(%s) - %s cannot be looked up now: %s", peer.id, host, error)
+                return None
             permitted = self._rules.permitted(found, _ip_of(peer))
             if not permitted:
                 log.info(
@@ -164,7 +221,68 @@ class DialBack:
                 else:
                     return ""
             return problem if permitted else ""
-        return problem
+        return problem if lookup is None or lookup.has_begun else None
+
+
+# Who goes first
+
+
+class Lane(NamedTuple):
+    """The peers that wait for the same thing, one behind the other."""
+
+    source: str  # where they connect from
+    is_name: bool  # the address that they announce has to be looked up
+
+
+class _Waiting:
+    """Peers that wait, lane by lane in turn, so that one source with many peers holds up nobody else."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[Lane, OrderedDict[Peer, None]] = OrderedDict()
+        self._sizes: dict[Lane, int] = {}  # with how many peers a lane is looked through for those that have left
+
+    def add(self, peer: Peer) -> None:
+        lane = _lane_of(peer)
+        peers = self._lanes.setdefault(lane, OrderedDict())
+        peers[peer] = None
+        if len(peers) >= self._sizes.setdefault(lane, _FEW):
+            for gone in [it for it in peers if it.has_left]:
+                del peers[gone]
+            self._sizes[lane] = max(_FEW, 2 * len(peers))
+
+    def take(self, has_room: Callable[[Lane], bool]) -> Peer | None:
+        """Return the next peer of the next lane that has room; None: there is none."""
+        for lane in [it for it in self._lanes if has_room(it)]:
+            peers = self._lanes.pop(lane)
+            while peers:
+                peer, _ = peers.popitem(last=False)
+                if not peer.has_left:
+                    self._put_back(lane, peers)
+                    return peer
+            self._put_back(lane, peers)
+        return None
+
+    def _put_back(self, lane: Lane, peers: OrderedDict[Peer, None]) -> None:
+        """Put a lane behind the others, if anybody is left in it."""
+        if peers:
+            self._lanes[lane] = peers
+        else:
+            self._sizes.pop(lane, None)
+
+
+def _lane_of(peer: Peer) -> Lane:
+    ip = _parsed(_ip_of(peer))
+    # Whoever has one IPv6 address has 64 bits of them.
+    source = str(ip)
+    if isinstance(ip, ipaddress.IPv6Address):
+        source = str(ipaddress.IPv6Network((int(ip), _V6_PREFIX), strict=False))
+    return Lane(source, _parsed(peer.identity.broadcast_address) is None)
+
+
+def _take_one(counts: Counter[str], source: str) -> None:
+    counts[source] -= 1
+    if not counts[source]:
+        del counts[source]
 
 
 def _log_verdict(peer: Peer, problem: str) -> None:
@@ -192,12 +310,26 @@ def is_ours(ip: str) -> bool:
     return True
 
 
-async def _resolve(host: str, port: int) -> list[str]:
+async def resolve_in_thread(lookup: Lookup) -> list[str]:
+    """Look the name up in a thread that has no limit but ours: trio's own one counts threads that others wait for, too."""
+    token = trio.lowlevel.current_trio_token()
+
+    def look_up() -> list[str]:
+        lookup.has_begun = True
+        try:
+            found = socket.getaddrinfo(lookup.host, lookup.port, type=socket.SOCK_STREAM)
+            return list(dict.fromkeys(str(name[0]) for _, _, _, _, name in found))
+        finally:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(lookup.on_end)
+
     try:
-        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
     except ValueError as error:  # a label is empty or too long, or has a letter that no name may have
         raise OSError("no such host") from error
-    return list(dict.fromkeys(str(name[0]) for _, _, _, _, name in found))
+    except RuntimeError:
+        lookup.on_end()
+        raise
 
 
 async def _connect(ip: str, port: int) -> None:

@@ -2,7 +2,7 @@
 
 Each process is started when what it needs can be reached, and started again when it dies. At the end they stop in the
 opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are
-shown.
+shown. If the demo is killed, its guard ends them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import trio
+
+from scripts.demo_guard import Guard
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 HOST: Final = "127.0.0.1"
@@ -123,8 +125,9 @@ def _daemon(name: str, module: str, port: int, *flags: str) -> Program:
 class Running:
     """One process that is kept alive until it is asked to stop. What it says is in a file."""
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path, guard: Guard) -> None:
         self.program = program
+        self._guard = guard
         self.log = folder / f"{program.name}.log"
         self._is_ready = not program.ping
         self._stopping = trio.Event()
@@ -141,12 +144,15 @@ class Running:
                     stderr=log,
                     # Ctrl-C is for us: they stop in an order.
                     start_new_session=True,
+                    env=self._guard.environment,
                 )
+                self._guard.watch(self._process.pid)
                 if self._stopping.is_set():
                     self._process.terminate()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 status = await self._process.wait()
+                self._guard.forget(self._process.pid)
                 # A program that never came up would not come up the next time either.
                 if self._stopping.is_set() or not self._is_ready:
                     break
@@ -191,13 +197,13 @@ class Running:
         return total + last
 
 
-async def run(cluster: Cluster) -> None:
+async def run(cluster: Cluster, guard: Guard) -> None:
     async with trio.open_nursery() as nursery:
         started: list[Running] = []
         try:
             with trio.CancelScope() as until_signal:
                 nursery.start_soon(_cancel_on_signal, until_signal)
-                await _start(nursery, cluster, started)
+                await _start(nursery, cluster, guard, started)
                 _explain(cluster)
                 await _report(started)
             await _wind_up(started)
@@ -215,9 +221,9 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-async def _start(nursery: trio.Nursery, cluster: Cluster, started: list[Running]) -> None:
+async def _start(nursery: trio.Nursery, cluster: Cluster, guard: Guard, started: list[Running]) -> None:
     async for batch in _in_order(cluster):
-        fresh = [Running(program, cluster.folder) for program in batch]
+        fresh = [Running(program, cluster.folder, guard) for program in batch]
         for running in fresh:
             started.append(running)
             with trio.CancelScope(shield=True):  # what is in the list has a process
@@ -344,11 +350,14 @@ def main() -> int:
         if cluster is None:
             return 1
         status = 0
+        guard = Guard(None if chosen.folder else folder)
         try:
-            trio.run(run, cluster)
+            trio.run(run, cluster, guard)
         except* Failed as failures:
             say(f"demo: {failures.exceptions[0]}")
             status = 1
+        finally:
+            guard.close()
     return status
 
 

@@ -131,6 +131,7 @@ class Node:
     own_health: str = ""  # what it reports about itself: "OK", or what is wrong
     policy_digest: str | None = None  # of its policy file; empty: it has none; None: it does not tell
     policy_error: str = ""  # why it still goes by an earlier policy file
+    policy_is_copy: bool = False  # it was started with a copy of an earlier policy file, as the file was broken
     state: str = ""  # by which nsqlookupd lists it: "draining", "full" or "unhealthy"; empty: it accepts messages
     unreachable: tuple[str, ...] = ()  # why nsqlookupds cannot connect to it: "<nsqlookupd>: <why>"
     draining: bool = False  # it refuses publishes and delivers what waits, to be stopped then

@@ -112,6 +112,7 @@ class NodeAnswer:
     own_health: str = ""
     policy_digest: str | None = None
     policy_error: str = ""
+    policy_is_copy: bool = False
     draining: bool = False
     worker: int | None = None  # its number, if one `nsqd --workers` runs it and others
     start_time: float | None = None
@@ -217,6 +218,7 @@ def stats_in_slices(
         own_health=text(document.get("health")),
         policy_digest=text(document["policy_digest"]) if "policy_digest" in document else None,
         policy_error=text(document.get("policy_error")),
+        policy_is_copy=document.get("policy_is_copy") is True,
         draining=document.get("draining") is True,
         worker=whole(document.get("worker")),
         start_time=start_time,

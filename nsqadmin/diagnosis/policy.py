@@ -167,7 +167,9 @@ def refuses_its_file(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     yield Finding(
         rule="D25",
         severity=Severity.WARNING,
-        verdict=f"{node.address} refuses its policy file: what held before still holds",
+        verdict=f"{node.address} has started with a copy of its policy file, because the file is broken"
+        if node.policy_is_copy
+        else f"{node.address} refuses its policy file: what held before still holds",
         # The text of the error may quote names of topics that a viewer may not see.
         advice="The page of the node has the mistakes. Correct the file there: nsqd looks for changes every second.",
         node=node.address,

@@ -63,6 +63,7 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         own_health=answer.own_health,
         policy_digest=answer.policy_digest,
         policy_error=answer.policy_error,
+        policy_is_copy=answer.policy_is_copy,
         draining=answer.draining,
         worker=answer.worker,
         start_time=answer.start_time,

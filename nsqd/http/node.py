@@ -107,6 +107,7 @@ class NodeEndpoints:
                     self._logs.lags(),
                     waiting=len(self._logs.waiting),
                     policy_error=self._policy_error,
+                    policy_is_copy=self._policy is not None and self._policy.content.is_copy,
                 )
             )
         return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
@@ -162,11 +163,16 @@ class NodeEndpoints:
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
 
 
-def _described(policy: PolicyFile | None, *, ages: bool) -> dict[str, str]:
+def _described(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:
     """Tell what nodes have to have in common, and what is wrong. Only who asks for ages is told that there is no file."""
     if policy is None:
         return {"policy_digest": ""} if ages else {}
-    return {"policy_digest": policy.content.digest} | ({"policy_error": policy.error} if policy.error else {})
+    described: dict[str, str | bool] = {"policy_digest": policy.content.digest}
+    if policy.error:
+        described["policy_error"] = policy.error
+    if policy.content.is_copy:
+        described["policy_is_copy"] = True
+    return described
 
 
 def _stay(text: str) -> float:

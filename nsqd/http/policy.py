@@ -32,6 +32,8 @@ def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, o
     else:
         content = file.content
         answer = {"path": file.path, "digest": content.digest, "read_at": content.read_at, "error": file.error}
+        if content.is_copy:
+            answer["is_copy"] = True
     if topic:
         answer["topic"] = _listed(file, topic, None)
     if channel:

@@ -3,6 +3,7 @@
     node.json       the node's id, and which message ids may have been given out
     topology.json   topics and channels by name: the second place, besides the journal, that knows them
     journal.NNNNNN  the change journal
+    policy.json     the last valid policy file, see nsqd/policy_copy.py
     owner.json      the process that uses the folder, for other machines to see: owner.py
     readers.json    how far readers of history have come, as they report it; nothing depends on it
     topics/t.<name>/    one topic's log

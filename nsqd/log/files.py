@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +51,10 @@ class Files:
     def open_to_write(self, path: Path) -> int:
         """Open a file for writing at given offsets, and create it if it does not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+    def open_new(self, path: Path) -> int:
+        """Create a file and open it for writing. Raises FileExistsError, also if another machine was quicker."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
     def open_to_read(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -213,9 +218,27 @@ class Files:
         finally:
             self.close(descriptor)
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """Replace the file's content in one step: after a crash, the file has either the old content or the new one."""
-        temporary = path.with_name(path.name + ".tmp")
+    def create(self, path: Path, data: bytes) -> None:
+        """Create a small file. Raises FileExistsError. Another error leaves none, a crash perhaps an empty one."""
+        descriptor = self.open_new(path)
+        try:
+            try:
+                self.write_fully(descriptor, [data], 0)
+                self.sync(descriptor)
+            finally:
+                self.close(descriptor)
+        except OSError:
+            with suppress(OSError):
+                self.unlink(path)
+            raise
+        self.sync_folder(path.parent)
+
+    def replace(self, path: Path, data: bytes, *, suffix: str = ".tmp") -> None:
+        """Replace the file's content in one step: after a crash, the file has either the old content or the new one.
+
+        `suffix` makes the name of the temporary file. Two machines that may write the same file need one each.
+        """
+        temporary = path.with_name(path.name + suffix)
         descriptor = self.open_to_write(temporary)
         try:
             self.truncate(descriptor, 0)

@@ -4,10 +4,15 @@ The lock of `data_path.py` holds among the processes of one machine. It says not
 machines, or where a file server does not pass locks on. There, owner.json names the host and the start of the process,
 and its time of modification moves every second for as long as that process lives.
 
-    there is no owner.json            nobody, or a process that stopped cleanly: take the data path
+    there is no owner.json            nobody, or a process that stopped cleanly: create it, and take the data path
     it names a process of this boot   the lock has shown that the process is gone: take the data path
     it names another boot, or         watch it. If its time moves, a process on another machine is at work: refuse.
     cannot be read or understood      Otherwise that machine has crashed, or was this one before a reboot: take it.
+
+Two machines may start at the same moment. Where there is no owner.json, only one of them can create it, and the other
+one watches what it then finds. So the usual start waits for nothing. Where both have watched a silent owner, both write
+their names, and each looks again after more than a beat: the one whose name is gone has lost. A process that was
+quicker, and serves by then, has seen the other name at its beat and has ended.
 
 A process that finds somebody else's name in owner.json has lost the data path: an operator has started another one with
 `--take-over`. It ends at once, as by `kill -9`: whatever it wrote from then on could damage what the new one writes. The
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 OWNER_JSON: Final = "owner.json"
 BEAT: Final = 1.0  # seconds
 WATCH: Final = 5.0  # seconds without a beat after which an owner counts as gone
+SECOND_LOOK: Final = 2 * BEAT  # seconds after which whoever else has written a name has seen ours, and we see theirs
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +89,13 @@ class Ownership:
         """
         other = self._before = found_owner(self._files, self._path)
         is_elsewhere = _may_be_elsewhere(self._files, self._path, other, self._me)
+        if other is None and not is_elsewhere:
+            if self._create():
+                return False
+            # Another process has created the file since we looked.
+            return self.take(by_force=by_force)
         if is_elsewhere and not by_force and _is_beating(self._files, self._path, self._pause):
-            raise DataPathError(
-                f"failed to lock data-path: {self._path.parent} is in use by {_name_of(other)}; "
-                "stop that one first, or start with --take-over if it cannot be stopped"
-            )
+            raise self._in_use_by(found_owner(self._files, self._path) or other)
         self._write()
         if is_elsewhere and by_force:
             if not self._is_written:  # so the other one would never see it
@@ -95,6 +103,8 @@ class Ownership:
                     f"failed to lock data-path: cannot take {self._path.parent} over from {_name_of(other)}"
                 )
             self._pause(WATCH)  # until the other one has seen our name and ended
+        elif is_elsewhere:
+            self._look_again()
         if is_elsewhere:
             log.warning("data path taken over from %s", _name_of(other))
         return is_elsewhere
@@ -108,7 +118,10 @@ class Ownership:
         if found is not None and found.boot != self._me.boot and found != self._before:
             return found
         if not self._is_written:
-            self._write()
+            if found is None and not _may_be_elsewhere(self._files, self._path, None, self._me):
+                self._create()  # not over a name that has come meanwhile: the next beat sees that one
+            else:
+                self._write()
             return None
         with suppress(OSError):  # the folder is gone, or the disk refuses: others find that out and say so
             self._files.touch(self._path)
@@ -119,15 +132,47 @@ class Ownership:
             with suppress(OSError):
                 self._files.unlink(self._path)
 
-    def _write(self) -> None:
+    def _look_again(self) -> None:
+        """Raise DataPathError if somebody else has waited for the same silent owner, and has written a name after us."""
+        self._pause(SECOND_LOOK)
+        found = found_owner(self._files, self._path)
+        if found not in (None, self._me, self._before):
+            raise self._in_use_by(found)
+
+    def _in_use_by(self, owner: Owner | None) -> DataPathError:
+        return DataPathError(
+            f"failed to lock data-path: {self._path.parent} is in use by {_name_of(owner)}; "
+            "stop that one first, or start with --take-over if it cannot be stopped"
+        )
+
+    def _create(self) -> bool:
+        """Write our name into a new file. Return False if there is a file by now."""
         try:
-            self._files.replace(self._path, as_json({"format": FORMAT, **self._me._asdict()}))
+            self._files.create(self._path, self._content)
+        except FileExistsError:
+            return False
         except OSError as error:
-            if not self._has_warned:  # each beat tries again
-                log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
-            self._has_warned = True
+            self._warn(error)
         else:
             self._is_written = True
+        return True
+
+    def _write(self) -> None:
+        try:
+            self._files.replace(self._path, self._content, suffix=f".{self._me.boot[:8]}-{self._me.pid}.tmp")
+        except OSError as error:
+            self._warn(error)
+        else:
+            self._is_written = True
+
+    @property
+    def _content(self) -> bytes:
+        return as_json({"format": FORMAT, **self._me._asdict()})
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:  # each beat tries again
+            log.warning("other machines cannot see that the data path is in use: %s: %s", self._path, error)
+        self._has_warned = True
 
 
 @contextmanager

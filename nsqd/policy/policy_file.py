@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from nsqd.policy.parse import parse_policies
 from nsqd.watched_file import WatchedFile
@@ -16,24 +19,62 @@ if TYPE_CHECKING:
     from nsqd.policy.policies import Policies
 
 
+class KeptCopy(NamedTuple):
+    """What a policy file said when it was valid."""
+
+    path: str  # of the file; a copy of another one says nothing
+    text: str
+    read_at: int  # nanoseconds since 1970
+
+
+Keep = Callable[[KeptCopy], None]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyContent:
     policies: Policies
     digest: str  # SHA-256 of the text: nodes with the same file have the same one
     read_at: int  # nanoseconds since 1970
+    text: str = field(repr=False)
+    is_copy: bool = False  # the file itself could not be used at the start
 
 
 class PolicyFile:
     """The policies in force, for the broker (`Rules`) and for the log (`LogPolicy`)."""
 
-    def __init__(self, path: str, *, clock: Callable[[], int] = time_ns) -> None:
-        """Read the file. Raises StartupError."""
-        self._clock = clock
-        self._file = WatchedFile("policy file", path, self._parse)
+    def __init__(self, path: str, *, clock: Callable[[], int] = time_ns, copy: KeptCopy | None = None) -> None:
+        """Read the file; if it cannot be used, take its copy, if this is one of it. Raises StartupError without one."""
         self.path = path
+        self._clock = clock
+        self._copy = copy
+        self._keep: Keep | None = None
+        self._file = WatchedFile("policy file", path, self._parse, last_valid=self._last_valid)
 
     def _parse(self, text: str) -> PolicyContent:
-        return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock())
+        return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock(), text)
+
+    def _last_valid(self) -> PolicyContent | None:
+        copy = self._copy
+        if copy is None or copy.path != os.path.abspath(self.path):
+            return None
+        try:
+            policies = parse_policies(copy.text)
+        except ValueError:  # another version of nsqd has kept it
+            return None
+        return PolicyContent(policies, sha256(copy.text.encode()).hexdigest(), copy.read_at, copy.text, is_copy=True)
+
+    def keep_with(self, keep: Keep) -> None:
+        """Keep a copy of what is in force, now and after each change, with this function, which blocks on the disk."""
+        self._keep = keep
+        self._keep_copy()
+
+    def _keep_copy(self) -> None:
+        content = self.content
+        copy = KeptCopy(os.path.abspath(self.path), content.text, content.read_at)
+        if self._keep is None or (self._copy is not None and copy[:2] == self._copy[:2]):
+            return
+        self._keep(copy)
+        self._copy = copy
 
     @property
     def content(self) -> PolicyContent:
@@ -62,4 +103,9 @@ class PolicyFile:
 
     async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Watch the file until cancelled, and call `changed` after each new content that is valid."""
-        await self._file.follow(changed)
+
+        async def apply_and_keep() -> None:
+            await changed()
+            await trio.to_thread.run_sync(self._keep_copy)
+
+        await self._file.follow(apply_and_keep)

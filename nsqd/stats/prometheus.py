@@ -54,6 +54,7 @@ def nsqd_metrics(
     *,
     waiting: int,
     policy_error: str,
+    policy_is_copy: bool,
 ) -> list[Metric]:
     """Collect the node's metrics.
 
@@ -65,7 +66,7 @@ def nsqd_metrics(
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
-        *_of_publishes(broker, policy_error),
+        *_of_publishes(broker, policy_error, policy_is_copy),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
         *_of_topics(topics),
         *_of_channels(channels),
@@ -129,12 +130,17 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
     ]
 
 
-def _of_publishes(broker: Broker, policy_error: str) -> list[Metric]:
+def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> list[Metric]:
     return [
         gauge(
             "nsqd_policy_file_valid",
             "1 while what --policy-file says is in force; 0: the file was changed, and is refused.",
             int(not policy_error),
+        ),
+        gauge(
+            "nsqd_policy_file_is_copy",
+            "1 while a copy of --policy-file is in force, as the file was broken when nsqd started.",
+            int(policy_is_copy),
         ),
         gauge("nsqd_keys", "Keys of publishes that are remembered.", broker.keys.count),
         _family(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import queue
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from nsqd.log.data_path import FORMAT, as_json
 from nsqd.log.files import Files
 from nsqd.log.owner import OWNER_JSON, found_owner
-from tests.support.process import Nsqd, eventually, run_to_end
+from tests.support.process import PYTHON, START_TIMEOUT, Nsqd, eventually, launch, run_to_end
 
 pytestmark = pytest.mark.e2e
 
@@ -78,3 +80,55 @@ def test_an_nsqd_whose_data_path_was_taken_over_ends_at_once_and_writes_nothing_
         assert json.loads((nsqd.data_path / OWNER_JSON).read_bytes())["host"] == "machine-b"
         nsqd.start()  # the other one is silent by now
         eventually(lambda: nsqd.topic("t")["depth"] == 1)
+
+
+# An nsqd as on a machine of its own: with another boot, and without the locks of this machine.
+ELSEWHERE = """
+import os, sys
+from nsqd.log import owner
+from nsqd.log.files import Files
+boot = sys.argv.pop(1)
+owner.boot_id = lambda: boot
+Files.lock_folder = lambda self, path: os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+from nsqd.cli import main
+main()
+"""
+
+
+def test_of_two_that_start_at_the_same_moment_after_an_orderly_stop_one_serves(tmp_path: Path) -> None:
+    data_path = tmp_path / "data"
+    with Nsqd(data_path) as nsqd:
+        nsqd.connect().publish("t", b"kept")
+        nsqd.stop()
+    ports = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    with ExitStack() as stack:
+        starts = [
+            stack.enter_context(
+                launch(boot, f"--data-path={data_path}", *ports, command=(PYTHON, "-P", "-c", ELSEWHERE))
+            )
+            for boot in ("boot-1", "boot-2")
+        ]
+        for each in starts:
+            stack.callback(each.kill)
+        lines: queue.Queue[tuple[int, str]] = queue.Queue()
+        for at, each in enumerate(starts):
+            assert each.stderr is not None
+            threading.Thread(target=read_into, args=(lines, at, each.stderr), daemon=True).start()
+        serves, refused = None, None
+        while serves is None or refused is None:
+            at, line = lines.get(timeout=START_TIMEOUT)
+            if "HTTP: listening on" in line:
+                assert serves is None, "both serve"
+                serves = at
+            if " is in use by process " in line:
+                refused = at
+        assert serves != refused
+        assert starts[refused].wait(START_TIMEOUT) == 1
+        owner = found_owner(Files(), data_path / OWNER_JSON)
+        assert owner is not None
+        assert owner.pid == starts[serves].pid
+
+
+def read_into(lines: queue.Queue[tuple[int, str]], at: int, file: IO[str]) -> None:
+    for line in file:
+        lines.put((at, line))

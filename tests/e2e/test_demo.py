@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import pytest
 import trio
 
 from scripts.demo_cluster import RESTART_PAUSE, Cluster, Program, Running, first_free
+from scripts.demo_guard import MARK, Guard, marked
 from tests.support.process import ROOT, eventually
 
 pytestmark = [
@@ -202,7 +204,7 @@ def test_what_does_not_start_ends_it_all(tmp_path: Path) -> None:
 
 def test_one_that_was_killed_can_be_stopped_before_it_is_started_again(tmp_path: Path) -> None:
     async def kill_and_stop() -> None:
-        running = Running(Program("killed", ["sleep", "600"]), tmp_path)
+        running = Running(Program("killed", ["sleep", "600"]), tmp_path, guard)
         async with trio.open_nursery() as nursery:
             await nursery.start(running.keep_alive)
             assert running._process is not None
@@ -211,7 +213,67 @@ def test_one_that_was_killed_can_be_stopped_before_it_is_started_again(tmp_path:
             with trio.fail_after(RESTART_PAUSE * 5):
                 await running.stop()
 
+    guard = Guard()
     trio.run(kill_and_stop)
+    guard.close()
+
+
+def test_kill_9_of_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    with running(tmp_path) as demo:
+        eventually(lambda: not any(is_free(port) for port in demo.cluster.nsqds), LOADED)
+        mark = mark_of(demo.pid_of(demo.cluster.nsqds[0]))
+        assert len(marked(mark)) >= 5
+        demo.process.kill()
+        eventually(lambda: not marked(mark), LOADED)
+        assert all(is_free(port) for port in demo.cluster.ports)
+        eventually(lambda: not guards(mark), LOADED)
+
+
+def test_the_guard_ends_workers_of_workers_those_that_ignore_signals_and_those_it_was_not_told_of(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    program = f"""
+import subprocess, sys, time
+from pathlib import Path
+from scripts.demo_guard import Guard
+guard = Guard(Path({str(folder)!r}))
+deaf = "trap '' TERM HUP; (sleep 600 & setsid sleep 600) & while :; do sleep 600; done"
+told = subprocess.Popen(["sh", "-c", deaf], start_new_session=True, env=guard.environment)
+guard.watch(told.pid)
+subprocess.Popen(["sleep", "600"], start_new_session=True, env=guard.environment)
+print(guard.environment["NSQ_DEMO"], flush=True)
+time.sleep(600)
+"""
+    command = [sys.executable, "-P", "-c", program]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as demo:
+        assert demo.stdout is not None
+        mark = demo.stdout.readline().strip()
+        eventually(lambda: len(marked(mark)) >= 5)
+        demo.kill()
+    eventually(lambda: not marked(mark), TIMEOUT)
+    eventually(lambda: not guards(mark), TIMEOUT)
+    assert not folder.exists()
+
+
+def mark_of(pid: int) -> str:
+    """Return the mark by which the guard of a demo knows its processes."""
+    environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return next(it.partition("=")[2] for it in environ if it.startswith(f"{MARK}="))
+
+
+def guards(mark: str) -> list[str]:
+    """Return the processes that have the mark among their arguments."""
+    return [it.parent.name for it in Path("/proc").glob("[0-9]*/cmdline") if mark.encode() in read_or_nothing(it)]
+
+
+def read_or_nothing(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_a_demo_beside_a_broker_moves_its_ports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

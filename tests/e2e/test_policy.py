@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from nsqcommon.wire import commands
+from nsqd.policy_copy import POLICY_JSON
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Client
 from tests.support.lateness import is_within
@@ -75,6 +76,31 @@ def test_a_start_with_mistakes_is_refused_with_all_of_them(tmp_path: Path, file:
         f'failed to read policy file {file} - line 1: ack: must be one of "memory", "written", "synced", '
         "and not 'never'; line 4: max_atempts: unknown key"
     )
+
+
+def test_a_broken_file_at_a_start_is_replaced_by_the_last_valid_copy_until_it_is_mended(
+    start_nsqd: StartNsqd, file: Path
+) -> None:
+    file.write_text('[[policy]]\nack = "memory"\n')
+    nsqd = start_nsqd(f"policy-file={file}")
+    replace_and_wait(nsqd, file, '[[policy]]\nack = "synced"\n')
+    assert eventually(lambda: b"synced" in (nsqd.data_path / POLICY_JSON).read_bytes())
+    replace_file(file, '[[policy]]\nack = "never"\n')
+    for is_missing in (False, True):
+        if is_missing:
+            file.unlink()
+        nsqd.kill()
+        nsqd.start()
+        answer = policy(nsqd, "topic=t")
+        assert (answer["is_copy"], answer["topic"]["ack"]["value"]) == (True, "synced")
+        assert f"{answer['error']}; the last valid copy of it holds" in nsqd.log
+    assert answer["error"] == "no such file or directory"
+    assert nsqd.http("GET", "/stats?format=json").json["policy_is_copy"] is True
+    assert b"\nnsqd_policy_file_is_copy 1\n" in nsqd.http("GET", "/metrics").body
+    replace_and_wait(nsqd, file, '[[policy]]\nack = "written"\n')
+    assert "is_copy" not in policy(nsqd)
+    assert b"\nnsqd_policy_file_is_copy 0\n" in nsqd.http("GET", "/metrics").body
+    assert eventually(lambda: b"written" in (nsqd.data_path / POLICY_JSON).read_bytes())
 
 
 def synced_at_once(nsqd: Nsqd, numbers: Iterator[int]) -> bool:

@@ -386,6 +386,11 @@ class SimulatedDisk(Files):
         self._change(_Entry(folder, path.name, file))
         return self._new_descriptor(file, path, writes=True)
 
+    def open_new(self, path: Path) -> int:
+        if path.name in self._folder(path.parent).entries:
+            raise _error(errno.EEXIST, path)
+        return self.open_to_write(path)
+
     def open_to_read(self, path: Path) -> int:
         self._call("open to read", path)
         return self._new_descriptor(self._file(path), path)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import wraps
+from functools import partial, wraps
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from nsqcommon.wire.lookup import Identity
-from nsqlookupd.dial_back import AT_ONCE, LIMIT, RETRY_INTERVAL, DialBack, Rules
+from nsqlookupd.dial_back import (
+    AT_ONCE,
+    LIMIT,
+    LOOKUPS,
+    LOOKUPS_OF_ONE,
+    RETRY_INTERVAL,
+    DialBack,
+    Lookup,
+    Rules,
+    resolve_in_thread,
+)
 from nsqlookupd.registry import Peer, Registry
 
 SOON = 0.01
@@ -41,6 +54,8 @@ class Directory:
         self.refused = {"10.0.0.9"}
         self.hang = {"10.0.0.8"}
         self.busy = self.most_busy = 0
+        self.lookups: list[Lookup] = []
+        self.is_stuck = self.has_no_threads = False
         self.dial_back = DialBack(self.registry, self, Rules(), resolve=self._resolve, connect=self._connect)
         self.registry.on_come = self.dial_back.add
 
@@ -49,13 +64,19 @@ class Directory:
 
     def finish(self) -> None: ...
 
-    async def _resolve(self, host: str, port: int) -> list[str]:
+    async def _resolve(self, lookup: Lookup) -> list[str]:
+        if self.has_no_threads:
+            lookup.on_end()
+            raise RuntimeError("can't start new thread")
         await trio.lowlevel.checkpoint()
-        if host.startswith("slow"):
-            await trio.sleep_forever()
-        if host.startswith("nosuch"):
+        lookup.has_begun = not self.is_stuck
+        self.lookups.append(lookup)
+        if lookup.host.startswith("slow") or self.is_stuck:
+            await trio.sleep_forever()  # and its thread goes on
+        lookup.on_end()
+        if lookup.host.startswith("nosuch"):
             raise socket.gaierror(-2, "Name or service not known")
-        return [host]
+        return [lookup.host.removeprefix("at-")]
 
     async def _connect(self, ip: str, port: int) -> None:
         self.dials.append((trio.current_time(), ip))
@@ -203,3 +224,134 @@ def test_the_verdict_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture)
         "dial 10.0.0.9:4150: connection refused; it needs another --broadcast-address",
         "client(10.0.0.9:51234) - can be reached at 10.0.0.9:4150 now",
     ]
+
+
+# Names that do not resolve: the look-ups of a dead name server go on for as long as the resolver is patient
+
+
+@jumping
+async def test_an_honest_node_is_judged_at_once_while_400_dead_names_come_from_elsewhere() -> None:
+    async with directory() as it:
+        attackers = [it.nsqd("10.0.6.6", f"slow{number}") for number in range(200)]
+        await trio.sleep(LIMIT / 2)
+        honest = it.nsqd("10.0.0.5", "at-10.0.0.5")
+        broken = it.nsqd("10.0.0.9", "at-10.0.0.9")
+        attackers += [it.nsqd("10.0.6.6", f"slow{number}") for number in range(200, 400)]
+        await trio.sleep(SOON)
+        assert it.dialled == ["10.0.0.5", "10.0.0.9"]
+        assert (honest.unreachable, broken.unreachable) == ("", "dial 10.0.0.9:4150: connection refused")
+        await trio.sleep(1000)
+        assert honest.unreachable == ""
+        assert len([lookup for lookup in it.lookups if lookup.host.startswith("slow")]) == LOOKUPS_OF_ONE
+        verdicts = {peer.unreachable for peer in attackers}
+        assert len(verdicts) == LOOKUPS_OF_ONE + 1, "nothing is said of those that nobody has looked up"
+
+
+@jumping
+async def test_those_who_share_an_address_with_dead_names_are_judged_when_a_look_up_has_ended() -> None:
+    async with directory() as it:
+        for number in range(LOOKUPS_OF_ONE):
+            it.nsqd("10.0.0.5", f"slow{number}")
+        named, numbered = it.nsqd("10.0.0.5", "at-10.0.0.5"), it.nsqd("10.0.0.5")
+        await trio.sleep(LIMIT * AT_ONCE)
+        assert it.dialled == ["10.0.0.5"], "an IP address needs no look-up"
+        assert (named.unreachable, numbered.unreachable) == ("", "")
+        it.lookups[0].on_end()
+        await trio.sleep(SOON)
+        assert it.dialled == ["10.0.0.5", "10.0.0.5"]
+
+
+@jumping
+async def test_dead_names_from_everywhere_delay_verdicts_and_make_none() -> None:
+    async with directory() as it:
+        for number in range(400):
+            it.nsqd(f"10.1.{number // 200}.{number % 200}", f"slow{number}")
+        honest = it.nsqd("10.0.0.5", "at-10.0.0.5")
+        await trio.sleep(1000)
+        assert (it.dialled, honest.unreachable) == ([], "")
+        assert len(it.lookups) == LOOKUPS
+        for lookup in it.lookups[:]:
+            lookup.on_end()
+        await trio.sleep(1000)
+        assert len(it.lookups) == 2 * LOOKUPS
+
+
+@jumping
+async def test_one_network_of_ipv6_is_one_source() -> None:
+    async with directory() as it:
+        for number in range(100):
+            it.nsqd(f"[2001:db8::{number:x}]", f"slow{number}")
+        await trio.sleep(1000)
+        assert len(it.lookups) == LOOKUPS_OF_ONE
+
+
+@jumping
+async def test_a_look_up_that_has_not_begun_in_time_is_no_verdict() -> None:
+    async with directory() as it:
+        it.is_stuck = True
+        peer = it.nsqd("10.0.0.5", "at-10.0.0.9")
+        await trio.sleep(LIMIT + SOON)
+        assert (len(it.lookups), peer.unreachable) == (1, "")
+
+
+@jumping
+async def test_a_machine_without_a_thread_left_says_nothing_and_tries_again() -> None:
+    async with directory() as it:
+        it.has_no_threads = True
+        peer = it.nsqd("10.0.0.5", "at-10.0.0.5")
+        await trio.sleep(SOON)
+        assert (it.dialled, peer.unreachable) == ([], "")
+        it.has_no_threads = False
+        await trio.sleep(RETRY_INTERVAL)
+        assert it.dialled == ["10.0.0.5"]
+
+
+@jumping
+async def test_registrations_that_have_left_do_not_pile_up_behind_dead_names() -> None:
+    async with directory() as it:
+        for number in range(LOOKUPS_OF_ONE):
+            it.nsqd("10.0.0.77", f"slow{number}")
+        await trio.sleep(LIMIT * AT_ONCE)
+        for number in range(5_000):
+            it.registry.disconnect(it.nsqd("10.0.0.77", f"slow-again-{number}"))
+        gc.collect()
+        held = [peer for peer in gc.get_objects() if isinstance(peer, Peer) and peer.id == "10.0.0.77:51234"]
+        assert len(held) < 500
+
+
+def test_threads_of_names_that_hang_take_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    dns_is_back = threading.Event()
+
+    def look_up(host: str, port: int, **_: object) -> list[Any]:
+        if host.startswith("slow"):
+            assert dns_is_back.wait(60)
+        return [(0, 0, 0, "", ("10.0.0.5", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    ended: list[str] = []
+
+    async def main() -> None:
+        all_ended = trio.Event()
+
+        def end(name: str) -> None:
+            ended.append(name)
+            if len(ended) > LOOKUPS:
+                all_ended.set()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(LOOKUPS):  # more than trio's own limit
+                name = f"slow{number}"
+                nursery.start_soon(resolve_in_thread, Lookup(name, 4150, partial(end, name)))
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(60):
+                assert await resolve_in_thread(Lookup("good", 4150, partial(end, "good"))) == ["10.0.0.5"]
+            nursery.cancel_scope.cancel()
+        assert ended == ["good"]
+        dns_is_back.set()
+        with trio.fail_after(60):
+            await all_ended.wait()
+
+    try:
+        trio.run(main)
+    finally:
+        dns_is_back.set()

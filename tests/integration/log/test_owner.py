@@ -12,7 +12,7 @@ import pytest
 
 from nsqd.log.data_path import NODE_JSON, DataPathError, as_json
 from nsqd.log.files import Files
-from nsqd.log.owner import OWNER_JSON, WATCH, Owner, Ownership
+from nsqd.log.owner import BEAT, OWNER_JSON, SECOND_LOOK, WATCH, Owner, Ownership, found_owner
 from nsqd.options import Options
 from nsqd.start import opened_store
 
@@ -52,7 +52,7 @@ def test_one_whose_owner_is_silent_is_taken_after_a_while(tmp_path: Path) -> Non
     waited: list[float] = []
     here = ownership(tmp_path, HERE, waited.append)
     here.take(by_force=False)
-    assert sum(waited) == WATCH
+    assert sum(waited) == WATCH + SECOND_LOOK
     assert here.beat() is None
 
 
@@ -108,11 +108,12 @@ def test_a_damaged_file_names_nobody(tmp_path: Path) -> None:
 
 @contextmanager
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def full(files: Files, path: Path, data: bytes) -> None:
+    def full(files: Files, path: Path, data: bytes, **_: str) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(Files, "replace", full)
+        patched.setattr(Files, "create", full)
         yield
 
 
@@ -173,3 +174,63 @@ def test_what_another_machine_wrote_before_its_end_is_read(tmp_path: Path, monke
     monkeypatch.setattr("nsqd.start.owned", late_writes)
     with opened_store(Options(data_path=str(tmp_path)), None) as store:
         assert store.data_path.ids_reserved == 4711
+
+
+# Two that start at the same moment
+
+
+class Overtaken(Files):
+    """Lets something happen on another machine between our look at a file that is not there, and our next step."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        super().__init__()
+        self._happen: list[Callable[[], object]] = [happen]
+
+    def exists(self, path: Path) -> bool:
+        found = super().exists(path)
+        if not found and self._happen:
+            self._happen.pop()()
+        return found
+
+
+def test_of_two_that_find_nobody_at_the_same_moment_one_is_refused_at_once(tmp_path: Path) -> None:
+    there = ownership(tmp_path, THERE)
+    files = Overtaken(lambda: there.take(by_force=False))
+    here = Ownership(tmp_path, files, HERE, Beating(there, tmp_path / OWNER_JSON))
+    with pytest.raises(DataPathError, match="in use by process 8 on there, started 2026-01-02"):
+        here.take(by_force=False)
+    assert there.beat() is None
+    assert found_owner(Files(), tmp_path / OWNER_JSON) == THERE
+
+
+def test_a_start_after_an_orderly_stop_waits_for_nothing(tmp_path: Path) -> None:
+    waited: list[float] = []
+    ownership(tmp_path, HERE, waited.append).take(by_force=False)
+    assert waited == []
+
+
+def test_one_that_was_overtaken_and_is_silent_again_is_followed(tmp_path: Path) -> None:
+    waited: list[float] = []
+    files = Overtaken(lambda: ownership(tmp_path, THERE).take(by_force=False))  # and that one crashes
+    here = Ownership(tmp_path, files, HERE, waited.append)
+    assert here.take(by_force=False), "what was read before may be out of date"
+    assert sum(waited) == WATCH + SECOND_LOOK
+    assert here.beat() is None
+
+
+def test_of_two_that_wait_for_the_same_silent_owner_the_later_one_stays(tmp_path: Path) -> None:
+    ownership(tmp_path, Owner("gone", "boot-0", 1, "")).take(by_force=False)
+    there = ownership(tmp_path, THERE)
+
+    def pause(seconds: float) -> None:
+        if seconds == SECOND_LOOK:  # our name is written, and the other one has not seen it yet
+            there.take(by_force=False)
+
+    here = ownership(tmp_path, HERE, pause)
+    with pytest.raises(DataPathError, match="in use by process 8 on there"):
+        here.take(by_force=False)
+    assert there.beat() is None
+
+
+def test_the_second_look_comes_after_a_beat_of_the_other_so_that_it_has_ended() -> None:
+    assert SECOND_LOOK > BEAT

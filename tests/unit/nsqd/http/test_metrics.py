@@ -40,6 +40,7 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_disk_reads_refused_total": "counter",
         "nsqd_log_waiting_for_disk": "gauge",
         "nsqd_policy_file_valid": "gauge",
+        "nsqd_policy_file_is_copy": "gauge",
         "nsqd_keys": "gauge",
         "nsqd_keys_dropped_early_total": "counter",
         "nsqd_log_requests_waiting": "gauge",
