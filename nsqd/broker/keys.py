@@ -124,10 +124,10 @@ class KeyMemory:
     def _make_room(self, room: int, kept: Slice | None) -> None:
         """Forget what has to go for so many keys: the oldest slices except `kept`, and keys of deferred publishes last."""
         while self.count + room > self._most:
-            oldest = next((piece for piece in self._slices if piece is not kept), None)
-            if oldest is not None:
-                self.dropped_early += oldest.count
-                self._drop(oldest)
+            others = [piece for piece in self._slices if piece is not kept]
+            if others:
+                self.dropped_early += others[0].count
+                self._drop(others[0])
             elif self._deferring:
                 topic = next(iter(self._deferring))
                 self._deferring.move_to_end(topic)  # the next time it is another topic's turn
