@@ -230,7 +230,11 @@ class TopicKeys:
     def defer(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember where the messages of a deferred publish lie, whose key is known until now as any other."""
         key = _remembered(key)
-        self._take_out([key])
+        for shelf in reversed(self._shelves):
+            if key in shelf.keys:
+                shelf.keys.remove(key)
+                self._count_on(shelf, -1)
+                break
         before = len(self.deferred)
         self.deferred.add(key, start, count, published)
         self._memory.deferred(self, len(self.deferred) - before)
