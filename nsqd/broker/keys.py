@@ -2,7 +2,7 @@
 
 `--idempotence-window` says for how long a key is remembered, and `--idempotence-keys` how many there are at most. A key
 lies in its batch's own record, so that both are saved by one write. After a start, the keys are known from the log
-(nsqd/log/recovery/keys.py).
+(nsqd/log/keys.py).
 
     KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
     TopicKeys      a shelf for each slice in which the topic got keys, and for each key whose publish waits, its receipt

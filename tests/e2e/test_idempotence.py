@@ -94,7 +94,7 @@ def test_a_key_is_known_while_its_message_is_deferred_however_short_the_window_i
 
         def is_over() -> bool:
             nsqd.post("/pub?topic=t&key=probe", b"1" * 200)
-            return nsqd.topic("t")["message_count"] > 7
+            return bool(nsqd.topic("t")["message_count"] > 7)
 
         eventually(is_over)  # the window has passed five times, and the file of the first message was finished
         if kills:
