@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -68,8 +68,12 @@ class Topic:
     parked: Channel = field(default_factory=Channel)  # becomes the first channel
 
 
-def recall(topics: Mapping[str, Topic], keys: Container[tuple[str, str]], target: str, now: float) -> Answer:
-    """Answer `POST /message/cancel` or `/message/due` as nsqd does. `keys` are those of each topic, by its name."""
+def recall(topics: Mapping[str, Topic], keys: MutableMapping[tuple[str, str], int], target: str, now: float) -> Answer:
+    """Answer `POST /message/cancel` or `/message/due` as nsqd does.
+
+    `keys` counts the messages of the latest publish with each topic and key; 0: all of them were taken back from all
+    channels by one cancel, so the key is free again.
+    """
     path, arguments = urlsplit(target).path, dict(parse_qsl(urlsplit(target).query))
     if path not in ("/message/cancel", "/message/due"):
         return 404, _code("NOT_FOUND")
@@ -82,12 +86,17 @@ def recall(topics: Mapping[str, Topic], keys: Container[tuple[str, str]], target
         return 404, _code("MESSAGE_NOT_FOUND")
     changed = "cancelled" if path == "/message/cancel" else "moved"
     counts = dict.fromkeys((changed, "in_flight", "buried", "done", "unknown"), 0)
-    for name, channel in (topic.channels or {"": topic.parked}).items():
+    channels = topic.channels or {"": topic.parked}
+    emptied = 0  # channels that had all messages of the publish, and have none now
+    for name, channel in channels.items():
         if arguments.get("channel", name) == name:
             taken, found = channel.take(key)
             counts[found or changed] += 1
+            emptied += not found and len(taken) == keys[arguments["topic"], key]
             if changed == "moved":
                 channel.deferred += [(now + int(arguments["defer"]) / 1000, it) for it in taken]
+    if changed == "cancelled" and emptied == len(channels):
+        keys[arguments["topic"], key] = 0
     return 200, json.dumps(counts).encode()
 
 

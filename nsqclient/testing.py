@@ -96,7 +96,7 @@ class MemoryNSQD:
         self._extensions = extensions
         self._on_command = on_command
         self._topics: dict[str, Topic] = {}
-        self._keys: set[tuple[str, str]] = set()  # topic and key of each publish that had one
+        self._keys: dict[tuple[str, str], int] = {}  # by topic and key: messages of that publish; 0: all were cancelled
         self._clients: list[_Client] = []
         self._connections = count(1)
         self._ids = count(1)
@@ -461,8 +461,9 @@ class _Client:
         entry.deadline = min(trio.current_time() + self._msg_timeout, entry.since + _MAX_MSG_TIMEOUT)
 
     def _publish(self, topic: str, messages: list[tuple[bytes, bytes]], delay: float, key: str = "", *_: str) -> None:
-        is_known = self._takes_keys and bool(key) and (topic, key) in self._server._keys
-        self._server._keys.add((topic, key))
+        is_known = self._takes_keys and bool(key) and self._server._keys.get((topic, key), 0) > 0
+        if not is_known:
+            self._server._keys[topic, key] = len(messages)
         for body, headers in messages if not is_known else ():
             stored = Stored(
                 b"%016x" % next(self._server._ids),

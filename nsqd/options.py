@@ -294,7 +294,9 @@ class Options(BaseOptions):
         at_least=0,
     )
     idempotence_keys: int = option(
-        1_000_000, "how many keys are remembered at most; the oldest are forgotten first", at_least=8
+        1_000_000,
+        "how many keys are remembered at most; the oldest are forgotten first, those of deferred messages last",
+        at_least=8,
     )
     queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
     queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")

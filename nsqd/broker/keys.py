@@ -2,7 +2,7 @@
 
 `--idempotence-window` says for how long a key is remembered, and `--idempotence-keys` how many there are at most. A key
 lies in its batch's own record, so that both are saved by one write. After a start, the keys are known from the log
-(nsqd/log/recovery/keys.py).
+(nsqd/log/keys.py).
 
     KeyMemory    slices of an eighth of the window, or of the most keys: [0:00, 1:15) [1:15, 2:30) ...
     TopicKeys      a shelf for each slice in which the topic got keys, and for each key whose publish waits, its receipt
@@ -124,10 +124,10 @@ class KeyMemory:
     def _make_room(self, room: int, kept: Slice | None) -> None:
         """Forget what has to go for so many keys: the oldest slices except `kept`, and keys of deferred publishes last."""
         while self.count + room > self._most:
-            oldest = next((piece for piece in self._slices if piece is not kept), None)
-            if oldest is not None:
-                self.dropped_early += oldest.count
-                self._drop(oldest)
+            others = [piece for piece in self._slices if piece is not kept]
+            if others:
+                self.dropped_early += others[0].count
+                self._drop(others[0])
             elif self._deferring:
                 topic = next(iter(self._deferring))
                 self._deferring.move_to_end(topic)  # the next time it is another topic's turn
@@ -230,7 +230,11 @@ class TopicKeys:
     def defer(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember where the messages of a deferred publish lie, whose key is known until now as any other."""
         key = _remembered(key)
-        self._take_out([key])
+        for shelf in reversed(self._shelves):
+            if key in shelf.keys:
+                shelf.keys.remove(key)
+                self._count_on(shelf, -1)
+                break
         before = len(self.deferred)
         self.deferred.add(key, start, count, published)
         self._memory.deferred(self, len(self.deferred) - before)

@@ -22,13 +22,13 @@ from nsqd.ack import Ack
 from nsqd.log.carrying import Carrying, CarryingHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import error_text
+from nsqd.log.keys import deferred_keys
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
 from nsqd.log.reading.refusals import patiently
 from nsqd.log.reading.tail_cache import TailCache, find_batch
 from nsqd.log.record import size_of
-from nsqd.log.recovery.keys import deferred_keys
 from nsqd.log.segment import Segment, SegmentView, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.segment_writer import SegmentWriter

@@ -146,7 +146,7 @@ def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> li
         _family(
             "counter",
             "nsqd_keys_dropped_early_total",
-            "Keys that were forgotten before --idempotence-window was over, because of --idempotence-keys.",
+            "Keys that were forgotten before their time, because of --idempotence-keys.",
             (({}, broker.keys.dropped_early),),
         ),
     ]

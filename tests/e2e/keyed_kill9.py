@@ -1,5 +1,5 @@
 """nsqd is killed, or connections are cut at any byte, while nsqclient publishes and repeats by itself: each message is
-stored once.
+stored once. Reminders that are cancelled and set again under the same key are stored once each time.
 
     python -m tests.e2e.keyed_kill9                 # 200 kills, with trio
     python -m tests.e2e.keyed_kill9 --cuts 200 --colour aio
@@ -76,6 +76,7 @@ class Publishers:
     def __init__(self, address: str, colour: str) -> None:
         self.published: list[bytes] = []  # those that were acknowledged
         self.failures: list[BaseException] = []
+        self.cancelled: list[bytes] = []  # of these, those that were taken back, and are stored nonetheless
         self._address = address
         self._numbers = iter(range(1 << 60))
         self._stops = False
@@ -106,6 +107,8 @@ class Publishers:
                         await producer.publish_many("t", bodies)
                     case 1:
                         await producer.publish("t", bodies[0], delay=0.01)
+                    case 2 if kind % 8 == 2:
+                        bodies = await self._remind(producer, f"reminder-{kind}")
                     case _:
                         await producer.publish("t", bodies[0])
                 self.published += bodies
@@ -114,6 +117,24 @@ class Publishers:
                 await self._one(producer, kind)
         except Exception as error:
             self.failures.append(error)
+
+    async def _remind(self, producer: Any, key: str) -> list[bytes]:
+        """Set a reminder twice, so that the second time is a repeat, and cancel it. Return what has to be stored."""
+        body = b"%d" % next(self._numbers)
+        for again in (b"", b" again"):
+            await producer.publish("t", body + again, key=key, delay=3000)
+        stored = [body]
+        while True:
+            try:
+                result = await producer.cancel("t", key)
+            except nsqclient.Incomplete:
+                stored.append(b"%d" % next(self._numbers))
+                await producer.publish("t", stored[-1])  # which waits until nsqd is there again
+            else:
+                break
+        assert result.cancelled + result.done == 1, result  # done: an answer was lost
+        self.cancelled.append(body)
+        return stored
 
 
 async def _in_trio(tasks: list[Callable[[], Any]]) -> None:
@@ -130,6 +151,8 @@ def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Ca
     chance = random.Random(seed)
     with SteadyNsqd(folder, "retention-bytes=10GB", "max-bytes-per-file=1000000", "idempotence-window=1h") as nsqd:
         proxy = CuttingProxy(nsqd.tcp, chance, cuts) if cuts else None
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=c")
         publishers = Publishers(proxy.address if proxy else f"127.0.0.1:{nsqd.tcp[1]}", colour)
         try:
             for number in range(1, kills + 1):
@@ -161,10 +184,14 @@ def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
         place = lines[-1]["next"]
     lost = [body for body in publishers.published if body not in stored]
     doubled = [body for body, count in stored.items() if count > 1]
+    assert all(stored[body] == 1 and body + b" again" not in stored for body in publishers.cancelled), f"seed {seed}"
+    delivered = nsqd.channel("t", "c")["deferred_count"]
+    assert delivered <= 3, f"seed {seed}: {delivered} reminders are left, of {len(publishers.cancelled)} cancelled ones"
     repeats = nsqd.topic("t").get("repeat_count", 0)
     summary = f"{len(publishers.published):,} acknowledged, {len(lost)} lost, {len(doubled)} doubled"
     assert not lost, f"seed {seed}: {summary}: {lost[:5]}"
     assert not doubled, f"seed {seed}: {summary}: {doubled[:5]}"
+    summary += f", {len(publishers.cancelled):,} reminders cancelled and set again"
     return f"{summary} ({repeats} second tries since the last start)"
 
 

@@ -139,6 +139,39 @@ def test_a_batch_has_one_key(nsqd: Nsqd) -> None:
     assert counts(nsqd, "a") == counts(nsqd, "b") == (0, 0)
 
 
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("defer", [0, MINUTES])
+def test_a_reminder_that_is_cancelled_and_set_again_is_there(nsqd: Nsqd, defer: int, kills: bool) -> None:
+    for body in ("first", "second"):
+        for _ in range(2):
+            publish(nsqd, body, key="order-17", defer=defer)
+        if kills:
+            nsqd.kill()
+            nsqd.start()
+        assert cancel(nsqd, key="order-17") == {"cancelled": 2, **NOTHING}
+        if kills:
+            nsqd.kill()
+            nsqd.start()
+        assert cancel(nsqd, key="order-17") == {"cancelled": 0, **NOTHING, "done": 2}
+    publish(nsqd, "third", key="order-17", defer=defer)
+    publish(nsqd, "a repeat", key="order-17", defer=defer)
+    assert sum(counts(nsqd, "a")) == sum(counts(nsqd, "b")) == 1
+    assert ask(nsqd, "due", key="order-17", defer=0) == {"moved": 2, **NOTHING}
+    assert left(nsqd) == left(nsqd, "b") == [b"third"]
+
+
+def test_a_key_stays_in_use_if_not_all_was_taken_back_at_once(nsqd: Nsqd) -> None:
+    publish(nsqd, "one", key="k", defer=MINUTES)
+    for channel in ("a", "b"):
+        assert cancel(nsqd, key="k", channel=channel) == {"cancelled": 1, **NOTHING}
+    nsqd.post(f"/mpub?topic=t&key=batch&defer={MINUTES}", b"one\ntwo")
+    cancel(nsqd, id=deferred(nsqd)[0]["id"])
+    assert cancel(nsqd, key="batch") == {"cancelled": 2, **NOTHING}  # in each channel, what was left of it
+    publish(nsqd, "two", key="k", defer=MINUTES)
+    publish(nsqd, "two", key="batch", defer=MINUTES)
+    assert counts(nsqd, "a") == (0, 0)
+
+
 @pytest.mark.parametrize("defer", [0, 1])
 def test_what_a_paused_topic_holds_is_never_handed_over(nsqd: Nsqd, defer: int) -> None:
     nsqd.post("/topic/pause?topic=t")

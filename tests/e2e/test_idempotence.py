@@ -84,6 +84,30 @@ def test_the_oldest_keys_go_first(tmp_path: Path) -> None:
             nsqd.restart()
 
 
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_key_is_known_while_its_message_is_deferred_however_short_the_window_is(tmp_path: Path, kills: bool) -> None:
+    with Nsqd(tmp_path / "data", "idempotence-window=100ms", "max-bytes-per-file=1000") as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        nsqd.post("/pub?topic=t&key=later&defer=3000000", b"0")
+        nsqd.post("/pub?topic=t&key=probe", b"1")
+
+        def is_over() -> bool:
+            nsqd.post("/pub?topic=t&key=probe", b"1" * 200)
+            return bool(nsqd.topic("t")["message_count"] > 7)
+
+        eventually(is_over)  # the window has passed five times, and the file of the first message was finished
+        if kills:
+            nsqd.kill()
+            nsqd.start()
+        before = nsqd.topic("t")["message_count"]
+        nsqd.post("/pub?topic=t&key=later&defer=3000000", b"0")
+        nsqd.post("/pub?topic=t&key=later", b"0")
+        assert nsqd.topic("t")["message_count"] == before
+        assert nsqd.channel("t", "c")["deferred_count"] == 1
+        assert nsqd.topic("t")["repeat_count"] >= 2
+
+
 @pytest.mark.slow
 def test_kill_9_between_the_try_and_the_answer_makes_no_duplicate(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)

@@ -20,8 +20,8 @@ from nsqd.log.journal.own_changes import (
     split_changes,
 )
 from nsqd.log.journal.recovery import JournalContents
+from nsqd.log.keys import keys_in
 from nsqd.log.reading.refusals import patiently
-from nsqd.log.recovery.keys import keys_in
 from nsqd.log.recovery.topic_log import recover_log
 from nsqd.log.segment import newest_in
 from nsqd.log.topic_log import DiskLog, LogHost

@@ -12,7 +12,7 @@ import pytest
 from nsqcommon.wire.log_record import KEYS
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.files import Files
-from nsqd.log.recovery.keys import keys_in
+from nsqd.log.keys import keys_in
 from nsqd.log.retention import Retention
 from nsqd.log.writing.sync_job import CommonFolders
 from tests.integration.log.harness import ForgetfulFiles, OpenStore, opened

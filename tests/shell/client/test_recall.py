@@ -131,3 +131,19 @@ async def test_a_producer_that_was_stopped_asks_nobody() -> None:
             pass
         with pytest.raises(Stopped):
             await producer.cancel("t", "k")
+
+
+@jumping
+async def test_a_key_that_was_cancelled_may_be_used_again() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        for channel in ("a", "b"):
+            server.depth("t", channel)
+        for number in (b"1", b"2"):
+            await producer.publish("t", number, key="k", delay=60)
+            await producer.publish("t", b"a repeat", key="k", delay=60)
+            assert await producer.cancel("t", "k") == CancelResult(cancelled=2)
+            assert await producer.cancel("t", "k") == CancelResult(done=2)
+        await producer.publish("t", b"3", key="k", delay=60)
+        assert await producer.cancel("t", "k", channel="b") == CancelResult(cancelled=1)
+        await producer.publish("t", b"is taken for a repeat", key="k", delay=60)
+        assert server.bodies("t") == [b"1", b"2", b"3"]
