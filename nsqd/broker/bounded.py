@@ -76,6 +76,7 @@ class Bounded(Feed):
         rules: list[ChannelRules | TopicRules] = [self.rules, self.tried]
         for channel in self.channels.values():
             rules += (channel.rules, channel.tried)
+            channel.records_deliveries = drops(self.rules) or drops(channel.rules)
         self._is_guarded = self.closing or any(map(refuses, rules))
         self._drops = any(map(drops, rules))
         self._room = self._tried_room = None

@@ -29,6 +29,8 @@ _SHORTEST_PAUSE: Final = 0.01  # seconds between two steps at a rate
 _PAUSE_WITHOUT_ROOM: Final = 0.1  # seconds, after which consumers may have made some
 _NOTED_EVERY: Final = 60.0  # seconds between two lines of the log about a job
 
+_FIELDS: Final = 8  # of a job in the journal, without the one that only a kick by force has
+
 Verb = Literal["kick", "discard"]
 
 
@@ -99,12 +101,13 @@ class Job:
             allowed = min(allowed, self.selection.limit - self.done)
         return allowed
 
-    def allowance_in(self, room: int | None, now: float) -> int:
-        """Return how many messages the next step may take if so many fit into the channel; None: any number."""
-        allowed = self.allowance(now)
-        return allowed if room is None or self.force or self.verb != "kick" else min(allowed, room)
+    @property
+    def needs_room(self) -> bool:
+        return self.verb == "kick" and not self.force
 
     def wait_for_room(self, now: float) -> None:
+        """Look again soon. The rate counts from now on, so that what had to wait does not come all at once."""
+        self._paced_from, self._counted_from = now, self.done
         self.next_step = max(self.next_step, now + _PAUSE_WITHOUT_ROOM)
 
     def took(self, count: int, now: float) -> None:
@@ -138,7 +141,8 @@ class Job:
 
 
 def recovered_job(described: Sequence[object], now: float) -> Job | None:
-    match described:
+    force = list(described[_FIELDS:]) == [True]
+    match described[:_FIELDS]:
         case [
             "kick" | "discard" as verb,
             int(before),
@@ -148,12 +152,10 @@ def recovered_job(described: Sequence[object], now: float) -> Job | None:
             str(who),
             int(at),
             int(done),
-            *force,
         ]:
             selection = Selection(before, reason, limit)
-            return Job(
-                verb, selection, rate=float(rate), who=who, started_at=at, done=done, now=now, force=force == [True]
-            )
+            rate = float(rate)
+            return Job(verb, selection, rate=rate, who=who, started_at=at, done=done, now=now, force=force)
     return None
 
 
@@ -255,7 +257,9 @@ class Burials:
         job = self.job
         if job is None or job.verb == "undo" or now < job.next_step:
             return None
-        allowed = job.allowance_in(room, now)
+        wanted = allowed = job.allowance(now)
+        if room is not None and job.needs_room:
+            allowed = min(wanted, room)
         found: list[int] = []
         is_last = job.is_complete
         for _ in range(_LOOKED_AT_IN_STEP):
@@ -269,7 +273,7 @@ class Burials:
                 found.append(sequence)
         taken = self._discard(found) if job.kicked is None else self._kick(found, job.kicked)
         job.took(len(taken.sequences), now)
-        if allowed == room:
+        if allowed < wanted:
             job.wait_for_room(now)
         if is_last or job.is_complete:
             self._end(job)

@@ -86,17 +86,14 @@ class Channel(Ruled):
         """Give waiting messages to consumers with room, as far as the policy's rate allows."""
         if self.paused:
             return
-        if self.is_ruled:
-            self._distribute_paced(now)
-        else:
-            self._distribute(self.depth, now)
+        taken = self._distribute_paced(now) if self.is_ruled else self._distribute(self.depth, now)
+        if taken and self.records_deliveries:
+            self.record_progress(urgent=True)
 
-    def _distribute_paced(self, now: float) -> None:
+    def _distribute_paced(self, now: float) -> int:
         pace, tried = self._pace, self._tried_pace
         allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
         taken = self._distribute(allowed, now)
-        if taken and drops(self.rules):  # otherwise a crash would make these messages new again, and a bound drop them
-            self.record_progress(urgent=True)
         if tried is not None:
             within = min(taken, tried.allowed(now))
             tried.spend(within)
@@ -105,6 +102,7 @@ class Channel(Ruled):
             pace.spend(taken)
             if self.consumers and self.depth and not pace.allowed(now):
                 self._come_back(pace.next_at(now))
+        return taken
 
     def _distribute(self, available: int, now: float) -> int:
         """Deliver up to so many messages in fair shares. Return how many were delivered."""

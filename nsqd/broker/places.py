@@ -63,6 +63,8 @@ class Places:
         self.rules = rules.in_force()
         self.tried = rules.tried()
         self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
+        # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
+        self.records_deliveries = False
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()

@@ -240,7 +240,8 @@ class Ledger:
             raise Violation(f"{place} is delivered with attempts {attempts}, {most} is the limit")
         if owed.is_new and not published.delay and self.is_too_old(published, timestamp):
             raise Violation(f"{place} is delivered, though it has expired")
-        is_lazy = attempts == 1 and not drops(self.rules)  # a bound may not drop what was delivered
+        may_drop = drops(self.rules) or drops(self.topic_rules)  # but not what was delivered
+        is_lazy = attempts == 1 and not may_drop
         owed.note_attempts(attempts, self.next_number(), lazily=is_lazy)
         owed.held_until, owed.due, owed.is_new = held_until, None, False
         channel.recent.delivered.append(now)

@@ -7,12 +7,13 @@ from typing import Final
 
 import pytest
 
-from nsqd.broker import bounded, bounds, channel, ruled
+from nsqd.broker import bounded, bounds, ruled
 from nsqd.broker.bounds import Full, Held, Room
 from nsqd.broker.breaker import Breaker
 from nsqd.broker.buried import Note
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import ChannelRules, TopicRules
+from nsqd.broker.topic import Topic
 
 _Places = Sequence[tuple[int, int, int]]
 
@@ -71,7 +72,14 @@ def _bury_retries(patch: pytest.MonkeyPatch) -> None:
 
 def _forget_deliveries_at_a_crash(patch: pytest.MonkeyPatch) -> None:
     """The journal hears of first deliveries later, so that a crash makes these messages new again."""
-    patch.setattr(channel, "drops", lambda rules: False)
+    bounds_changed = Topic.bounds_changed
+
+    def planted(self: Topic) -> None:
+        bounds_changed(self)
+        for channel in self.channels.values():
+            channel.records_deliveries = False
+
+    patch.setattr(Topic, "bounds_changed", planted)
 
 
 def _drop_deferred_messages_later(patch: pytest.MonkeyPatch) -> None:

@@ -265,6 +265,16 @@ def test_messages_in_flight_at_a_crash_are_delivered_again_by_a_channel_that_is_
     assert sorted(it.waiting()) == [*range(10, 22), *range(39, 57)]
 
 
+def test_a_bound_of_the_topic_keeps_what_was_in_flight_at_a_crash() -> None:
+    it = Bounded(of_topics=TopicRules(max_messages=30, overflow=DROP))
+    all_in_flight(it, 12)
+    it.publish(30)
+    it.node.crash()
+    it.publish(5)
+    it.node.load()
+    assert sorted(it.waiting()) == [*range(10, 22), *range(27, 57)]
+
+
 @pytest.mark.parametrize("rules", KEEPS)
 def test_requeued_redelivered_and_due_messages_are_delivered_by_a_channel_that_is_full(rules: ChannelRules) -> None:
     it = Bounded(rules)
@@ -381,6 +391,28 @@ def test_a_kick_waits_with_what_does_not_fit() -> None:
     assert [message.body for message in consumer.messages()] == [b"10", b"11", b"12", b"13", b"14"]
     it.node.pass_time(1)
     assert it.real.burials.job is None
+
+
+def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
+    it = Bounded(ChannelRules(max_messages=2, overflow=DROP))
+    ids = all_in_flight(it, 8)
+    consumer = it.node.clients[0]
+    bury_in_flight(it, ids)
+    it.real.begin_job("kick", Selection(before=10**15), rate=1, who="me")
+    for _ in range(20):
+        it.node.pass_time(1)
+    assert it.node.channel().depth == 2
+    it.follow(ChannelRules(max_messages=100, overflow=DROP))
+    it.node.pass_time(1)
+    assert it.node.channel().depth == 3
+    assert consumer.messages() == []
+
+
+def test_a_discard_does_not_wait_for_room() -> None:
+    it = Bounded(ChannelRules(max_messages=1, overflow=DROP))
+    bury_in_flight(it, all_in_flight(it, 8))
+    it.real.begin_job("discard", Selection(before=10**15), rate=0, who="me")
+    assert it.node.channel().buried_count == 0
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
