@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub, req
 from nsqd.broker.burials import Selection, Verb
@@ -187,7 +188,8 @@ def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
     assert backlog.count == 1
     channel_of(node).empty()
     take(node, "kick", 0)
-    result = channel_of(node).restore_backlog(backlog)
+    result = channel_of(node).restore_backlog(backlog, 10_000)
+    assert result is not None
     node.turn()
     assert result == (1, 0)
     assert node.channel().buried_count == 1
@@ -201,7 +203,8 @@ def test_one_that_waits_again_because_the_channel_was_moved_back_is_left_as_well
     assert backlog is not None
     take(node, "kick", 0)
     channel_of(node).seek(0)
-    result = channel_of(node).restore_backlog(backlog)
+    result = channel_of(node).restore_backlog(backlog, 10_000)
+    assert result is not None
     node.turn()
     assert result == (1, 0)
     node.crash()
@@ -442,7 +445,7 @@ def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms:
     node = node_with_two_buried()
     first, second = (it.sequence for it in buried_in(node))
     channel_of(node).take_buried("kick", [first, second])
-    assert channel_of(node).move([first], delay_ms) == [Found.MOVED]
+    assert channel_of(node).move(BitMap64([first]), delay_ms) == {Found.MOVED: 1}
     assert undo(node, last_kick(node))
     assert [it.sequence for it in buried_in(node)] == [second]
     assert node.channel().deferred_count == (1 if delay_ms else 0)
@@ -580,7 +583,7 @@ def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(d
     assert len(places) == 3
     channel_of(node).in_flight.clear()
     channel_of(node)._bury(places, Note("bad", ""))
-    channel_of(node).restore_backlog(backlog)
+    channel_of(node).restore_backlog(backlog, 10_000)
     node.turn()
     complete = replay(node.store.journal)["t"].channels["c"]
     assert (len(complete.buried), complete.needed, complete.waiting) == (3, 3, {})
