@@ -18,7 +18,7 @@ from nsqd.broker.positions import between, in_pieces, number_of_ranges, ranges_i
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
 
-_BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
+BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -150,7 +150,7 @@ class Buried:
     def _add(self, sequence: int, message_id: int, attempts: int, buried_at: int, note: Note) -> None:
         if sequence in self:
             self.remove(sequence)
-        number = sequence >> _BLOCK_BITS
+        number = sequence >> BLOCK_BITS
         block = self._blocks.get(number)
         if block is None:
             block = self._blocks[number] = {}
@@ -169,7 +169,7 @@ class Buried:
         """Take a message out. Return what was noted of it, packed, and the text of its note; None: it was not there."""
         if sequence not in self:
             return None
-        number = sequence >> _BLOCK_BITS
+        number = sequence >> BLOCK_BITS
         block = self._own(number)
         packed = block.pop(sequence)
         text = self._notes.remove(packed >> NOTE_SHIFT)
@@ -193,7 +193,7 @@ class Buried:
         return [self._blocks[number] for number in numbers]
 
     def get(self, sequence: int) -> Burial | None:
-        block = self._blocks.get(sequence >> _BLOCK_BITS)
+        block = self._blocks.get(sequence >> BLOCK_BITS)
         packed = block.get(sequence) if block is not None else None
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
@@ -203,7 +203,7 @@ class Buried:
 
     def from_place(self, sequence: int) -> Iterator[Burial]:
         """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
-        return self._still_buried(self._share(sequence >> _BLOCK_BITS), sequence)
+        return self._still_buried(self._share(sequence >> BLOCK_BITS), sequence)
 
     def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[Burial]:
         for block in blocks:
@@ -222,7 +222,7 @@ class Buried:
         # A kick of a million is in others' way, so this makes no `Burial` for each.
         for block in blocks:
             for place in sorted(block):
-                packed = self._blocks.get(place >> _BLOCK_BITS, _NOTHING).get(place)
+                packed = self._blocks.get(place >> BLOCK_BITS, _NOTHING).get(place)
                 if packed is None:
                     continue
                 takes = packed >> _ATTEMPTS_BITS & _TIME_MASK < before
@@ -256,12 +256,14 @@ class Buried:
             self.remove(sequence)
         return bool(beyond)
 
-    def clear(self) -> None:
-        self._blocks.clear()
+    def clear(self) -> list[dict[int, int]]:
+        """Forget everything. Return what has to be freed, a piece at a time."""
+        blocks, self._blocks = self._blocks, {}
         self._shared.clear()
         self._count = 0
         self._notes = Notes()
         self._sequences.clear()
+        return list(blocks.values())
 
     # The journal
 

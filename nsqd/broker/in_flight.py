@@ -266,11 +266,13 @@ class InFlight:
         They are in the order of delivery, so this ends with the consumer whose oldest message is the youngest.
         """
         since: dict[Consumer, float] = {}
+        last: Delivery | None = None
         for delivery in self._entries.values():
-            if delivery.consumer not in since:
+            if delivery is not last and delivery.consumer not in since:
                 since[delivery.consumer] = delivery.delivered_at
                 if len(since) == holders:
                     break
+            last = delivery
         return since
 
     def positions(self) -> Iterator[tuple[int, int]]:

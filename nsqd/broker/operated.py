@@ -399,7 +399,7 @@ class Operated(Places):
         self._batch = None
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
-        self.burials.kicked = None  # none of its messages waits any more
+        self.burials.drop_kick()  # none of its messages waits any more
         self.alarm = inf
         self._come_back(self.burials.next_step)  # a job goes on
         for consumer in self.consumers:

@@ -590,3 +590,17 @@ def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(d
     state = replay([change for change in node.store.journal if change[0] != "bury"])["t"].channels["c"]
     ahead = set(range(state.cursor, 3)) - {place for start, end in state.skips for place in range(start, end)}
     assert ahead | state.waiting.keys() == {0, 1, 2}
+
+
+def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
+    node = node_with_two_buried()
+    channel = channel_of(node)
+    channel.burials.bury("t", "c", [(number << 14, number, 1) for number in range(1, 20)], Note("bad", ""))
+    channel.take_buried("kick", [number << 14 for number in range(1, 20)])
+    channel.empty()
+    assert channel.burials.kicked is None
+    left = []
+    while node.broker.left_over:
+        left.append(len(node.broker.left_over))
+        node.turn()
+    assert left == [19, 15, 11, 7, 3]
