@@ -206,6 +206,7 @@ class Burials:
 
     def _new_kick(self) -> Kicked:
         last = self.kicked.number if self.kicked is not None else 0
+        self.drop_kick()
         self.kicked = Kicked(max(self._work.timestamp // 1_000_000, last + 1))
         return self.kicked
 
@@ -224,8 +225,9 @@ class Burials:
         return Taken("kick", taken)
 
     def clear(self) -> None:
-        self.job = self.kicked = None
-        self.buried.clear()
+        self.job = None
+        self.drop_kick()
+        self._work.left_over += self.buried.clear()
 
     def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
@@ -322,4 +324,10 @@ class Burials:
     def forget_kick(self, now: float) -> None:
         """Forget the last kick if it is too late to take it back."""
         if self.kicked is not None and self.kicked.until <= now:
+            self.drop_kick()
+
+    def drop_kick(self) -> None:
+        """Have no kick that can be taken back."""
+        if self.kicked is not None:
+            self._work.left_over += self.kicked.clear()
             self.kicked = None

@@ -11,12 +11,14 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsqd.broker.positions import Pins
+from pyroaring import BitMap64
+
+from nsqd.broker.positions import between, in_pieces, number_of_ranges, ranges_in
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
 
-_BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
+BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -122,7 +124,7 @@ class Buried:
     journal, takes the blocks themselves, which takes no time. From then on a block is copied before it changes.
     """
 
-    __slots__ = ("_blocks", "_count", "_notes", "_shared", "pins")
+    __slots__ = ("_blocks", "_count", "_notes", "_sequences", "_shared")
 
     def __init__(self) -> None:
         # By block, then by sequence: number of the note, id, time, attempts.
@@ -130,14 +132,25 @@ class Buried:
         self._shared: set[int] = set()  # blocks that somebody else holds as well
         self._count = 0
         self._notes = Notes()
-        self.pins = Pins()
+        self._sequences = BitMap64()
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, sequence: int) -> bool:
-        block = self._blocks.get(sequence >> _BLOCK_BITS)
-        return block is not None and sequence in block
+        return sequence in self._sequences
+
+    def lowest(self) -> int | None:
+        """Return the lowest sequence; None: nothing is buried."""
+        return self._sequences.min() if self._count else None
+
+    def all(self) -> BitMap64:
+        """Return the sequences of all that is buried, for who only reads them, and within this turn."""
+        return self._sequences
+
+    def among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these sequences that are buried."""
+        return self._sequences & sequences
 
     def add(self, burial: Burial) -> None:
         self._add(*burial)
@@ -145,7 +158,7 @@ class Buried:
     def _add(self, sequence: int, message_id: int, attempts: int, buried_at: int, note: Note) -> None:
         if sequence in self:
             self.remove(sequence)
-        number = sequence >> _BLOCK_BITS
+        number = sequence >> BLOCK_BITS
         block = self._blocks.get(number)
         if block is None:
             block = self._blocks[number] = {}
@@ -154,7 +167,7 @@ class Buried:
         packed = (self._notes.add(note) << _ID_BITS | message_id) << _TIME_BITS | buried_at & _TIME_MASK
         block[sequence] = packed << _ATTEMPTS_BITS | min(attempts, _ATTEMPTS_MASK)
         self._count += 1
-        self.pins.add(sequence)
+        self._sequences.add(sequence)
 
     def remove(self, sequence: int) -> bool:
         """Take a message out. Return whether it was there."""
@@ -164,14 +177,14 @@ class Buried:
         """Take a message out. Return what was noted of it, packed, and the text of its note; None: it was not there."""
         if sequence not in self:
             return None
-        number = sequence >> _BLOCK_BITS
+        number = sequence >> BLOCK_BITS
         block = self._own(number)
         packed = block.pop(sequence)
         text = self._notes.remove(packed >> NOTE_SHIFT)
         if not block:
             del self._blocks[number]
         self._count -= 1
-        self.pins.remove(sequence)
+        self._sequences.remove(sequence)
         return packed & _REST_MASK, text
 
     def _own(self, number: int) -> dict[int, int]:
@@ -188,24 +201,17 @@ class Buried:
         return [self._blocks[number] for number in numbers]
 
     def get(self, sequence: int) -> Burial | None:
-        block = self._blocks.get(sequence >> _BLOCK_BITS)
+        block = self._blocks.get(sequence >> BLOCK_BITS)
         packed = block.get(sequence) if block is not None else None
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
 
-    def find(self, message_ids: Iterable[int]) -> list[int]:
-        """Return the sequences of these messages, as far as they are buried. This may look at everything."""
-        wanted = set(message_ids)
-        shift = _TIME_BITS + _ATTEMPTS_BITS
-        found: list[int] = []
-        for block in self._blocks.values():
-            if len(found) == len(wanted):
-                break
-            found += [place for place, packed in block.items() if packed >> shift & _ID_MASK in wanted]
-        return found
+    def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
+        """Yield the sequences of these messages, as far as they are buried now, in pieces, so that others have their turn."""
+        return _found(set(message_ids), self._share())
 
     def from_place(self, sequence: int) -> Iterator[Burial]:
         """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
-        return self._still_buried(self._share(sequence >> _BLOCK_BITS), sequence)
+        return self._still_buried(self._share(sequence >> BLOCK_BITS), sequence)
 
     def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[Burial]:
         for block in blocks:
@@ -224,7 +230,7 @@ class Buried:
         # A kick of a million is in others' way, so this makes no `Burial` for each.
         for block in blocks:
             for place in sorted(block):
-                packed = self._blocks.get(place >> _BLOCK_BITS, _NOTHING).get(place)
+                packed = self._blocks.get(place >> BLOCK_BITS, _NOTHING).get(place)
                 if packed is None:
                     continue
                 takes = packed >> _ATTEMPTS_BITS & _TIME_MASK < before
@@ -234,24 +240,15 @@ class Buried:
 
     def ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return what is buried in [start, end) as ascending ranges."""
-        found: list[tuple[int, int]] = []
-        first = stop = start
-        for block in sorted(number for number in self._blocks if number >= start >> _BLOCK_BITS):
-            for sequence in sorted(self._blocks[block]):
-                if sequence < start or sequence >= end:
-                    continue
-                if sequence != stop:
-                    if first < stop:
-                        found.append((first, stop))
-                    first = sequence
-                stop = sequence + 1
-        if first < stop:
-            found.append((first, stop))
-        return found
+        return list(ranges_in(between(self._sequences, start, end)))
+
+    def count_ranges(self) -> int:
+        """Return how many ranges all that is buried has."""
+        return number_of_ranges(self._sequences)
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all that is buried now, in pieces."""
-        return map(list, self._share())
+        return in_pieces(self._sequences)
 
     def reasons(self, most: int) -> list[tuple[Note, int]]:
         """Return up to `most` notes with how many messages have each, the most frequent first.
@@ -262,18 +259,19 @@ class Buried:
 
     def cut(self, tail: int) -> bool:
         """Drop what lies at or behind the tail. Return whether there was anything."""
-        blocks = [block for number, block in self._blocks.items() if number >= tail >> _BLOCK_BITS]
-        beyond = [sequence for block in blocks for sequence in block if sequence >= tail]
+        beyond = list(self._sequences.iter_equal_or_larger(tail))
         for sequence in beyond:
             self.remove(sequence)
         return bool(beyond)
 
-    def clear(self) -> None:
-        self._blocks.clear()
+    def clear(self) -> list[dict[int, int]]:
+        """Forget everything. Return what has to be freed, a piece at a time."""
+        blocks, self._blocks = self._blocks, {}
         self._shared.clear()
         self._count = 0
         self._notes = Notes()
-        self.pins.clear()
+        self._sequences.clear()
+        return list(blocks.values())
 
     # The journal
 
@@ -287,6 +285,17 @@ class Buried:
         for at in range(0, len(entries), _NUMBERS):
             sequence, message_id, attempts, buried_at, number = entries[at : at + _NUMBERS]
             self._add(sequence, message_id, attempts, buried_at, named[number])
+
+
+def _found(wanted: set[int], blocks: Iterable[dict[int, int]]) -> Iterator[list[int]]:
+    shift = _TIME_BITS + _ATTEMPTS_BITS
+    left = len(wanted)
+    for block in blocks:
+        if not left:
+            break
+        found = [place for place, packed in block.items() if packed >> shift & _ID_MASK in wanted]
+        left -= len(found)
+        yield found
 
 
 def bury_change(topic: str, channel: str, burials: Iterable[Burial]) -> ChannelChange:

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
+_DUE_AT_ONCE: Final = 5_000  # messages whose time has come, or was to come before somebody took them out
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
+_JUDGED_IN_TURN: Final = 1_500  # messages whose own times to live are looked at
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 NOT_ON_DISK: Final = b"channel is not on disk"
@@ -50,6 +52,8 @@ class Channel(Ruled):
         self.latency = Latency(work.latency, work.now) if work.latency is not None else None
         self._taken = [0] * len(Closeness)  # number of messages, by the consumer's closeness
         self._next_consumer = 0  # the position of the consumer that is served first
+        self._judged = 0  # messages whose own times to live were looked at in one turn,
+        self._judged_at = -inf  # which is this one
         self._retry_first = False  # alternates, for consumers that have room for one message only
         self._pace = pace_of(None, self.rules.max_rate, work.now)
         self._tried_pace = pace_of(None, self.tried.max_rate, work.now)
@@ -190,7 +194,12 @@ class Channel(Ruled):
                 self._come_back(now)
                 break
             if batch.headers and batch.may_expire:
+                if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
+                    self._come_back(now)
+                    break
                 stop, is_over = batch.expired_run(cursor, stop, self._work.timestamp)
+                self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
+                self._judged_at = now
                 if is_over:
                     self.cursor = stop
                     self._expire(batch, cursor, stop, "its nsq-ttl")
@@ -443,10 +452,18 @@ class Channel(Ruled):
             self._record_urgent(("wait", self.topic.name, self.name, later))
         for (consumer, attempts), places in exhausted.items():
             self._bury(places, _note_by(_exhausted(attempts, "timed out"), consumer))
-        for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
+        self.deferred.unpack(_DUE_AT_ONCE)
+        until = int(now * 1_000_000)
+        for sequence, attempts in self.deferred.pop_due(until, _DUE_AT_ONCE):
             self.retries.add(sequence, attempts)
         self.alarm = inf
         self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
+        if (
+            self.in_flight.is_looking
+            or self.deferred.has_runs
+            or ((due := self.deferred.next_due()) is not None and due <= until)
+        ):
+            self._come_back(now)
         self._work_on_job(now)
         self.look_for_expired(now)
         if drops(self.rules):
@@ -512,7 +529,8 @@ class Channel(Ruled):
         described = [consumer.describe() for consumer in self.consumers]
         if ages_at is None:
             return described
-        since = self.in_flight.held_since()  # looks at everything in flight, so it is done only where asked for
+        # This may look at everything in flight, so it is done only where asked for.
+        since = self.in_flight.held_since(sum(consumer.in_flight > 0 for consumer in self.consumers))
         return [
             replace(client, oldest_in_flight_ms=max(0, int((ages_at - since[consumer]) * 1000)))
             if consumer in since

@@ -3,6 +3,10 @@
 A *delivery* is a chunk of neighbouring messages that one consumer got at one time; they share a deadline. One
 dictionary leads from a message's wire id to its delivery. So a chunk is entered, and a run of FINs taken out, at the
 speed of `dict`, without a Python object for each message.
+
+A bitmap tells which sequences are in flight, because a request about a million messages cannot look through all
+deliveries for each. It is brought up to date only when somebody asks: messages are mostly delivered in order, so what
+was delivered since then is one open range, and what was finished since then waits for `take_finished` anyway.
 """
 
 from __future__ import annotations
@@ -10,15 +14,19 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import repeat
 from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from pyroaring import BitMap64
+
+from nsqd.broker.positions import between, in_pieces
+
 if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
 
-_PIECE: Final = 2_000  # sequences; copying them takes a fraction of a millisecond
+_LOOKED_AT: Final = 5_000  # messages whose deadlines are looked at, before others have their turn: some milliseconds
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
@@ -58,11 +66,26 @@ class Delivery:
 class InFlight:
     """All deliveries of one channel, and which messages were finished since the last `take_finished`."""
 
-    __slots__ = ("_entries", "_finished", "next_deadline")
+    __slots__ = (
+        "_entries",
+        "_finished",
+        "_finished_ranges",
+        "_looked_at",
+        "_looking",
+        "_open_end",
+        "_open_start",
+        "_sequences",
+        "next_deadline",
+    )
 
     def __init__(self) -> None:
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
+        self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`
+        self._sequences = BitMap64()  # without those of the open range, and with those in `_finished`
+        self._open_start = self._open_end = 0
+        self._looking: list[bytes] = []  # the messages that `expire` is looking at
+        self._looked_at = 0  # so many of them
         self.next_deadline = inf  # no later than the first deadline; it may be too early
 
     def __len__(self) -> int:
@@ -73,6 +96,11 @@ class InFlight:
             self._entries[ids[0]] = delivery
         else:
             self._entries.update(dict.fromkeys(ids, delivery))
+        first = delivery.first
+        if first != self._open_end:
+            self._close_range()
+            self._open_start = first
+        self._open_end = first + delivery.left
         if delivery.deadline < self.next_deadline:
             self.next_deadline = delivery.deadline
 
@@ -124,6 +152,8 @@ class InFlight:
         if isinstance(delivery, Delivery):
             del self._entries[message_id]
             delivery.left -= 1
+            self._close_range()
+            self._sequences.discard(delivery.sequence_of(message_id))
         return delivery
 
     def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
@@ -161,69 +191,138 @@ class InFlight:
         return delivery.consumer if delivery is not None else None
 
     def ids_of(self, consumer: Consumer) -> list[bytes]:
-        """Return everything that this consumer has, in the order of delivery. This looks at all deliveries."""
-        return [message_id for message_id, delivery in self._entries.items() if delivery.consumer is consumer]
+        """Return everything that this consumer has, in the order of delivery.
+
+        This looks at everything in flight, up to the last message of the consumer.
+        """
+        found: list[bytes] = []
+        count = consumer.in_flight
+        for message_id, delivery in self._entries.items():
+            if len(found) == count:
+                break
+            if delivery.consumer is consumer:
+                found.append(message_id)
+        return found
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether `expire` has to be called again at once, because it has not looked at everything."""
+        return bool(self._looking)
 
     def expire(self, now: float) -> list[tuple[int, Delivery]]:
-        """Take out every message whose deadline has come, as (sequence, delivery), the oldest delivery first.
+        """Take out messages whose deadline has come, as (sequence, delivery), the oldest delivery first.
 
-        This looks at all deliveries, but only when the earliest deadline has really come. With consumers that finish
-        their work, that is about once in a message timeout.
+        This looks at some thousands of messages, and at the others in the next calls, but only when the earliest
+        deadline has really come. With consumers that finish their work, that is about once in a message timeout.
         """
-        if now < self.next_deadline:
-            return []
-        overdue = []
-        for message_id, delivery in self._entries.items():
-            if delivery.deadline <= now:
-                overdue.append((message_id, delivery))
-        expired = []
-        for message_id, delivery in overdue:
-            del self._entries[message_id]
+        if not self._looking:
+            if now < self.next_deadline:
+                return []
+            self._looking = list(self._entries)
+            self.next_deadline = inf
+            if len(self._looking) > _LOOKED_AT:
+                return []  # the copy of a million takes as long as a look at some thousands
+        expired: list[tuple[int, Delivery]] = []
+        entries, next_deadline = self._entries, self.next_deadline
+        stop = self._looked_at + _LOOKED_AT
+        for message_id in self._looking[self._looked_at : stop]:
+            delivery = entries.get(message_id)
+            if delivery is None:
+                continue
+            if delivery.deadline > now:
+                next_deadline = min(next_deadline, delivery.deadline)
+                continue
+            del entries[message_id]
             delivery.left -= 1
             expired.append((delivery.sequence_of(message_id), delivery))
-        self.next_deadline = min((delivery.deadline for delivery in set(self._entries.values())), default=inf)
+        self.next_deadline = next_deadline
+        self._looked_at = stop
+        if stop >= len(self._looking):
+            self._looking = []
+            self._looked_at = 0
+        if expired:
+            self._close_range()
+            self._sequences.difference_update(BitMap64([sequence for sequence, _ in expired]))
         return expired
 
-    def holds(self, sequence: int) -> bool:
-        """Return whether this message is in flight. This looks at all deliveries."""
-        entries = self._entries
-        return any(entries.get(b"%016x" % (sequence - it.offset)) is it for it in set(entries.values()))
+    def among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these sequences that are in flight."""
+        self._settle()
+        return self._sequences & sequences
+
+    def before(self, end: int) -> BitMap64:
+        """Return what is in flight before a sequence."""
+        self._settle()
+        return between(self._sequences, 0, end)
 
     def lowest(self) -> int | None:
-        """Return a sequence that no message in flight is below; None: none is in flight."""
-        return min((delivery.first for delivery in set(self._entries.values())), default=None)
+        """Return the lowest sequence in flight; None: none is in flight."""
+        self._settle()
+        return self._sequences.min() if self._entries else None
 
-    def held_since(self) -> dict[Consumer, float]:
-        """Return for each consumer when it got the oldest of the messages that it still has."""
+    def held_since(self, holders: int) -> dict[Consumer, float]:
+        """Return for each of so many consumers when it got the oldest of the messages that it still has.
+
+        They are in the order of delivery, so this ends with the consumer whose oldest message is the youngest.
+        """
         since: dict[Consumer, float] = {}
-        for delivery in set(self._entries.values()):
-            got = since.get(delivery.consumer)
-            if got is None or delivery.delivered_at < got:
+        last: Delivery | None = None
+        for delivery in self._entries.values():
+            if delivery is not last and delivery.consumer not in since:
                 since[delivery.consumer] = delivery.delivered_at
+                if len(since) == holders:
+                    break
+            last = delivery
         return since
 
     def positions(self) -> Iterator[tuple[int, int]]:
-        """Yield (sequence, attempts) of everything in flight."""
-        for message_id, delivery in self._entries.items():
-            yield delivery.sequence_of(message_id), delivery.attempts
+        """Return an iterator over (sequence, attempts) of everything that is in flight now.
+
+        The copies take some milliseconds for a million; unpacking them takes half a second.
+        """
+        return _positions(list(self._entries), list(self._entries.values()))
 
     def sequences(self) -> Iterator[list[int]]:
-        """Return the sequences of everything in flight now, in pieces. Copying 100,000 takes a millisecond."""
-        entries = iter(self._entries.copy().items())
-        return iter(lambda: [delivery.sequence_of(i) for i, delivery in islice(entries, _PIECE)], [])
+        """Return the sequences of everything in flight now, in pieces."""
+        self._settle()
+        return in_pieces(self._sequences)
 
     def take_finished(self) -> list[tuple[int, int]]:
         """Return the sequences finished since the last call, as ascending [start, end) ranges."""
-        ranges: list[tuple[int, int]] = []
-        for offset, ids in self._finished.items():
-            ranges += _ranges(ids, offset)
-        self._finished.clear()
+        self._settle()
+        ranges, self._finished_ranges = self._finished_ranges, []
         return sorted(ranges) if len(ranges) > 1 else ranges
+
+    def _settle(self) -> None:
+        """Bring the bitmap up to date."""
+        self._close_range()
+        if not self._finished:
+            return
+        for offset, ids in self._finished.items():
+            for start, end in _ranges(ids, offset):
+                self._sequences.remove_range(start, end)
+                self._finished_ranges.append((start, end))
+        self._finished.clear()
+
+    def _close_range(self) -> None:
+        if self._open_start < self._open_end:
+            self._sequences.add_range(self._open_start, self._open_end)
+            self._open_start = self._open_end
 
     def clear(self) -> None:
         self._entries.clear()
         self._finished.clear()
+        self._finished_ranges = []
+        self._sequences.clear()
+        self._open_start = self._open_end
+        self._looking = []
+        self._looked_at = 0
         self.next_deadline = inf
+
+
+def _positions(ids: Sequence[bytes], deliveries: Sequence[Delivery]) -> Iterator[tuple[int, int]]:
+    for message_id, delivery in zip(ids, deliveries, strict=True):
+        yield delivery.sequence_of(message_id), delivery.attempts
 
 
 @lru_cache(maxsize=512)

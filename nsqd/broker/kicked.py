@@ -8,51 +8,78 @@ in memory only: after a restart there is nothing to take back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import inf
 from typing import Final
 
-from nsqd.broker.buried import NOTE_SHIFT, Burial, parsed_note, unpacked
+from nsqd.broker.buried import BLOCK_BITS, NOTE_SHIFT, Burial, parsed_note, unpacked
 
 KEPT_FOR: Final = 600.0  # seconds after the kick has ended
+_NOTHING: Final[dict[int, int]] = {}
 
 
 class Kicked:
-    """What one kick has taken out. As of buried messages, there may be a million, so each costs one integer."""
+    """What one kick has taken out. As of buried messages, there may be a million, so each costs one integer.
 
-    __slots__ = ("_entries", "_numbers", "_texts", "number", "until")
+    They lie in blocks, because a single dictionary of a million takes too long to grow, and to free.
+    """
+
+    __slots__ = ("_blocks", "_count", "_numbers", "_texts", "number", "until")
 
     def __init__(self, number: int) -> None:
         self.number = number  # by which a request names the kick: milliseconds of the wall clock when it began
         self.until = inf  # when it is forgotten, in monotonic seconds; known once it has ended
-        self._entries: dict[int, int] = {}  # by sequence: the number of the note, and the rest as it was packed
+        # By block, then by sequence: the number of the note, and the rest as it was packed.
+        self._blocks: dict[int, dict[int, int]] = {}
+        self._count = 0
         self._texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._count
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._entries)
+        return chain.from_iterable(self._blocks.values())
 
     def __contains__(self, sequence: object) -> bool:
-        return sequence in self._entries
+        return isinstance(sequence, int) and sequence in self._blocks.get(sequence >> BLOCK_BITS, _NOTHING)
 
     def keep(self, sequence: int, packed: int, note: str) -> None:
         number = self._numbers.get(note)
         if number is None:
             number = self._numbers[note] = len(self._texts)
             self._texts.append(note)
-        self._entries[sequence] = number << NOTE_SHIFT | packed
+        block = self._blocks.get(sequence >> BLOCK_BITS)
+        if block is None:
+            block = self._blocks[sequence >> BLOCK_BITS] = {}
+        block[sequence] = number << NOTE_SHIFT | packed
+        self._count += 1
 
     def give_back(self, sequences: Iterable[int]) -> list[Burial]:
         """Return what was noted of these messages, and forget them."""
         burials: list[Burial] = []
         for sequence in sequences:
-            packed = self._entries.pop(sequence)
+            packed = self._take(sequence)
+            assert packed is not None
             burials.append(unpacked(sequence, packed, parsed_note(self._texts[packed >> NOTE_SHIFT])))
         return burials
 
     def forget(self, sequences: Iterable[int]) -> None:
         """Forget messages that wait for another reason now."""
         for sequence in sequences:
-            self._entries.pop(sequence, None)
+            self._take(sequence)
+
+    def _take(self, sequence: int) -> int | None:
+        number = sequence >> BLOCK_BITS
+        block = self._blocks.get(number)
+        packed = block.pop(sequence, None) if block is not None else None
+        if packed is not None:
+            self._count -= 1
+            if not block:
+                del self._blocks[number]
+        return packed
+
+    def clear(self) -> list[dict[int, int]]:
+        """Forget everything. Return what has to be freed, a piece at a time."""
+        blocks, self._blocks, self._count = self._blocks, {}, 0
+        return list(blocks.values())

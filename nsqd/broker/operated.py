@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.backlog import Backlog, Redelivered, Restored, from_place, is_in, joined, without
+from pyroaring import BitMap64
+
+from nsqd.broker.backlog import Backlog, Redelivered, Restored, joined, without
 from nsqd.broker.burials import UNDONE_IN_STEP, Job
 from nsqd.broker.places import Places
-from nsqd.broker.positions import SkipRanges
+from nsqd.broker.positions import SkipRanges, between, bitmap_of_ranges, ranges_in
 
 if TYPE_CHECKING:
     from nsqd.broker.burials import Selection, Taken, Verb
     from nsqd.broker.buried import Note
+    from nsqd.broker.feed import Feed
+    from nsqd.broker.recall import Recall
+    from nsqd.broker.work import ChannelWork
+
+
+_LOOKED_AT: Final = 10  # messages for each that may be too much: some tens of milliseconds at most
 
 
 class Found(StrEnum):
@@ -32,13 +39,17 @@ class Found(StrEnum):
 _LEAST_FINISHED: Final = list(Found)
 
 
-def least_finished(found: Sequence[Found]) -> Found:
+def least_finished(found: Iterable[Found]) -> Found:
     """Return the finding that stands for several messages of one publish: that of the least finished one."""
     return min(found, key=_LEAST_FINISHED.index)
 
 
 class Operated(Places):
     """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
+
+    def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
+        super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
+        self.recalls: list[Recall] = []  # under way here, each of more than one slice
 
     # Operating
 
@@ -94,7 +105,7 @@ class Operated(Places):
         if kicked is None or kicked.number != number:
             return None
         self.stop_job()
-        job = self.burials.begin_undo(kicked, who, len(self.retries))
+        job = self.burials.begin_undo(kicked, who, self.retries.entries)
         self._work_on_job(self._work.now)
         return job
 
@@ -165,74 +176,61 @@ class Operated(Places):
 
     # Taking back what waits
 
-    def cancel(self, sequences: Sequence[int]) -> list[Found]:
-        """Finish these messages, which lie before the topic's H, where they wait. Return how each was found."""
-        retried = self._taken_from_retries(sequences)
-        found = [self._cancel(sequence, retried) for sequence in sequences]
+    def cancel(self, sequences: BitMap64) -> dict[Found, int]:
+        """Finish these messages, which lie before the topic's H, where they wait. Return how many were found how."""
+        self.record_progress()
+        waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
+        self._finished += ranges_in(waiting)
+        ahead = self._ahead_among(sequences - waiting)
+        for start, end in ranges_in(ahead):
+            self._skip(start, end)
+            if self.kept is not None:
+                self.kept.let_go(start, end)
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
-        return found
+        return self._found(Found.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
 
-    def _cancel(self, sequence: int, retried: dict[int, int]) -> Found:
-        if self.deferred.take_out(sequence) or retried.pop(sequence, None) is not None:
-            self._finished.append((sequence, sequence + 1))
-            return Found.CANCELLED
-        if self._is_ahead(sequence):
-            self._pass_over_one(sequence)
-            return Found.CANCELLED
-        return self._without_waiting(sequence)
-
-    def move(self, sequences: Sequence[int], delay_ms: int) -> list[Found]:
-        """Have those of these messages that wait become due after this delay; 0: now. Return how each was found."""
+    def move(self, sequences: BitMap64, delay_ms: int) -> dict[Found, int]:
+        """Have those of these messages that wait become due after this delay; 0: now. Return how many were found how."""
         due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
-        taken = self._taken_from_retries(sequences) | self.deferred.take(sequences)
-        entries: list[int] = []
-        found: list[Found] = []
-        for sequence in sequences:
-            if sequence in taken:
-                entries += (sequence, taken.pop(sequence), due_ms)
-            elif not self._is_ahead(sequence):
-                found.append(self._without_waiting(sequence))
-                continue
-            elif delay_ms:
-                self._skip_one(sequence)
-                entries += (sequence, 0, due_ms)
-            found.append(Found.MOVED)
+        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
+        ahead = self._ahead_among(sequences - retried - deferred)
+        waiting = retried | deferred | ahead
+        moved = waiting if delay_ms else deferred  # the others are due already, and keep their places
+        entries = [it for sequence in moved for it in (sequence, self._attempts_of(sequence), due_ms)]
+        if delay_ms:
+            for start, end in ranges_in(ahead):
+                self._skip(start, end)
         if entries:
             self._record_urgent(("wait", self.topic.name, self.name, entries))
-            self.burials.forget_kicked(entries[::3])  # taking a kick back leaves them where they are put now
+        self.burials.forget_kicked(waiting)  # taking a kick back leaves them where they are put now
+        self.deferred.take_out(moved)
+        self.retries.take_out(moved)
+        due = self._work.due_from_wall(due_ms)
         for sequence, attempts in zip(entries[::3], entries[1::3], strict=True):
             if delay_ms:
-                self.deferred.add(self._work.due_from_wall(due_ms), sequence, attempts)
+                self.deferred.add(due, sequence, attempts)
             else:
                 self.retries.add(sequence, attempts)
         self._set_alarm()
         self.wants_attention()
+        return self._found(Found.MOVED, len(waiting), sequences - waiting)
+
+    def _attempts_of(self, sequence: int) -> int:
+        """Return how often a message that waits was delivered so far."""
+        return self.deferred.attempts_of(sequence) or self.retries.attempts_of(sequence)
+
+    def _ahead_among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these messages, which lie before H, that the cursor is going to meet."""
+        return self.skips.free_among(between(sequences, self._advance_over_gaps(), self.topic.handed_over))
+
+    def _found(self, done: Found, count: int, others: BitMap64) -> dict[Found, int]:
+        in_flight, buried = len(self.in_flight.among(others)), len(self.burials.buried.among(others))
+        counts = (done, count), (Found.IN_FLIGHT, in_flight), (Found.BURIED, buried)
+        found = {outcome: count for outcome, count in counts if count}
+        if rest := len(others) - in_flight - buried:
+            found[Found.DONE] = rest
         return found
-
-    def _taken_from_retries(self, sequences: Sequence[int]) -> dict[int, int]:
-        """Take out those of these messages that wait to be delivered again. Return their attempts."""
-        if not self.retries:
-            return {}
-        return self.retries.take({sequence for sequence in sequences if sequence not in self.deferred})
-
-    def _is_ahead(self, sequence: int) -> bool:
-        """Return whether the cursor is going to meet this message, which lies before H."""
-        return sequence >= self._advance_over_gaps() and not self.skips.covers(sequence)
-
-    def _without_waiting(self, sequence: int) -> Found:
-        if self.in_flight.holds(sequence):
-            return Found.IN_FLIGHT
-        return Found.BURIED if sequence in self.burials.buried else Found.DONE
-
-    def _pass_over_one(self, sequence: int) -> None:
-        self._skip_one(sequence)
-        if self.kept is not None:
-            self.kept.let_go(sequence, sequence + 1)
-
-    def _skip_one(self, sequence: int) -> None:
-        self.skips.insert(sequence)
-        self._record_urgent(("skip", self.topic.name, self.name, sequence, sequence + 1))
 
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:
         """Finish so many of the messages that wait for their first delivery, because of a bound.
@@ -272,25 +270,22 @@ class Operated(Places):
 
     def waits_before(self, cursor: int) -> bool:
         """Return whether `seek(cursor)` would lose a message: one before it that waits, is deferred or is in flight."""
-        if self._advance_over_gaps() < cursor:
-            return True
-        pieces = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
-        return any(sequence < cursor for piece in pieces for sequence in piece)
+        lows = self._advance_over_gaps(), self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest()
+        return any(low is not None and low < cursor for low in lows)
 
     def seek(self, cursor: int) -> None:
         """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
         assert self.kept is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
-        for start, end in self.burials.buried.ranges(cursor, self.topic.handed_over):
-            self.skips.add(start, end)
+        self.skips.cover(between(self.burials.buried.all(), cursor, self.topic.handed_over))
         self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once, so that no segment is removed that is needed again
 
     def backlog(self, most: int) -> Backlog | None:
         """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
-        buried = self.burials.buried.ranges(0, self.topic.handed_over)
-        if len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred) + len(buried) > most:
+        exceptions = len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred)
+        if exceptions + self.burials.buried.count_ranges() > most:
             return None
         waiting = list(self._all_waiting())
         return Backlog(
@@ -299,22 +294,24 @@ class Operated(Places):
             finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
             requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
             deferred=[entry for entry in waiting if entry[2]],
-            buried=buried,
+            buried=self.burials.buried.ranges(0, self.topic.handed_over),
         )
 
-    def restore_backlog(self, backlog: Backlog) -> Restored:
+    def restore_backlog(self, backlog: Backlog, most: int) -> Restored | None:
         """Have every message before the backlog's end wait as the backlog says, and leave the later ones as they are.
 
         What is in flight now stays in flight, and what is buried stays buried. A message that was buried then and waits
         now, because it was kicked or the channel was moved back, still waits. What the log no longer has is left out.
+        Return None, and change nothing, if more than `most` messages are in flight or were buried then: each of them
+        is named by this change of the journal.
         """
         assert self.kept is None, "what is ephemeral has no past"
         self.record_progress()
-        self.burials.forget_kicked(backlog.exceptions())
         end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
-        held = {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end}
-        kicked = [it for it in self._all_waiting() if it[0] not in held and is_in(it[0], backlog.buried)]
-        kicked += [(sequence, 0, 0) for sequence in self._ahead_among(backlog.buried)]
+        held, kicked = self._in_flight_before(end, most), self._waiting_among(bitmap_of_ranges(backlog.buried), most)
+        if held is None or kicked is None:
+            return None
+        self.burials.forget_kicked(backlog.exceptions())
         requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
         deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
         requeued = [it for it in requeued if it[0] not in held and readable(it[0]) == it[0]]
@@ -326,10 +323,9 @@ class Operated(Places):
         deferred = [it for it in deferred if it[0] not in buried]
         places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
         cursor = min(max(backlog.next, self.topic.log.first), end)
-        lying = buried.ranges(cursor, end)
-        skipped = joined(from_place([*backlog.finished, *((place, place + 1) for place in places), *lying], cursor))
-        told = without(skipped, [sequence for start, stop in lying for sequence in range(start, stop)])
-        flat = [sequence for bounds in told for sequence in bounds]
+        lying, finished = between(buried.all(), cursor, end), bitmap_of_ranges(backlog.finished)
+        skipped = between(finished | BitMap64(places), cursor, end) | lying
+        flat = [sequence for bounds in ranges_in(skipped - lying) for sequence in bounds]
         self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
         self._replace_before(end, cursor, skipped)
         self.retries.replace_before(end, requeued)
@@ -339,24 +335,38 @@ class Operated(Places):
         )
         self._set_alarm()
         self.topic.need_again(min([self.cursor, *places]))
-        ahead = end - cursor - sum(stop - start for start, stop in skipped)
-        lies_buried = backlog.count_among_ranges(buried.ranges(backlog.next, end))
+        ahead = end - cursor - len(skipped)
+        lies_buried = len(between(buried.all(), backlog.next, end) - finished)
         lies_buried += sum(sequence < backlog.next and sequence in buried for sequence in backlog.exceptions())
         restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
         return Restored(restored, backlog.count - restored)
 
-    def _ahead_among(self, ranges: Iterable[tuple[int, int]]) -> list[int]:
-        """Return the messages of these ranges that the cursor is going to meet."""
-        skips = list(self.skips)
-        ahead = [range(start, end) for start, end in from_place(ranges, self.cursor)]
-        return [sequence for sequences in ahead for sequence in sequences if not is_in(sequence, skips)]
+    def _in_flight_before(self, end: int, most: int) -> dict[int, int] | None:
+        """Return the attempts of what is in flight before `end`; None: that is too much."""
+        count = len(self.in_flight.before(end))
+        if count > most or (count and len(self.in_flight) > _LOOKED_AT * most):
+            return None
+        return (
+            {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end} if count else {}
+        )
 
-    def _replace_before(self, end: int, cursor: int, skipped: list[tuple[int, int]]) -> None:
+    def _waiting_among(self, sequences: BitMap64, most: int) -> list[tuple[int, int, int]] | None:
+        """Return sequence, attempts and due_ms of those of these messages that wait; None: that is too much."""
+        retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
+        ahead = self._ahead_among(sequences - retried - deferred)
+        if len(retried) + len(deferred) + len(ahead) > most or (deferred and len(self.deferred) > _LOOKED_AT * most):
+            return None
+        found = [(sequence, self.retries.attempts_of(sequence), 0) for sequence in retried]
+        if deferred:
+            due_ms = self._work.wall_milliseconds
+            found += [(it, attempts, due_ms(due)) for due, it, attempts in self.deferred if it in deferred]
+        return found + [(sequence, 0, 0) for sequence in ahead]
+
+    def _replace_before(self, end: int, cursor: int, skipped: BitMap64) -> None:
         """Move the cursor, and replace the skip ranges before `end`. What it has passed behind `end` stays passed."""
-        later = [(end, self.cursor), *from_place(self.skips, max(end, self.cursor))]
-        self.skips = SkipRanges()
-        for start, stop in [*skipped, *later]:
-            self.skips.add(start, stop)
+        later, self.skips = self.skips.behind(max(end, self.cursor)), SkipRanges()
+        self.skips.cover(skipped | later)
+        self.skips.add(end, self.cursor)
         self._counted_from = min(self._counted_from, cursor)
         self._batch = None
         self._furthest = max(self._furthest, self.cursor, end)
@@ -369,14 +379,11 @@ class Operated(Places):
         """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
         assert self.kept is None, "what is ephemeral has no past"
         self.record_progress()
-        wanted = set(sequences)
-        waiting: set[int] = set()
-        for piece in self.exceptions():
-            waiting |= wanted.intersection(piece)
-        skips = list(self.skips)
-        waiting |= {sequence for sequence in wanted if sequence >= self.cursor and not is_in(sequence, skips)}
+        wanted = BitMap64(sequences)
+        waiting = self.in_flight.among(wanted) | self.burials.buried.among(wanted) | self._ahead_among(wanted)
+        waiting |= self.retries.among(wanted) | self.deferred.among(wanted)
         readable = self.topic.log.next_readable
-        again = sorted(sequence for sequence in wanted - waiting if readable(sequence) == sequence)
+        again = [sequence for sequence in wanted - waiting if readable(sequence) == sequence]
         if again:
             self.burials.forget_kicked(again)
             for sequence in again:
@@ -397,7 +404,7 @@ class Operated(Places):
         self._batch = None
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
-        self.burials.kicked = None  # none of its messages waits any more
+        self.burials.drop_kick()  # none of its messages waits any more
         self.alarm = inf
         self._come_back(self.burials.next_step)  # a job goes on
         for consumer in self.consumers:

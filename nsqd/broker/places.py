@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
+_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
@@ -141,8 +142,8 @@ class Places:
         return min(times) if times and len(times) == len(batches) else None
 
     def low_water(self) -> int:
-        """Return a sequence before which this channel needs nothing any more; it may be lower than it has to be."""
-        places = (self.in_flight, self.retries.pins, self.deferred, self.burials.buried.pins)
+        """Return the sequence before which this channel needs nothing any more."""
+        places = (self.in_flight, self.retries, self.deferred, self.burials.buried)
         lows = [self.cursor, *(place.lowest() for place in places)]
         return min(low for low in lows if low is not None)
 
@@ -187,8 +188,12 @@ class Places:
         self.skips.add(start, start + count)
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
             return  # `keep` had no room for the batch
-        for sequence in range(start, start + count):
-            self.deferred.add(due, sequence, 0)
+        if count > _DEFERRED_ONE_BY_ONE:
+            self.deferred.add_run(due, start, start + count)
+            self._come_back(self._work.now)  # `expire` unpacks it
+        else:
+            for sequence in range(start, start + count):
+                self.deferred.add(due, sequence, 0)
         self._set_alarm()
 
     def pass_over(self, start: int, end: int) -> None:
@@ -199,16 +204,16 @@ class Places:
         self.cursor = self.skips.pass_over(self.cursor)
         self._work.changed[self] = None
 
-    def never_get(self, sequence: int) -> None:
-        """Skip one message that is about to be handed over, behind all others so far: somebody has taken it back."""
-        self._skip(sequence, sequence + 1)
+    def never_get(self, start: int, end: int) -> None:
+        """Skip messages that are about to be handed over, behind all others so far: somebody has taken them back."""
+        self._skip(start, end)
         if self.kept is not None:
-            self.kept.let_go(sequence, sequence + 1)
+            self.kept.let_go(start, end)
 
     def _skip(self, start: int, end: int) -> None:
         if start < end:
             self.skips.add(start, end)
-            self._record(("skip", self.topic.name, self.name, start, end))
+            self._record_urgent(("skip", self.topic.name, self.name, start, end))
 
     # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
 
@@ -345,7 +350,7 @@ class Places:
 
     def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
         # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
-        at_once = chain(tuple(self.in_flight.positions()), self.retries.copy())
+        at_once = chain(self.in_flight.positions(), self.retries.copy())
         return self._waiting(at_once, self.deferred.copy())
 
     def _waiting(

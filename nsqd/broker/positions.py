@@ -1,16 +1,28 @@
-"""Sequences that a channel keeps besides its cursor: gaps, retries and deferrals, as plain integers.
+"""Sequences that a channel keeps besides its cursor: gaps, retries and deferrals, as plain integers and bitmaps.
 
-An integer of three packed fields costs 36 bytes, and the garbage collector never looks at it; a tuple of three costs
-150. With a million deferred messages, that difference is 114 MB.
+An integer of packed fields costs 36 to 48 bytes, and the garbage collector never looks at it; a tuple of three costs
+150. With a million deferred messages, that difference is 100 MB. A bitmap costs two bytes for each sequence, and much
+less where they are neighbours.
+
+**Taking one out of the middle.** A queue or a heap of a million cannot be searched while others wait. So bitmaps tell
+*what* is here, and the queue or the heap only *in which order*: whoever takes a sequence out leaves its entry where it
+is, and the entry is dropped when it is met. The same sequence may come back meanwhile, so each entry has the
+*generation* of its sequence: how often that was taken out before. Say 7 is deferred until noon, and then moved to
+midnight:
+
+    7 until noon, generation 0        7 was taken out once: an entry counts if its generation is 1
+    7 until midnight, generation 1
+
+Where too many entries are left over, they are dropped little by little, by whoever takes more out: the entries move
+from a former queue or heap to a new one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from pyroaring import BitMap64
@@ -19,268 +31,430 @@ _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
+_GENERATION_BITS: Final = 40  # of a deferral: it cannot be taken out and come back so often
+_GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
+_REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
 _LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
 _WALKED_PAST: Final = 500  # positions that a walk may leave behind before it begins
 _SAMPLED: Final = 1_000  # about so many positions tell which of them belong to a page
 _SPARE: Final = 10  # sampled positions beyond the end of a page, so that it is seldom too short
 _NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
-_LENGTH_BITS: Final = 40
-_LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
+_FEW: Final = 64  # entries that were taken out and are not worth dropping
+# Entries that are looked at for each one that is taken out or added, while there are too many; so they never come to
+# more than twice as many as there are positions.
+_DROPPED_WITH_EACH: Final = 4
+_DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
+_UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
+_LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
+
+
+def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
+    """Return these sequences as ascending [start, end) ranges. This looks at no single sequence before it is asked."""
+    moved = sequences.shift(1)
+    return zip(sequences - moved, moved - sequences, strict=True)
+
+
+def number_of_ranges(sequences: BitMap64) -> int:
+    """Return how many ranges `ranges_in` yields."""
+    return len(sequences - sequences.shift(1))
+
+
+def bitmap_of(start: int, end: int) -> BitMap64:
+    """Return the sequences [start, end)."""
+    found = BitMap64()
+    if start < end:
+        found.add_range(start, end)
+    return found
+
+
+def bitmap_of_ranges(ranges: Iterable[tuple[int, int]]) -> BitMap64:
+    found = BitMap64()
+    for start, end in ranges:
+        found.add_range(start, end)
+    return found
+
+
+def between(sequences: BitMap64, start: int, end: int) -> BitMap64:
+    """Return those of these sequences that lie in [start, end), where there may be a gulf on either side."""
+    found = sequences.copy()
+    found.remove_range(0, start)
+    if found and found.max() >= end:
+        found.remove_range(end, found.max() + 1)
+    return found
+
+
+def in_pieces(sequences: BitMap64) -> Iterator[list[int]]:
+    """Return these sequences, as they are now, in pieces."""
+    rest = iter(sequences.copy())
+    return iter(lambda: list(islice(rest, _PIECE)), [])
 
 
 class SkipRanges:
-    """Sequences ahead of a cursor that the cursor passes over, as [start, end) in ascending order."""
+    """Sequences ahead of a cursor that the cursor passes over."""
 
-    __slots__ = ("_ranges", "total")
+    __slots__ = ("_covered", "total")
 
     def __init__(self) -> None:
-        self._ranges: deque[int] = deque()
+        self._covered = BitMap64()
         self.total = 0  # how many sequences lie in all ranges
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        for packed in self._ranges:
-            start = packed >> _LENGTH_BITS
-            yield start, start + (packed & _LENGTH_MASK)
+        """Yield the ranges, as they are now, as [start, end) in ascending order."""
+        return ranges_in(self._covered)
 
     def __len__(self) -> int:
-        return len(self._ranges)
+        return number_of_ranges(self._covered)
 
     def copy(self) -> SkipRanges:
         copied = SkipRanges()
-        copied._ranges = self._ranges.copy()
+        copied._covered = self._covered.copy()
         copied.total = self.total
         return copied
 
     def add(self, start: int, end: int) -> None:
-        """Add a range, which must lie behind all others without overlapping them. Adjacent ranges become one."""
-        if start >= end:
-            return
-        self.total += end - start
-        if self._ranges:
-            last = self._ranges[-1]
-            last_start = last >> _LENGTH_BITS
-            if last_start + (last & _LENGTH_MASK) == start:
-                self._ranges[-1] = last_start << _LENGTH_BITS | (end - last_start)
-                return
-        self._ranges.append(start << _LENGTH_BITS | (end - start))
+        """Cover the sequences [start, end), of which no range covers any yet; they may lie anywhere."""
+        if start < end:
+            self._covered.add_range(start, end)
+            self.total += end - start
 
-    def insert(self, sequence: int) -> None:
-        """Cover one more sequence, which no range covers yet; it may lie anywhere."""
-        ranges = self._ranges
-        place = bisect_left(ranges, sequence << _LENGTH_BITS)
-        start, end = sequence, sequence + 1
-        if place < len(ranges) and ranges[place] >> _LENGTH_BITS == end:
-            end += ranges[place] & _LENGTH_MASK
-            del ranges[place]
-        if place and (ranges[place - 1] >> _LENGTH_BITS) + (ranges[place - 1] & _LENGTH_MASK) == start:
-            place -= 1
-            start = ranges[place] >> _LENGTH_BITS
-            del ranges[place]
-        ranges.insert(place, start << _LENGTH_BITS | (end - start))
-        self.total += 1
+    def cover(self, sequences: BitMap64) -> None:
+        """Cover these sequences, of which no range covers any yet."""
+        self._covered |= sequences
+        self.total += len(sequences)
 
     def covers(self, sequence: int) -> bool:
-        ranges = self._ranges
-        place = bisect_left(ranges, (sequence + 1) << _LENGTH_BITS) - 1
-        return place >= 0 and sequence < (ranges[place] >> _LENGTH_BITS) + (ranges[place] & _LENGTH_MASK)
+        return sequence in self._covered
+
+    def free_among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these sequences that no range covers."""
+        return sequences - self._covered
+
+    def behind(self, sequence: int) -> BitMap64:
+        """Return what is covered at or behind a sequence."""
+        covered = self._covered.copy()
+        covered.remove_range(0, sequence)
+        return covered
 
     def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
         """Cover the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges.
 
         Return the sequences as ranges, from the newest to the oldest.
         """
-        covered: list[tuple[int, int]] = []
-        start, left = end, count
-        for packed in reversed(self._ranges):
-            low = packed >> _LENGTH_BITS
-            high = low + (packed & _LENGTH_MASK)
-            if high <= floor or start - high >= left:
-                break
-            left -= start - high
-            if high < start:
-                covered.append((high, start))
-            start = low
-        high, start = start, max(floor, start - left)
-        if start < high:
-            covered.append((start, high))
-        while self._ranges:
-            packed = self._ranges[-1]
-            low, length = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
-            if low + length <= start:
-                break
-            self._ranges.pop()
-            self.total -= length
-            start = min(start, low)
-        self.add(start, end)
-        return covered
+        free = bitmap_of(floor, end) - self._covered
+        if len(free) > count:
+            free = free[len(free) - count :] if count else BitMap64()
+        self._covered |= free
+        self.total += len(free)
+        return list(ranges_in(free))[::-1]
 
     def free_backwards(self, floor: int, end: int) -> Iterator[int]:
         """Yield the sequences of [floor, end) that no range covers, the newest first; `end` is beyond all ranges."""
-        for packed in reversed(self._ranges):
-            start = packed >> _LENGTH_BITS
-            yield from range(end - 1, max(floor, start + (packed & _LENGTH_MASK)) - 1, -1)
-            end = start
-        yield from range(end - 1, floor - 1, -1)
+        for start, stop in reversed(list(ranges_in(bitmap_of(floor, end) - self._covered))):
+            yield from range(stop - 1, start - 1, -1)
 
     def pass_over(self, sequence: int) -> int:
         """Return where a cursor at `sequence` stands after the ranges there. Ranges before that place are dropped."""
-        while self._ranges:
-            packed = self._ranges[0]
-            start, length = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
-            if start > sequence:
-                break
-            sequence = max(sequence, start + length)
-            self._ranges.popleft()
-            self.total -= length
-        return sequence
+        covered = self._covered
+        if not self.total or covered.min() > sequence:
+            return sequence
+        stop = self._end_of_range(sequence) if sequence in covered else sequence
+        self.total -= covered.range_cardinality(0, stop)
+        covered.remove_range(0, stop)
+        return stop
+
+    def _end_of_range(self, sequence: int) -> int:
+        """Return the end of the range that covers a sequence, by steps that double and then halve."""
+        covered, end, step = self._covered, sequence + 1, 1
+        while covered.contains_range(end, end + step):
+            end += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if covered.contains_range(end, end + step):
+                end += step
+        return end
 
     def next_start(self) -> int | None:
-        return self._ranges[0] >> _LENGTH_BITS if self._ranges else None
+        return self._covered.min() if self.total else None
 
     def clear(self) -> None:
-        self._ranges.clear()
+        self._covered.clear()
         self.total = 0
 
 
-class Pins:
-    """How many positions lie in each block of 65,536 sequences: enough to tell which segments are needed."""
+class Numbers:
+    """A small number for each sequence, 0 unless it was set: a bitmap for each bit of the numbers."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("_bits",)
 
     def __init__(self) -> None:
-        self._blocks: Counter[int] = Counter()
+        self._bits: list[BitMap64] = []
 
-    def add(self, sequence: int) -> None:
-        self._blocks[sequence >> 16] += 1
+    def __bool__(self) -> bool:
+        return bool(self._bits)
 
-    def remove(self, sequence: int) -> None:
-        block = sequence >> 16
-        left = self._blocks[block] - 1
-        if left:
-            self._blocks[block] = left
-        else:
-            del self._blocks[block]
+    def get(self, sequence: int) -> int:
+        number, value = 0, 1
+        for bits in self._bits:
+            if sequence in bits:
+                number += value
+            value *= 2
+        return number
 
-    def lowest(self) -> int | None:
-        """Return a sequence that no position is below; the lowest may be a little higher. None: there are none."""
-        return min(self._blocks) << 16 if self._blocks else None
+    def set(self, sequence: int, number: int) -> None:
+        """Set the number of a sequence that has none."""
+        place = 0
+        while number:
+            if place == len(self._bits):
+                self._bits.append(BitMap64())
+            if number & 1:
+                self._bits[place].add(sequence)
+            number >>= 1
+            place += 1
 
-    def refill(self, sequences: Iterable[int]) -> None:
-        """Replace all positions."""
-        self._blocks = Counter([sequence >> 16 for sequence in sequences])
+    def increment(self, sequences: BitMap64) -> None:
+        """Add 1 to the numbers of these sequences."""
+        carried = sequences
+        for bits in self._bits:
+            both = bits & carried
+            bits.symmetric_difference_update(carried)
+            carried = both
+            if not carried:
+                return
+        self._bits.append(carried.copy())
+
+    def forget(self, start: int, end: int) -> None:
+        """Have the sequences [start, end) no number any more."""
+        for bits in self._bits:
+            bits.remove_range(start, end)
+
+    def forget_all(self, sequences: BitMap64) -> None:
+        for bits in self._bits:
+            bits.difference_update(sequences)
 
     def clear(self) -> None:
-        self._blocks.clear()
+        self._bits = []
+
+    def copy(self) -> Numbers:
+        copied = Numbers()
+        copied._bits = [bits.copy() for bits in self._bits]
+        return copied
 
 
 class Retries:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_queue", "pins")
+    __slots__ = ("_attempts", "_count", "_former", "_generations", "_queue", "_sequences")
 
     def __init__(self) -> None:
-        self._queue: deque[int] = deque()
-        self.pins = Pins()
+        self._queue: deque[int] = deque()  # generation, sequence, attempts
+        self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
+        self._sequences = BitMap64()
+        self._attempts = Numbers()
+        self._generations = Numbers()
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._count
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._sequences
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return map(_unpack_retry, self._queue)
+        return _still_retried(chain(self._former, self._queue), self._sequences, self._generations)
 
     def copy(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over a copy of the present positions."""
-        return map(_unpack_retry, self._queue.copy())
+        entries = chain(self._former.copy(), self._queue.copy())
+        return _still_retried(entries, self._sequences.copy(), self._generations.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        queue = iter(self._queue.copy())
-        return iter(lambda: [packed >> _ATTEMPTS_BITS for packed in islice(queue, _PIECE)], [])
+        return in_pieces(self._sequences)
+
+    def among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these sequences that are here."""
+        return self._sequences & sequences
+
+    def lowest(self) -> int | None:
+        """Return the lowest sequence; None: there is none."""
+        return self._sequences.min() if self._count else None
+
+    @property
+    def entries(self) -> int:
+        """How many positions `turn` has to see so that it has seen all; some of them were taken out."""
+        return len(self._former) + len(self._queue)
 
     def add(self, sequence: int, attempts: int) -> None:
-        self._queue.append(sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
-        self.pins.add(sequence)
+        self._queue.append(self._packed(sequence, attempts))
+        if self._former:
+            self._drop_some(_DROPPED_WITH_EACH)
+
+    def _packed(self, sequence: int, attempts: int) -> int:
+        """Note a position, and return its entry."""
+        attempts &= _ATTEMPTS_MASK
+        self._sequences.add(sequence)
+        self._count += 1
+        if attempts:
+            self._attempts.set(sequence, attempts)
+        packed = sequence << _ATTEMPTS_BITS | attempts
+        if self._generations:
+            packed |= self._generations.get(sequence) << (_SEQUENCE_BITS + _ATTEMPTS_BITS)
+        return packed
 
     def turn(self, count: int, wanted: Container[int]) -> list[int]:
-        """Move the first `count` positions to the end, but take out those that are wanted and were never delivered.
+        """Move the first `count` entries to the end, but take out those that are wanted and were never delivered.
 
-        Whoever turns as many as there were at first, in several calls, has seen all of them, whatever comes and goes
-        meanwhile.
+        Whoever turns as many as there were `entries` at first, in several calls, has seen all of them, whatever comes
+        and goes meanwhile.
         """
-        queue = self._queue
         taken: list[int] = []
-        for _ in range(min(count, len(queue))):
-            packed = queue.popleft()
-            sequence = packed >> _ATTEMPTS_BITS
+        for _ in range(min(count, self.entries)):
+            packed = (self._former or self._queue).popleft()
+            if not self._is_here(packed):
+                continue
+            sequence = _retried(packed)
             if packed & _ATTEMPTS_MASK or sequence not in wanted:
-                queue.append(packed)
+                self._queue.append(packed)
             else:
                 taken.append(sequence)
-                self.pins.remove(sequence)
+                self._sequences.remove(sequence)
+                self._count -= 1
+        if not self._count:
+            self.clear()
         return taken
 
-    def take(self, wanted: Container[int]) -> dict[int, int]:
-        """Take out the wanted positions that wait here. Return their attempts. This looks at all positions."""
-        taken = dict([_unpack_retry(packed) for packed in self._queue if packed >> _ATTEMPTS_BITS in wanted])
-        if taken:
-            self._queue = deque([packed for packed in self._queue if packed >> _ATTEMPTS_BITS not in taken])
-            for sequence in taken:
-                self.pins.remove(sequence)
-        return taken
+    def attempts_of(self, sequence: int) -> int:
+        """Return how often one of these was delivered so far."""
+        return self._attempts.get(sequence)
+
+    def take_out(self, wanted: BitMap64) -> BitMap64:
+        """Take out those of the wanted sequences that are here, and return them."""
+        here = self._sequences & wanted
+        if here:
+            self._sequences -= here
+            self._attempts.forget_all(here)
+            self._generations.increment(here)
+            self._count -= len(here)
+            self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
+        return here
+
+    def _drop_some(self, most: int) -> None:
+        """Look at so many entries, from the last one to the first, and drop those that were taken out, if these are many."""
+        if not self._count:
+            self.clear()
+        elif not self._former and (len(self._queue) - self._count) * 2 > len(self._queue) + _FEW:
+            self._former, self._queue = self._queue, deque()
+        former, queue = self._former, self._queue
+        for _ in range(min(most, len(former))):
+            packed = former.pop()
+            if self._is_here(packed):
+                queue.appendleft(packed)
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
-        queue = [sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK for sequence, attempts in positions]
-        queue += [packed for packed in self._queue if packed >> _ATTEMPTS_BITS >= end]
-        self._queue = deque(queue)
-        self.pins.refill([packed >> _ATTEMPTS_BITS for packed in queue])
+        self.take_out(between(self._sequences, 0, end))
+        entries = [self._packed(sequence, attempts) for sequence, attempts in positions]
+        (self._former or self._queue).extendleft(reversed(entries))
 
     def peek(self) -> tuple[int, int]:
-        packed = self._queue[0]
-        return packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
+        packed = self._first()[0]
+        return _retried(packed), packed & _ATTEMPTS_MASK
+
+    def next_ones(self, count: int) -> list[tuple[int, int]]:
+        """Return about the first `count` positions, as (sequence, attempts so far)."""
+        if not self._count:
+            return []
+        queue = self._first()
+        rest = self._queue if queue is self._former else ()
+        some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
+        return list(islice(_still_retried(some, self._sequences, self._generations), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
         """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
-        queue = self._queue
+        queue = self._first()
         packed = queue.popleft()
-        first, attempts = packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
-        self.pins.remove(first)
+        first, attempts = _retried(packed), packed & _ATTEMPTS_MASK
         stop = min(first + limit, end)
         sequence = first + 1
         step = 1 << _ATTEMPTS_BITS
         while sequence < stop and queue and queue[0] == packed + step:
+            if self._generations and not self._is_here(queue[0]):
+                break
             packed = queue.popleft()
-            self.pins.remove(sequence)
             sequence += 1
+        self._sequences.remove_range(first, sequence)
+        if attempts:
+            self._attempts.forget(first, sequence)
+        self._count -= sequence - first
+        if not self._count:
+            self.clear()
         return first, sequence, attempts
+
+    def _first(self) -> deque[int]:
+        """Return the queue that has the first position as its first entry. There is one.
+
+        Where thousands of entries before it were taken out, the lowest sequence has its turn instead: nobody can wait
+        for the end of a search.
+        """
+        queue = self._former or self._queue
+        if not self._generations:
+            return queue
+        for _ in range(_LEFT_OVER_AT_ONCE):
+            if self._is_here(queue[0]):
+                return queue
+            queue.popleft()
+            if not queue:
+                queue = self._queue
+        lowest = self._sequences.min()
+        attempts = self._attempts.get(lowest)
+        self.take_out(BitMap64((lowest,)))
+        queue = self._former or self._queue
+        queue.appendleft(self._packed(lowest, attempts))
+        return queue
+
+    def _is_here(self, packed: int) -> bool:
+        """Return whether an entry still counts: it was not taken out."""
+        return _counts(
+            _retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS), self._sequences, self._generations
+        )
 
     def clear(self) -> None:
         self._queue.clear()
-        self.pins.clear()
+        self._former.clear()
+        self._sequences.clear()
+        self._attempts.clear()
+        self._generations.clear()
+        self._count = 0
 
 
 class Deferred:
     """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
 
-    What is taken out before its time stays in the heap until it is met there: looking for it among a million would take
-    longer than anybody may wait. So the heap tells when, and the set of sequences tells what.
+    A publish may defer a million messages at once, and pushing them onto the heap takes a second. So they wait as a
+    *run* in front of the heap, from where `unpack` takes some thousands each time.
     """
 
-    __slots__ = ("_gone", "_heap", "_sequences")
+    __slots__ = ("_attempts", "_count", "_former", "_generations", "_heap", "_runs", "_sequences")
 
     def __init__(self) -> None:
-        self._heap: list[int] = []
+        self._heap: list[int] = []  # due, sequence, attempts, generation
+        self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
+        self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
         self._sequences = BitMap64()
-        self._gone: set[int] = set()  # sequences that are in the heap, but were taken out
+        self._attempts = Numbers()
+        self._generations = Numbers()
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._gone)
+        return self._count
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
-        return map(_unpack_deferred, self._packed())
+        entries = chain(self._former, self._heap, _unpacked(self._runs))
+        return _still_deferred(entries, self._sequences, self._generations)
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._sequences
@@ -289,31 +463,35 @@ class Deferred:
         """Return whether one of the sequences [start, end) is among them."""
         return start in self._sequences or (end - start > 1 and self._sequences.range_cardinality(start, end) > 0)
 
+    def among(self, sequences: BitMap64) -> BitMap64:
+        """Return those of these sequences that are here."""
+        return self._sequences & sequences
+
     def copy(self) -> Iterator[tuple[int, int, int]]:
         """Return an iterator over a copy of the present positions."""
-        return map(_unpack_deferred, self._packed().copy())
+        entries = chain(self._former.copy(), self._heap.copy(), _unpacked(self._runs.copy()))
+        return _still_deferred(entries, self._sequences.copy(), self._generations.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        heap = iter(self._packed().copy())
-        return iter(
-            lambda: [packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in islice(heap, _PIECE)],
-            [],
-        )
+        return in_pieces(self._sequences)
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self._sequences.min() if self._sequences else None
+        return self._sequences.min() if self._count else None
 
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
         """Yield the first positions behind a (due, sequence), in the order in which they become due.
 
         Yield None now and then, so that others can have their turn: far behind the first position, all are looked at.
         """
-        bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _ATTEMPTS_BITS if after[0] >= 0 else 0
+        while self._runs:
+            self.unpack(_UNPACKED_AT_ONCE)
+            yield None
+        bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
         found = self._walk(count, bound)
         if found is None:
-            heap = self._heap.copy()
+            heap = self._heap + self._former
             ceiling = _ceiling(heap, count, bound)
             while True:
                 found = []
@@ -333,107 +511,196 @@ class Deferred:
 
         The next of a heap is always among the children of those before it, so the others need not be looked at.
         """
-        heap = self._heap
-        places = [(heap[0], 0)] if heap else []
+        places = [(heap[0], 0, heap) for heap in (self._heap, self._former) if heap]
+        heapify(places)
         found: list[int] = []
         left = count + _WALKED_PAST
         while places and len(found) < count:
-            packed, place = heappop(places)
+            packed, place, heap = heappop(places)
             if packed >= bound and self._is_here(packed):
                 found.append(packed)
             elif left <= 0:
                 return None
             left -= 1
             for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                heappush(places, (heap[child], child))
+                heappush(places, (heap[child], child, heap))
         return found
 
     def _is_here(self, packed: int) -> bool:
         """Return whether an entry of the heap still counts: it was not taken out."""
-        return packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK in self._sequences
+        return _counts(_deferred(packed), packed & _GENERATION_MASK, self._sequences, self._generations)
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are, with those of what was taken out."""
+        return len(self._former) + len(self._heap)
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
-        if sequence in self._gone:
-            self._packed()
-        heappush(self._heap, (due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
-        self._sequences.add(sequence)
+        heappush(self._heap, self._packed(due, sequence, attempts))
+        if self._former:
+            self._drop_some(_DROPPED_WITH_EACH)
+
+    def add_run(self, due: int, start: int, end: int) -> None:
+        """Add messages [start, end) that were never here before, nor delivered. `unpack` has to be called soon."""
+        self._runs.append((due, start, end))
+        self._sequences.add_range(start, end)
+        self._count += end - start
+
+    @property
+    def has_runs(self) -> bool:
+        return bool(self._runs)
+
+    def unpack(self, most: int) -> None:
+        """Push up to so many messages of runs onto the heap."""
+        while most > 0 and self._runs:
+            due, start, end = self._runs.popleft()
+            stop = min(end, start + most)
+            if stop < end:
+                self._runs.appendleft((due, stop, end))
+            for packed in _unpacked([(due, start, stop)]):
+                if self._is_here(packed):
+                    heappush(self._heap, packed)
+            most -= stop - start
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
         """Add many (due, sequence, attempts) at once, as recovery has them."""
-        heap = self._packed()
         for due, sequence, attempts in entries:
-            heap.append((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
-            self._sequences.add(sequence)
-        heapify(heap)
+            self._heap.append(self._packed(due, sequence, attempts))
+        heapify(self._heap)
 
-    def take_out(self, sequence: int) -> bool:
-        """Take out one position before its time. Return whether it was there."""
-        if sequence not in self._sequences:
-            return False
-        self._sequences.remove(sequence)
-        self._gone.add(sequence)
-        if len(self._gone) > len(self._heap) // 2:
-            self._packed()
-        return True
+    def _packed(self, due: int, sequence: int, attempts: int) -> int:
+        """Note a position, and return its entry."""
+        attempts &= _ATTEMPTS_MASK
+        self._sequences.add(sequence)
+        self._count += 1
+        if attempts:
+            self._attempts.set(sequence, attempts)
+        packed = ((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts) << _GENERATION_BITS
+        return packed | self._generations.get(sequence) if self._generations else packed
 
-    def take(self, wanted: Iterable[int]) -> dict[int, int]:
-        """Take out the wanted positions that are here. Return their attempts. This looks at all positions."""
-        here = {sequence for sequence in wanted if sequence in self._sequences}
-        if not here:
-            return {}
-        packed = [it for it in self._packed() if it >> _ATTEMPTS_BITS & _SEQUENCE_MASK in here]
-        for sequence in here:
-            self.take_out(sequence)
-        return {it >> _ATTEMPTS_BITS & _SEQUENCE_MASK: it & _ATTEMPTS_MASK for it in packed}
+    def attempts_of(self, sequence: int) -> int:
+        """Return how often one of these was delivered so far."""
+        return self._attempts.get(sequence)
+
+    def take_out(self, wanted: BitMap64) -> BitMap64:
+        """Take out those of the wanted sequences that are here, before their time, and return them."""
+        here = self._sequences & wanted
+        if here:
+            self._sequences -= here
+            self._attempts.forget_all(here)
+            self._generations.increment(here)
+            self._count -= len(here)
+            self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
+        return here
+
+    def _drop_some(self, most: int) -> None:
+        """Move so many entries to another heap, without those that were taken out, if these are many.
+
+        A heap stays one when it loses its last entries.
+        """
+        if not self._count:
+            self.clear()
+        elif not self._former and (len(self._heap) - self._count) * 2 > len(self._heap) + _FEW:
+            self._former, self._heap = self._heap, []
+        former, heap = self._former, self._heap
+        for _ in range(min(most, len(former))):
+            packed = former.pop()
+            if self._is_here(packed):
+                heappush(heap, packed)
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
-        self._heap = [packed for packed in self._packed() if packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK >= end]
-        self._sequences = BitMap64([packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in self._heap])
-        self.fill(iter(positions))
+        self.take_out(between(self._sequences, 0, end))
+        for due, sequence, attempts in positions:
+            self.add(due, sequence, attempts)
 
     def next_due(self) -> int | None:
-        """Return when to look next: when the first position is due, or one was that has been taken out."""
-        return self._heap[0] >> (_SEQUENCE_BITS + _ATTEMPTS_BITS) if self._heap else None
+        """Return when to look next: when the first position is due, or one was that has been taken out.
 
-    def pop_due(self, until: int) -> Iterator[tuple[int, int]]:
-        """Take out everything due at `until` or before, and yield its (sequence, attempts), the earliest first."""
-        bound = (until + 1) << (_SEQUENCE_BITS + _ATTEMPTS_BITS)
-        heap, gone = self._heap, self._gone
-        while heap and heap[0] < bound:
+        This leaves runs out.
+        """
+        heap = self._first()
+        return heap[0] >> (_SEQUENCE_BITS + _REST_BITS) if heap else None
+
+    def _first(self) -> list[int]:
+        """Return the heap with the earliest entry."""
+        if self._former and (not self._heap or self._former[0] < self._heap[0]):
+            return self._former
+        return self._heap
+
+    def pop_due(self, until: int, most: int) -> Iterator[tuple[int, int]]:
+        """Take out what is due at `until` or before, and yield its (sequence, attempts), the earliest first.
+
+        This looks at `most` entries. Afterwards `next_due` tells whether there are more.
+        """
+        bound = (until + 1) << (_SEQUENCE_BITS + _REST_BITS)
+        for _ in range(most):
+            heap = self._first()
+            if not heap or heap[0] >= bound:
+                break
             packed = heappop(heap)
-            sequence = packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK
-            if sequence in gone:
-                gone.remove(sequence)
+            if not self._is_here(packed):
                 continue
-            self._sequences.discard(sequence)
-            yield sequence, packed & _ATTEMPTS_MASK
+            sequence, attempts = _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
+            self._sequences.remove(sequence)
+            if attempts:
+                self._attempts.forget(sequence, sequence + 1)
+            self._count -= 1
+            yield sequence, attempts
+        if not self._count:
+            self.clear()
 
     def clear(self) -> None:
         self._heap.clear()
+        self._runs.clear()
+        self._former.clear()
         self._sequences.clear()
-        self._gone.clear()
-
-    def _packed(self) -> list[int]:
-        """Return the heap, without what was taken out."""
-        if self._gone:
-            gone = self._gone
-            self._heap = [it for it in self._heap if it >> _ATTEMPTS_BITS & _SEQUENCE_MASK not in gone]
-            heapify(self._heap)
-            self._gone = set()
-        return self._heap
+        self._attempts.clear()
+        self._generations.clear()
+        self._count = 0
 
 
-def _unpack_retry(packed: int) -> tuple[int, int]:
-    return packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
+def _retried(packed: int) -> int:
+    """Return the sequence of an entry of a queue."""
+    return packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK
+
+
+def _deferred(packed: int) -> int:
+    """Return the sequence of an entry of a heap."""
+    return packed >> _REST_BITS & _SEQUENCE_MASK
+
+
+def _counts(sequence: int, generation: int, sequences: BitMap64, generations: Numbers) -> bool:
+    """Return whether an entry with this generation is not one that was taken out."""
+    return sequence in sequences and (not generations or generation == generations.get(sequence))
+
+
+def _still_retried(entries: Iterable[int], sequences: BitMap64, generations: Numbers) -> Iterator[tuple[int, int]]:
+    for packed in entries:
+        sequence = _retried(packed)
+        if _counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS), sequences, generations):
+            yield sequence, packed & _ATTEMPTS_MASK
+
+
+def _still_deferred(
+    entries: Iterable[int], sequences: BitMap64, generations: Numbers
+) -> Iterator[tuple[int, int, int]]:
+    for packed in entries:
+        sequence = _deferred(packed)
+        if _counts(sequence, packed & _GENERATION_MASK, sequences, generations):
+            yield _unpack_deferred(packed)
+
+
+def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:
+    """Yield what would be on the heap instead of these runs."""
+    for due, start, end in runs:
+        first = (due << _SEQUENCE_BITS) << _REST_BITS
+        for sequence in range(start, end):
+            yield first | sequence << _REST_BITS
 
 
 def _unpack_deferred(packed: int) -> tuple[int, int, int]:
-    return (
-        packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS),
-        packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK,
-        packed & _ATTEMPTS_MASK,
-    )
+    return packed >> (_SEQUENCE_BITS + _REST_BITS), _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
 
 
 def _ceiling(heap: list[int], count: int, bound: int) -> int:

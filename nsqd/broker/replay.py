@@ -54,6 +54,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from pyroaring import BitMap64
+
 from nsqd.broker.buried import Buried, buried_sequences
 from nsqd.broker.change import is_known
 from nsqd.broker.parked import Parked
@@ -360,7 +362,7 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
         case ("park", _, start, count, delay_ms):
             topic.parked.batches.append((start, count, delay_ms))
         case ("cancel", _, sequence):
-            topic.parked.cancel(sequence)
+            topic.parked.cancel(BitMap64([sequence]))
         case ("unpark", _):
             topic.parked.clear()
         case ("cut", _, tail):

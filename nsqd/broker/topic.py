@@ -18,13 +18,14 @@ from nsqd.broker.bounds import drops
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.latency import merged_snapshot
-from nsqd.broker.operated import Found, least_finished
 from nsqd.broker.parked import Parked
 from nsqd.broker.published import Published
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
@@ -109,7 +110,7 @@ class Topic(Published):
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
                 if delay_ms < 0:
-                    channel.never_get(start)
+                    channel.never_get(start, start + count)
                 else:
                     channel.defer(start, count, due)
         self._parked.clear()
@@ -128,7 +129,7 @@ class Topic(Published):
     def _start_flowing(self) -> None:
         """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
         now_ms = self._work.timestamp // 1_000_000
-        for start, count, delay_ms in self._parked.batches:
+        for start, count, delay_ms in self._parked.delayed():
             self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
         if self._parked:
             self.record(("unpark", self.name))
@@ -359,35 +360,12 @@ class Topic(Published):
             return True
         return any(channel.deferred.has_any(start, end) for channel in self.channels.values())
 
-    def cancel(self, start: int, end: int, channels: Sequence[Channel], key: bytes = b"") -> list[Found]:
-        """Finish the messages of [start, end) where they wait in these channels. Return how each had them.
-
-        What no channel has got yet can be taken back from all channels only. A topic without channels counts as one.
-        `key` is that of [start, end), if they are a whole publish. It is forgotten if all of them were taken back from
-        all channels.
-        """
-        if end <= self.handed_over:
-            found = [channel.cancel(range(start, end)) for channel in channels]
-            if key and len(found) == len(self.channels) and set(chain.from_iterable(found)) == {Found.CANCELLED}:
-                self.forget_key(key, start, end)
-            return [least_finished(it) for it in found]
-        if len(channels) != len(self.channels):
-            return [Found.UNKNOWN] * len(channels)
-        fresh = [it for it in range(max(start, self.handed_over), end) if self._parked.cancel(it)]
+    def cancel_beyond(self, sequences: BitMap64) -> int:
+        """Take messages at or behind H back, so that no channel ever gets them. Return how many were not taken back before."""
+        fresh = self._parked.cancel(sequences)
         for sequence in fresh:
             self.record(("cancel", self.name, sequence))
-        if key and len(fresh) == end - start:
-            self.forget_key(key, start, end)
-        return [Found.CANCELLED if fresh else Found.DONE] * max(len(channels), 1)
-
-    def move(self, start: int, end: int, delay_ms: int, channels: Sequence[Channel]) -> list[Found]:
-        """Have the messages of [start, end) become due after this delay where they wait in these channels.
-
-        What no channel has got yet cannot be moved: its delay begins when it is handed over.
-        """
-        if end > self.handed_over:
-            return [Found.UNKNOWN] * max(len(channels), 1)
-        return [least_finished(channel.move(range(start, end), delay_ms)) for channel in channels]
+        return len(fresh)
 
     # The journal
 
@@ -450,7 +428,7 @@ class Topic(Published):
         for channel in self.channels.values():
             for piece in channel.deferred.sequences():
                 waiting.extend([sequence for sequence in piece if sequence >= self._keys_from])
-        for start, count, _ in self._parked.batches:
+        for start, count, _ in self._parked.delayed():
             waiting.extend(range(max(start, self._keys_from), start + count))
         if waiting:
             for key, start, count, published in _joined(self.log.deferred_keys(sorted(waiting))):

@@ -99,6 +99,7 @@ class ChannelWork(Generic[C]):
         self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
         self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
         self.alarms: Alarms[C] = Alarms()
+        self.left_over: list[dict[int, int]] = []  # large dictionaries that nobody needs; some are freed in each turn
         self.urgent_changes = 0  # recorded since the start
 
     def record(self, change: Change, *, urgent: bool) -> None:

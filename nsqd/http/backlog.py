@@ -95,9 +95,12 @@ class BacklogEndpoints:
             if document.backlog.end > topic.handed_over:
                 raise _beyond_end(past, topic)
             channel, missed = _channel(topic, name, document)
-            restored, gone = channel.restore_backlog(document.backlog)
+            result = channel.restore_backlog(document.backlog, MOST)
+            if result is None:
+                reason = f"more than {MOST} messages are in flight, or were buried and wait now"
+                raise HttpError(413, "TOO_MANY", details={"reason": reason})
         await self._calls.durable()
-        return json({"restored": restored, "gone": gone + missed})
+        return json({"restored": result.restored, "gone": result.gone + missed})
 
     async def redeliver(self, request: Request) -> Response:
         topic_name, name = channel_argument(request)

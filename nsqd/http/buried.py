@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsqd.broker.burials import Job, Verb
     from nsqd.broker.buried import Burial
     from nsqd.broker.channel import Channel
+    from nsqd.broker.recall import Recall
     from nsqd.http.calls import Calls
     from nsqd.http.history import Reading
 
@@ -73,21 +74,32 @@ class BuriedEndpoints:
     async def _take(self, request: Request, verb: Verb) -> Response:
         channel = _channel(self._broker, request)
         named, asked = _named(request), _asked(request, self._broker.timestamp)
+        sequences = await self._sequences(channel, named) if named is not None else set()
         if verb == "kick" and named is None and not asked.force:
             await _check_fit(channel, asked.selection)
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
             if named is not None:
                 kick = number_argument(request.query(), "kick", -1)
-                answer = _take_named(channel, verb, named, kick, force=asked.force)
+                answer = _take_named(channel, verb, sequences, named.count, kick, force=asked.force)
             else:
                 answer = _begin(channel, verb, asked, request.holder or request.remote)
         await self._calls.durable()
         return json(answer)
 
+    async def _sequences(self, channel: Channel, named: _Named) -> set[int]:
+        """Return the sequences of messages that a request names. This looks at all that is buried, a piece at a time."""
+        sequences = set(named.sequences)
+        if named.ids:
+            for found in channel.burials.buried.find(named.ids):
+                sequences.update(found)
+                await asyncio.sleep(0)
+        return sequences
+
     async def jobs(self, request: Request) -> Response:
-        burials = _channel(self._broker, request).burials
-        return json({"jobs": [_described(job) for job in (burials.job, burials.ended) if job is not None]})
+        channel = _channel(self._broker, request)
+        known = [_described(job) for job in (channel.burials.job, channel.burials.ended) if job is not None]
+        return json({"jobs": known + [_described_recall(it) for it in channel.recalls]})
 
     async def undo_kick(self, request: Request) -> Response:
         _channel(self._broker, request)
@@ -109,8 +121,12 @@ class BuriedEndpoints:
             channel = _channel(self._broker, request)
             job = channel.burials.job
             channel.stop_job()
+            recalls = [it for it in channel.recalls if not it.is_stopped]
+            for recall in recalls:
+                recall.stop()
         await self._calls.durable()
-        return json({"job": _described(job)})
+        stopped = _described(job) or next(map(_described_recall, recalls), None)
+        return json({"job": stopped})
 
 
 def _channel(broker: Broker, request: Request) -> Channel:
@@ -168,14 +184,15 @@ def _members(burial: Burial) -> dict[str, object]:
 # Kick and discard
 
 
-def _take_named(channel: Channel, verb: Verb, named: _Named, kick: int, *, force: bool) -> dict[str, object]:
+def _take_named(
+    channel: Channel, verb: Verb, sequences: set[int], count: int, kick: int, *, force: bool
+) -> dict[str, object]:
     buried = channel.burials.buried
-    sequences = {*named.sequences, *buried.find(named.ids)}
     room = channel.room() if verb == "kick" and not force else None
     if room is not None and sum(sequence in buried for sequence in sequences) > room:
         raise _full(channel, room)
     done = channel.take_buried(verb, sorted(sequences), kick)
-    answer = {_DONE[verb]: done, "missing": max(0, named.count - done), "job": None}
+    answer = {_DONE[verb]: done, "missing": max(0, count - done), "job": None}
     return answer | _kick_of(channel, verb)
 
 
@@ -237,6 +254,21 @@ def _described(job: Job | None) -> dict[str, object] | None:
         "who": job.who,
         "started_at": job.started_at * _MILLISECOND,
         "ended_at": None if job.ended_at is None else job.ended_at * _MILLISECOND,
+    }
+
+
+def _described_recall(recall: Recall) -> dict[str, object]:
+    """Return what stands for a recall in the list of jobs: `limit` is the number of its messages."""
+    return {
+        "verb": recall.verb,
+        "done": recall.done,
+        "limit": recall.count,
+        "reason": "",
+        "before": recall.started_at * _MILLISECOND,
+        "rate": 0.0,
+        "who": recall.who,
+        "started_at": recall.started_at * _MILLISECOND,
+        "ended_at": None,
     }
 
 

@@ -7,19 +7,21 @@ promises it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from nsqcommon.http_api import HttpError
+from nsqcommon.http_api import ClientGone, HttpError
 from nsqcommon.turn import Turn, in_turn
 from nsqd.broker.store import NotSynced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from nsqcommon.http_api import Request
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
 
@@ -29,6 +31,18 @@ log = logging.getLogger(__name__)
 class DurableTurn(Turn, Protocol):
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk. Call this from trio."""
+
+
+class Sliced(Protocol):
+    """Work that would hold others up if it were done at once."""
+
+    is_over: bool
+
+    def step(self) -> None:
+        """Do some milliseconds of it, within a turn."""
+
+    def end(self) -> None:
+        """Forget it, complete or not. Called once."""
 
 
 class Bridge(Protocol):
@@ -61,6 +75,28 @@ class Calls:
             promise = broker.promise() if broker.urgent_changes != changes_before else None
         if promise is not None and promise.error is not None:
             raise _not_on_disk(promise.error)
+
+    async def in_slices(self, request: Request, work: Sliced) -> None:
+        """Do long work, each slice in a turn of its own, until it is over. Others have their turns in between.
+
+        Raises a 500 if the disk refuses a slice, and ClientGone if the client has gone: then it ends where it is.
+        """
+        gone: asyncio.Future[None] | None = None
+        try:
+            while True:
+                with self.journaled_turn():
+                    work.step()
+                if work.is_over:
+                    break
+                if gone is None:
+                    gone = asyncio.ensure_future(request.wait_until_gone())
+                await asyncio.sleep(0)
+                if request.is_gone:
+                    raise ClientGone
+        finally:
+            work.end()
+            if gone is not None:
+                gone.cancel()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk. Raises a 500 if the disk refuses it."""

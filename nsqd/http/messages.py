@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -16,8 +16,8 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
-from nsqd.broker.operated import Found
-from nsqd.broker.topic import Topic
+from nsqd.broker.operated import Found, least_finished
+from nsqd.broker.recall import Recall
 from nsqd.http.bodies import Bodies, body_members
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from nsqcommon.wire.log_record import KeyPlace
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
+    from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
     from nsqd.http.history import Reading
     from nsqd.http.past import Past
 
 MOST_LINES: Final = 10_000
 _LINES: Final = 100  # unless the request says how many
+_TAKE_BACK: Final = -1  # instead of a delay
+_MILLISECOND: Final = 1_000_000  # nanoseconds
 
 _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 _is_place: Final = re.compile(r"[0-9a-f]{8},[0-9]{1,18},[0-9]{1,19}", re.ASCII).fullmatch
 T = TypeVar("T")
-
-_AtPlace = Callable[[Topic, int, int, "Sequence[Channel]"], list[Found]]
-_InChannel = Callable[["Channel", list[int]], list[Found]]
 
 
 class MessageEndpoints:
@@ -68,46 +68,42 @@ class MessageEndpoints:
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
-        key = request.query().get("key", "").encode()
-        return await self._do(
-            request,
-            Found.CANCELLED,
-            lambda topic, start, end, channels: topic.cancel(start, end, channels, key),
-            lambda channel, sequences: channel.cancel(sequences),
-        )
+        return await self._recall(request, Found.CANCELLED, _TAKE_BACK)
 
     async def due(self, request: Request) -> Response:
         arguments = request.query()
         delay_ms = self._delay_ms(arguments)
         if "defer" not in arguments or delay_ms is None:
             raise HttpError(400, "INVALID_DEFER" if "defer" in arguments else "MISSING_ARG_DEFER")
-        return await self._do(
-            request,
-            Found.MOVED,
-            lambda topic, start, end, channels: topic.move(start, end, delay_ms, channels),
-            lambda channel, sequences: channel.move(sequences, delay_ms),
-        )
+        return await self._recall(request, Found.MOVED, delay_ms)
 
-    async def _do(self, request: Request, done: Found, at_place: _AtPlace, in_channel: _InChannel) -> Response:
+    async def _recall(self, request: Request, done: Found, delay_ms: int) -> Response:
         """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
         arguments = request.query()
         # Where ports are mapped, this may be another nsqd than the one meant: its "not found" would mislead.
         if arguments.get("node", self._node) != self._node:
             raise HttpError(421, "WRONG_NODE", details={"reason": "this nsqd is not the one that `node` names"})
-        if arguments.keys().isdisjoint(("sequence", "from", "to")):
-            start, end = await self._place(request)
-            with self._calls.journaled_turn():
-                topic, channels = _asked(self._broker, request)
-                found = at_place(topic, start, end, channels)
-        else:
-            sequences = self._sequences(request)
-            with self._calls.journaled_turn():
-                topic, (channel,) = _asked(self._broker, request)
-                if sequences and sequences[-1] >= topic.handed_over:
-                    raise HttpError(400, "BEYOND_END", details={"end": topic.handed_over})
-                found = in_channel(channel, sequences)
+        is_of_publish = arguments.keys().isdisjoint(("sequence", "from", "to"))
+        sequences = range(*await self._place(request)) if is_of_publish else self._sequences(request)
+        topic, _ = _asked(self._broker, request)
+        if not is_of_publish and sequences and sequences[-1] >= topic.handed_over:
+            raise HttpError(400, "BEYOND_END", details={"end": topic.handed_over})
+        recall = Recall(
+            topic,
+            sequences,
+            key=arguments.get("key", "").encode(),
+            channel=arguments.get("channel", ""),
+            delay_ms=delay_ms,
+            who=request.holder or request.remote,
+            started_at=self._broker.timestamp // _MILLISECOND,
+        )
+        await self._calls.in_slices(request, recall)
         await self._calls.durable()
-        return json(_counted(done, found))
+        if recall.is_stopped:
+            raise HttpError(409, "STOPPED", details={"done": recall.done, "count": recall.count})
+        if is_of_publish:
+            return json(_counted(done, [{least_finished(counts): 1} for counts in recall.found.values() if counts]))
+        return json(_counted(done, recall.found.values()))
 
     def _sequences(self, request: Request) -> list[int]:
         """Return the sequences that a request names, in order. Raises a 400, 403, 404 or 409."""
@@ -240,10 +236,11 @@ def _asked(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:
     return topic, [find_channel(broker, name, arguments["channel"])]
 
 
-def _counted(done: Found, found: Sequence[Found]) -> dict[str, int]:
-    """Return in how many channels the message was found how."""
+def _counted(done: Found, found: Iterable[Mapping[Found, int]]) -> dict[str, int]:
+    """Return how many were found how: channels if the messages were published together, otherwise messages."""
     outcomes = (done, Found.IN_FLIGHT, Found.BURIED, Found.DONE, Found.UNKNOWN)
-    return {outcome: sum(it is outcome for it in found) for outcome in outcomes}
+    counts = list(found)
+    return {outcome: sum(it.get(outcome, 0) for it in counts) for outcome in outcomes}
 
 
 def _deferred(channel: Channel, limit: int, after: tuple[int, int]) -> Iterator[tuple[int, int, int] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
     """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
-    places = list(islice(channel.retries, limit))
+    places = channel.retries.next_ones(limit)
     end = channel.topic.handed_over
     sequence = channel.cursor
-    for start, stop in (*channel.skips, (end, end)):
+    for start, stop in chain(channel.skips, [(end, end)]):
+        if len(places) >= limit:
+            break
         take = range(sequence, min(start, end))
         places += [(it, 0) for it in take[: limit - len(places)]]
         sequence = max(sequence, stop)

@@ -559,7 +559,8 @@ class BrokerMachine(RuleBasedStateMachine):
         entries = self._entries_of(topic, backlog, first)
         held = [s for place in (Place.IN_FLIGHT, Place.BURIED) for s in model.at(place) if s < first]
         waiting = {s for s, _ in real.retries} | {s for _, s, _ in real.deferred} | set(_ahead(real))
-        result = real.restore_backlog(backlog)
+        result = real.restore_backlog(backlog, 10_000)
+        assert result is not None
         assert result.restored == len(entries) + backlog.count_among(held)
         assert sum(result) == backlog.count
         kicked = {s for s in waiting if is_in(s, backlog.buried)}

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
 from tests.support.node import Node
+from tests.support.recalling import recalled
 
 SECOND: Final = 1_000_000_000
 WINDOW: Final = 80.0
@@ -96,15 +97,16 @@ class KeysMachine(RuleBasedStateMachine):
         known = self._is_known(key)
         if known is None:
             known = self.topic.knows_key(key)
-        found = self.topic.cancel(
+        found = recalled(
+            self.topic,
             publish.start,
             publish.start + publish.count,
-            [self.topic.channels[name] for name in names],
-            key if known else b"",
+            key=key if known else b"",
+            channel=channels[0] if channels else "",
         )
         self.node.turn()
         if publish.is_parked:
-            assert found == [Found.CANCELLED]
+            assert found == {"": Found.CANCELLED}
             publish.is_forgotten, publish.is_parked = known, False
             return
         is_whole = all(publish.left.get(name) == publish.messages for name in self.topic.channels)

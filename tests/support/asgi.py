@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,40 +32,70 @@ def ask(
     headers: dict[str, str] | None = None,
 ) -> Answer:
     """Send one request. A list of bodies is sent as chunks, without Content-Length."""
-    path, _, query = target.partition("?")
-    chunks = body if isinstance(body, list) else [body]
-    sent_headers = {name.lower(): value for name, value in (headers or {}).items()}
-    if not isinstance(body, list) and body:
-        sent_headers.setdefault("content-length", str(len(body)))
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode("latin-1"),
-        "headers": [(name.encode(), value.encode()) for name, value in sent_headers.items()],
-        "client": ("10.0.0.1", 5555),
-        "http_version": "1.1",
-    }
-    read = 0
-    sent: list[MutableMapping[str, Any]] = []
+    exchange = Exchange(method, target, body, headers)
+    run(app(exchange.scope, exchange.receive, exchange.send))
+    return exchange.answer()
 
-    async def receive() -> dict[str, Any]:
-        nonlocal read
-        read += 1
-        return {"type": "http.request", "body": chunks[read - 1], "more_body": read < len(chunks)}
 
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
+async def ask_in_loop(app: App, method: str, target: str, *, is_gone: asyncio.Event | None = None) -> Answer | None:
+    """Send one request in a loop, for handlers that wait. Return None if there is no answer, as the client `is_gone`."""
+    exchange = Exchange(method, target, b"", None, is_gone or asyncio.Event())
+    await app(exchange.scope, exchange.receive, exchange.send)
+    return exchange.answer() if exchange.sent else None
 
-    run(app(scope, receive, send))
-    start, *rest = sent
-    return Answer(
-        start["status"],
-        {name.decode(): value.decode() for name, value in start["headers"]},
-        b"".join(message["body"] for message in rest),
-        read,
-    )
+
+class Exchange:
+    """One request, and what was sent to answer it. After the body, the client waits until `is_gone`, if given."""
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        body: bytes | list[bytes],
+        headers: dict[str, str] | None,
+        is_gone: asyncio.Event | None = None,
+    ) -> None:
+        path, _, query = target.partition("?")
+        self._chunks = body if isinstance(body, list) else [body]
+        self._read = 0
+        self._is_gone = is_gone
+        self.sent: list[MutableMapping[str, Any]] = []
+        sent_headers = {name.lower(): value for name, value in (headers or {}).items()}
+        if not isinstance(body, list) and body:
+            sent_headers.setdefault("content-length", str(len(body)))
+        self.scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode("latin-1"),
+            "headers": [(name.encode(), value.encode()) for name, value in sent_headers.items()],
+            "client": ("10.0.0.1", 5555),
+            "http_version": "1.1",
+        }
+
+    async def receive(self) -> dict[str, Any]:
+        if self._is_gone is not None and self._read == len(self._chunks):
+            await self._is_gone.wait()
+            return {"type": "http.disconnect"}
+        self._read += 1
+        return {
+            "type": "http.request",
+            "body": self._chunks[self._read - 1],
+            "more_body": self._read < len(self._chunks),
+        }
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        self.sent.append(message)
+
+    def answer(self) -> Answer:
+        start, *rest = self.sent
+        return Answer(
+            start["status"],
+            {name.decode(): value.decode() for name, value in start["headers"]},
+            b"".join(message["body"] for message in rest),
+            self._read,
+        )
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -51,7 +51,7 @@ def _allow_one_attempt_too_many(patch: pytest.MonkeyPatch) -> None:
 
 def _pin_nothing(patch: pytest.MonkeyPatch) -> None:
     def planted(self: Channel) -> int:
-        lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.lowest()]
+        lows = [self.cursor, self.in_flight.lowest(), self.retries.lowest(), self.deferred.lowest()]
         return min(low for low in lows if low is not None)
 
     patch.setattr(Channel, "low_water", planted)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqd.broker.channel import Channel
 from nsqd.broker.operated import Found
@@ -15,15 +16,14 @@ from nsqd.broker.topic import Topic
 
 
 def _tell_no_journal(patch: pytest.MonkeyPatch) -> None:
-    def planted(self: Channel, sequence: int, retried: dict[int, int]) -> Found:
-        if self.deferred.take_out(sequence) or retried.pop(sequence, None) is not None:
-            return Found.CANCELLED
-        if self._is_ahead(sequence):
-            self._pass_over_one(sequence)
-            return Found.CANCELLED
-        return self._without_waiting(sequence)
+    cancel = Channel.cancel
 
-    patch.setattr(Channel, "_cancel", planted)
+    def planted(self: Channel, sequences: BitMap64) -> dict[Found, int]:
+        untold = self.deferred.take_out(sequences)
+        found = cancel(self, sequences - untold)
+        return found | {Found.CANCELLED: found.get(Found.CANCELLED, 0) + len(untold)} if untold else found
+
+    patch.setattr(Channel, "cancel", planted)
 
 
 def _tell_the_journal_later(patch: pytest.MonkeyPatch) -> None:
@@ -37,14 +37,13 @@ def _tell_the_journal_later(patch: pytest.MonkeyPatch) -> None:
 
 
 def _take_a_sibling(patch: pytest.MonkeyPatch) -> None:
-    cancel = Channel._cancel
+    cancel = Channel.cancel
 
-    def planted(self: Channel, sequence: int, retried: dict[int, int]) -> Found:
-        if sequence + 1 in self.deferred:
-            cancel(self, sequence + 1, retried)
-        return cancel(self, sequence, retried)
+    def planted(self: Channel, sequences: BitMap64) -> dict[Found, int]:
+        cancel(self, self.deferred.among(sequences.shift(1)))
+        return cancel(self, sequences)
 
-    patch.setattr(Channel, "_cancel", planted)
+    patch.setattr(Channel, "cancel", planted)
 
 
 def _forget_what_is_parked(patch: pytest.MonkeyPatch) -> None:
@@ -63,10 +62,8 @@ def _hand_it_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_it_in_the_heap(patch: pytest.MonkeyPatch) -> None:
-    def planted(self: Deferred, sequence: int) -> bool:
-        was_there = sequence in self._sequences
-        self._sequences.discard(sequence)
-        return was_there
+    def planted(self: Deferred, wanted: BitMap64) -> BitMap64:
+        return self._sequences & wanted
 
     patch.setattr(Deferred, "take_out", planted)
 
@@ -74,7 +71,7 @@ def _leave_it_in_the_heap(patch: pytest.MonkeyPatch) -> None:
 def _move_it_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     move, record = Channel.move, Channel._record_urgent
 
-    def planted(self: Channel, sequences: Sequence[int], delay_ms: int) -> list[Found]:
+    def planted(self: Channel, sequences: BitMap64, delay_ms: int) -> dict[Found, int]:
         patch.setattr(Channel, "_record_urgent", lambda self, change: None)
         try:
             return move(self, sequences, delay_ms)

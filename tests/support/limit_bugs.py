@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqd.broker import bounded, bounds, ruled
 from nsqd.broker.bounds import Full, Held, Room
@@ -87,7 +88,7 @@ def _drop_deferred_messages_later(patch: pytest.MonkeyPatch) -> None:
 
     def planted(self: Channel, count: int, arrived: int | None = None) -> None:
         for _, sequence, _ in sorted(self.deferred)[:count]:
-            self.deferred.take_out(sequence)
+            self.deferred.take_out(BitMap64([sequence]))
             self._finished.append((sequence, sequence + 1))
             self._count("overflow, dropped", 1)
             count -= 1

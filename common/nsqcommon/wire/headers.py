@@ -80,6 +80,25 @@ def decode_headers(data: bytes, at: int = 0) -> dict[str, bytes]:
     return headers
 
 
+def value_of(name: bytes, data: bytes, at: int, end: int) -> bytes | None:
+    """Return the value of one header among the sound ones that are encoded in data[at:end]; None: it is not there.
+
+    `name` is encoded, with its length. The same bytes may be a part of another value, so where they are found, the
+    headers before them are passed one by one. That is a tenth of the time of decoding them.
+    """
+    found = data.find(name, at + 2, end)
+    at += 2
+    while found >= 0:
+        while at < found:
+            at += 1 + data[at]
+            at += 2 + _unpack_length(data, at)[0]
+        if at == found:
+            start = at + len(name) + 2
+            return data[start : start + _unpack_length(data, start - 2)[0]]
+        found = data.find(name, at, end)
+    return None
+
+
 def check_headers(data: bytes | bytearray, at: int, stop: int) -> int:
     """Return where the headers that are encoded in data[at:stop] end, after looking through them. Raise BadHeaders.
 

@@ -68,7 +68,7 @@ def _deliver_early() -> None:
         return None if due is None else due - EARLY
 
     _replace(Deferred, "next_due", early)
-    _replace(Deferred, "pop_due", lambda self, until: pop_due(self, until + EARLY))
+    _replace(Deferred, "pop_due", lambda self, until, most: pop_due(self, until + EARLY, most))
 
 
 def _deliver_finished_ones_again() -> None:

@@ -16,6 +16,7 @@ from nsqcommon.wire.headers import (
     encode_headers,
     end_of_headers,
     header_offsets,
+    value_of,
 )
 
 NAMES = st.from_regex(r"\A[a-z0-9][a-z0-9_.-]{0,20}\Z")
@@ -28,6 +29,17 @@ def test_what_is_encoded_comes_back(headers: dict[str, bytes]) -> None:
     assert decode_headers(encoded) == headers
     assert decode_headers(b"xyz" + encoded + b"more", 3) == headers
     assert end_of_headers(b"xyz" + encoded + b"more", 3) == 3 + len(encoded)
+
+
+@given(HEADERS, st.binary(max_size=9), st.sampled_from((b"", b"\1a", b"\7nsq-ttl", b"\7nsq-ttl\0\1")))
+def test_one_value_is_found_although_other_values_look_like_its_name(
+    headers: dict[str, bytes], value: bytes, planted: bytes
+) -> None:
+    headers = {name: planted + it for name, it in headers.items()}
+    for found in (headers, headers | {"nsq-ttl": value}, {"nsq-ttl": value} | headers):
+        data = b"xyz" + encode_headers(found)
+        expected = found.get("nsq-ttl")
+        assert value_of(b"\7nsq-ttl", data + b"\7nsq-ttl\0\1x", 3, len(data)) == expected
 
 
 def test_the_layout() -> None:

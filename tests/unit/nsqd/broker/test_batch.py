@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.batch import Batch, Receipt, hex_ids
+from nsqcommon.wire.headers import encode_headers
+from nsqd.broker.batch import JUDGED_AT_ONCE, Batch, Receipt, hex_ids
 
 TIMESTAMP = 1_795_000_000_000_000_001
 
@@ -50,6 +51,33 @@ def test_frames_with_headers_are_the_same_whether_messages_are_known_to_be_equal
     frames = known.frames_with_headers(first, last, 1, known.ids(first, last))
     assert b"".join(frames) == b"".join(unknown.frames_with_headers(first, last, 1, known.ids(first, last)))
     assert known.headers_size(first, last) == len(headers) * (last - first)
+
+
+def headed_batch(headers: list[bytes]) -> Batch:
+    payload = b"\0\0\0\1x" * len(headers)
+    return Batch(10, 1, TIMESTAMP, payload, range(0, len(payload) + 1, 5), headers=b"".join(headers))
+
+
+def test_messages_are_judged_by_their_own_time_to_live_in_runs() -> None:
+    one, ten, none = (encode_headers({"a": b"1", "nsq-ttl": ttl}) for ttl in (b"1", b"10", b"soon"))
+    batch = headed_batch([one, one, ten, none, one, encode_headers({})])
+    assert batch.may_expire
+    later = TIMESTAMP + 5_000_000
+    assert batch.expired_run(10, 16, later) == (12, True)
+    assert batch.expired_run(12, 16, later) == (14, False)
+    assert batch.expired_run(14, 16, later) == (15, True)
+    assert batch.expired_run(15, 16, later) == (16, False)
+    assert batch.expired_run(10, 11, later) == (11, True)
+    assert batch.expired_run(10, 16, TIMESTAMP + 1_000_000) == (16, False)
+
+
+def test_headers_of_what_is_not_delivered_yet_are_not_looked_at() -> None:
+    """What follows would be refused if somebody decoded it."""
+    sound, broken = encode_headers({"nsq-ttl": b"5"}), b"\0\2\1 "
+    batch = headed_batch([sound] * JUDGED_AT_ONCE + [broken] * 20_000)
+    assert batch.may_expire
+    stop, is_over = batch.expired_run(10, 10 + batch.count, TIMESTAMP)
+    assert (stop, is_over) == (10 + JUDGED_AT_ONCE, False)
 
 
 def test_large_bodies_are_not_copied_into_frames() -> None:

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.bounded import Refused
@@ -283,7 +284,7 @@ def test_requeued_redelivered_and_due_messages_are_delivered_by_a_channel_that_i
     it.publish(30)
     it.node.clients[0].say(b"REQ %b 0\nREQ %b 1000\nFIN %b\n" % (requeued, put_off, done))
     it.real.redeliver([2])
-    it.real.move([3], 0)
+    it.real.move(BitMap64([3]), 0)
     it.publish(5)
     it.node.pass_time(2)
     it.publish(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub, req
 from nsqd.broker.burials import Selection, Verb
@@ -215,7 +216,8 @@ def test_a_restored_backlog_leaves_what_was_buried_then_and_waits_now() -> None:
     assert backlog.count == 1
     channel_of(node).empty()
     take(node, "kick", 0)
-    result = channel_of(node).restore_backlog(backlog)
+    result = channel_of(node).restore_backlog(backlog, 10_000)
+    assert result is not None
     node.turn()
     assert result == (1, 0)
     assert node.channel().buried_count == 1
@@ -229,7 +231,8 @@ def test_one_that_waits_again_because_the_channel_was_moved_back_is_left_as_well
     assert backlog is not None
     take(node, "kick", 0)
     channel_of(node).seek(0)
-    result = channel_of(node).restore_backlog(backlog)
+    result = channel_of(node).restore_backlog(backlog, 10_000)
+    assert result is not None
     node.turn()
     assert result == (1, 0)
     node.crash()
@@ -470,7 +473,7 @@ def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms:
     node = node_with_two_buried()
     first, second = (it.sequence for it in buried_in(node))
     channel_of(node).take_buried("kick", [first, second])
-    assert channel_of(node).move([first], delay_ms) == [Found.MOVED]
+    assert channel_of(node).move(BitMap64([first]), delay_ms) == {Found.MOVED: 1}
     assert undo(node, last_kick(node))
     assert [it.sequence for it in buried_in(node)] == [second]
     assert node.channel().deferred_count == (1 if delay_ms else 0)
@@ -608,10 +611,24 @@ def test_a_burial_that_the_journal_loses_is_not_made_up_for_by_a_later_restore(d
     assert len(places) == 3
     channel_of(node).in_flight.clear()
     channel_of(node)._bury(places, Note("bad", ""))
-    channel_of(node).restore_backlog(backlog)
+    channel_of(node).restore_backlog(backlog, 10_000)
     node.turn()
     complete = replay(node.store.journal)["t"].channels["c"]
     assert (len(complete.buried), complete.needed, complete.waiting) == (3, 3, {})
     state = replay([change for change in node.store.journal if change[0] != "bury"])["t"].channels["c"]
     ahead = set(range(state.cursor, 3)) - {place for start, end in state.skips for place in range(start, end)}
     assert ahead | state.waiting.keys() == {0, 1, 2}
+
+
+def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
+    node = node_with_two_buried()
+    channel = channel_of(node)
+    channel.burials.bury("t", "c", [(number << 14, number, 1) for number in range(1, 20)], Note("bad", ""))
+    channel.take_buried("kick", [number << 14 for number in range(1, 20)])
+    channel.empty()
+    assert channel.burials.kicked is None
+    left = []
+    while node.broker.left_over:
+        left.append(len(node.broker.left_over))
+        node.turn()
+    assert left == [19, 15, 11, 7, 3]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nsqd.broker.deferred_ids import DeferredIds
 from tests.support.node import Node
+from tests.support.recalling import recalled
 
 DELAY = 3_600_000
 SIZED = b"\0\0\0\1x"
@@ -69,7 +70,7 @@ def test_runs_of_which_nothing_waits_are_dropped() -> None:
 def test_a_topic_knows_where_its_deferred_messages_lie() -> None:
     node = Node()
     topic, other = node.broker.topic("t"), node.broker.topic("other")
-    channel = topic.channel("c")
+    topic.channel("c")
     topic.publish(SIZED, (0, 5))
     node.turn()
     batch = node.store.logs["t"].batch_at(0)
@@ -82,5 +83,5 @@ def test_a_topic_knows_where_its_deferred_messages_lie() -> None:
         node.turn()
     assert [topic.deferred_sequence(first + 2 * number) for number in range(6)] == [1, 2, None, 4, 5, None]
     assert [topic.deferred_sequence(first + 2 * number + 1) for number in range(5)] == [None] * 5
-    topic.cancel(2, 3, [channel])
+    recalled(topic, 2, 3)
     assert topic.deferred_sequence(first + 2) is None, "it no longer waits, so the log tells"

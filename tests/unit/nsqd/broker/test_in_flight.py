@@ -38,13 +38,13 @@ def test_finished_runs_become_ranges() -> None:
 
 def test_the_oldest_message_of_each_consumer_counts_from_its_delivery_even_if_it_was_touched() -> None:
     in_flight, busy, idle = InFlight(), consumer(), consumer()
-    for first, at in ((0, 30.0), (5, 10.0), (9, 20.0)):
+    for first, at in ((5, 10.0), (9, 20.0), (0, 30.0)):
         in_flight.add(hex_ids(first - OFFSET, 1), Delivery(busy, first, 1, OFFSET, 1, at, 90.0, published_at=0))
     in_flight.touch(busy, hex_ids(5 - OFFSET, 1)[0], 99.0)
-    assert in_flight.held_since() == {busy: 10.0}
-    assert idle not in in_flight.held_since()
+    assert in_flight.held_since(1) == {busy: 10.0}
+    assert idle not in in_flight.held_since(2)
     in_flight.finish(busy, hex_ids(5 - OFFSET, 1))
-    assert in_flight.held_since() == {busy: 20.0}
+    assert in_flight.held_since(1) == {busy: 20.0}
 
 
 def test_a_run_may_span_deliveries() -> None:

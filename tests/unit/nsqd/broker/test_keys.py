@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap64
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys
@@ -15,6 +16,7 @@ from nsqd.broker.keys import KeyMemory, TopicKeys
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
 from tests.support.node import Node
+from tests.support.recalling import recalled
 
 SECOND = 1_000_000_000
 
@@ -715,8 +717,8 @@ def test_a_key_whose_message_was_taken_back_may_be_used_again(
         assert not topic.knows_key(b"k")
         later(topic, number, b"k", delay_ms)
         node.turn()
-        found = topic.cancel(number, number + 1, list(topic.channels.values()), b"k")
-        assert found == [Found.CANCELLED] * max(len(channels), 1)
+        found = recalled(topic, number, number + 1, key=b"k")
+        assert list(found.values()) == [Found.CANCELLED] * max(len(channels), 1)
         node.turn()
         topic = revive(node, crashes)
         assert topic.forgotten_place(b"k") == (number, number + 1)
@@ -730,7 +732,7 @@ def test_a_key_that_is_used_again_after_a_cancel_is_known_again(node: Node, cras
     topic.channel("c")
     later(topic, 1, b"k")
     node.turn()
-    topic.cancel(0, 1, list(topic.channels.values()), b"k")
+    recalled(topic, 0, 1, key=b"k")
     later(topic, 2, b"k")
     node.turn()
     topic = revive(node, crashes)
@@ -748,10 +750,11 @@ def test_a_key_stays_if_a_message_was_not_taken_back_everywhere(node: Node, cras
     topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"batch")
     topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"part")
     node.turn()
-    assert topic.cancel(0, 1, channels[:1], b"one-channel") == [Found.CANCELLED]
-    channels[0].cancel([2])
-    assert topic.cancel(1, 4, channels, b"batch") == [Found.CANCELLED] * 2  # but one of them before, in one channel
-    assert topic.cancel(4, 5, channels) == [Found.CANCELLED] * 2  # by its id, say
+    both = {"c": Found.CANCELLED, "d": Found.CANCELLED}
+    assert recalled(topic, 0, 1, key=b"one-channel", channel="c") == {"c": Found.CANCELLED}
+    channels[0].cancel(BitMap64([2]))
+    recalled(topic, 1, 4, key=b"batch")  # but one of them was taken back before, in one channel
+    assert recalled(topic, 4, 5) == both  # by its id, say
     node.turn()
     topic = revive(node, crashes)
     assert [topic.knows_key(key) for key in (b"one-channel", b"batch", b"part")] == [True] * 3
@@ -763,7 +766,7 @@ def test_a_snapshot_of_the_journal_tells_which_keys_were_forgotten(node: Node) -
     for number in range(3):
         later(topic, number, b"k%d" % number)
     node.turn()
-    topic.cancel(1, 2, list(topic.channels.values()), b"k1")
+    recalled(topic, 1, 2, key=b"k1")
     node.turn()
     node.store.journal = [("snapshot", "t"), *topic.snapshot_changes()]
     node.crash()
@@ -776,7 +779,7 @@ def test_a_deleted_topic_takes_its_forgotten_keys_with_it(node: Node) -> None:
         topic.channel("c")
         later(topic, 1, b"k")
         node.turn()
-        topic.cancel(0, 1, list(topic.channels.values()), b"k")
+        recalled(topic, 0, 1, key=b"k")
         node.broker.delete_topic("t")
         node.turn()
     later(node.broker.topic("t"), 1, b"k")

@@ -137,7 +137,7 @@ def test_a_deferred_message_does_not_expire_before_it_is_due_after_a_channel_was
     if way == "seek":
         channel.seek(1)  # forward, over nothing that is deferred
     elif way == "restore":
-        channel.restore_backlog(Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]))
+        channel.restore_backlog(Backlog(next=1, end=3, finished=[], requeued=[], deferred=[], buried=[]), 10_000)
     else:
         node.broker.topics["t"].delete_channel("c")
         node.broker.topics["t"].channel("c", cursor=1)
