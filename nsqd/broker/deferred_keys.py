@@ -57,6 +57,13 @@ class DeferredKeys:
         place = self._places.get(key)
         return _range_of(place) if place is not None else None
 
+    def find_published(self, key: bytes, published: int) -> tuple[int, int] | None:
+        """Return what `find` does, if these messages were published then; None: they are others."""
+        place = self._places.get(key)
+        if place is None or place >> _COUNT_BITS & _TIME_MASK != published // _MILLISECOND + 1:
+            return None
+        return _range_of(place)
+
     def is_needed(self, key: bytes, now: int, waits: Waits) -> bool:
         place = self._places.get(key)
         if place is None:

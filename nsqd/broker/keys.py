@@ -239,6 +239,13 @@ class TopicKeys:
         self.deferred.add(key, start, count, published)
         self._memory.deferred(self, len(self.deferred) - before)
 
+    def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
+        """Remember a part of a deferred publish; the other parts, which were carried forward by themselves, may be known."""
+        end = start + count
+        if (known := self.deferred.find_published(_remembered(key), published)) is not None:
+            start, end = min(start, known[0]), max(end, known[1])
+        self.defer(key, start, end - start, published)
+
     def learn_deferred(self, key: bytes, start: int, count: int) -> bool:
         """Remember a deferred publish of before the start. Return False if there is no room."""
         if not self._memory.has_room_for_deferred:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
-    from nsqd.broker.store import KeyedPublish, TopicLog
+    from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 
 _LOOKED_AT: Final = (
@@ -37,6 +37,7 @@ _LOOKED_AT: Final = (
 )
 _MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
 _STARTS_IN_CHANGE: Final = 2_000
+_SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 bytes for each
 
 
 class Topic(Published):
@@ -430,9 +431,10 @@ class Topic(Published):
                 waiting.extend([sequence for sequence in piece if sequence >= self._keys_from])
         for start, count, _ in self._parked.delayed():
             waiting.extend(range(max(start, self._keys_from), start + count))
-        if waiting:
-            for key, start, count, published in _joined(self.log.deferred_keys(sorted(waiting))):
-                self._keys.defer(key, start, count, published)
+        ascending = sorted(waiting)
+        for at in range(0, len(ascending), _SEQUENCES_ASKED):
+            for key, start, count, published in self.log.deferred_keys(ascending[at : at + _SEQUENCES_ASKED]):
+                self._keys.defer_part(key, start, count, published)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Take out, and count, messages that are nowhere any more: neither in the log nor in a side file."""
@@ -484,17 +486,3 @@ class Topic(Published):
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:
     return [batch for batch, receipt in sealed if receipt.error is None]
-
-
-def _joined(found: Iterable[KeyedPublish]) -> Iterator[KeyedPublish]:
-    """Yield each key once. A publish of which only some messages were carried forward comes in several parts."""
-    places: dict[bytes, tuple[int, int, int]] = {}
-    for key, start, count, published in found:
-        begin, end = start, start + count
-        known = places.get(key)
-        if known is not None and known[2] == published:
-            begin, end = min(begin, known[0]), max(end, known[1])
-        if known is None or known[2] <= published:
-            places[key] = begin, end, published
-    for key, (begin, end, published) in places.items():
-        yield key, begin, end - begin, published

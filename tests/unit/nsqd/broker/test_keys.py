@@ -334,6 +334,15 @@ def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
     )  # a publish with this key comes now, and its messages are meant from now on
 
 
+def test_the_parts_of_a_publish_are_one_and_those_of_another_are_not() -> None:
+    keys = keys_of(KeyMemory(SECOND, 1000))
+    for start in (20, 7, 12):
+        keys.defer_part(b"k" * 64, start, 2, 5 * SECOND)
+    assert keys.deferred_place(b"k" * 64) == (7, 22)
+    keys.defer_part(b"k" * 64, 100, 1, 9 * SECOND)
+    assert (keys.deferred_place(b"k" * 64), len(keys)) == ((100, 101), 1)
+
+
 def test_keys_of_deferred_publishes_count_and_go_last() -> None:
     memory = KeyMemory(SECOND, 80)
     here, there = keys_of(memory), keys_of(memory)
