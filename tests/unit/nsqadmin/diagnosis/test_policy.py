@@ -180,13 +180,6 @@ def test_d26_one_node_has_another_file() -> None:
     assert said(finding) == {"a" * 12: "n1:4151, n3:4151", "b" * 12: "n2:4151"}
 
 
-def test_d25_a_node_has_started_with_a_copy_of_its_file() -> None:
-    finding = only(found(nodes(A, policy_error="line 3: secret_topic: unknown key", policy_is_copy=True)))
-    assert (finding.rule, finding.severity, finding.node) == ("D25", Severity.WARNING, "n1:4151")
-    assert finding.verdict == "n1:4151 has started with a copy of its policy file, because the file is broken"
-    assert "secret" not in f"{finding}"
-
-
 def test_d26_one_node_has_none() -> None:
     finding = only(found(nodes("", A)))
     assert finding.verdict == "n1:4151 has no policy file, unlike n2:4151"
