@@ -74,8 +74,9 @@ class ActivityLog:
         at: float | None = None,
         took: float | None = None,
         undo: str = "",
+        also: tuple[str, ...] = (),
     ) -> None:
-        """Add what this user did or was refused, by default now. A topic's name decides who may read the entry."""
+        """Add what this user did or was refused, by default now. Only who sees `topic` and `also` may read the entry."""
         self.add_action(
             Activity(
                 at=time() if at is None else at,
@@ -89,6 +90,7 @@ class ActivityLog:
                 result=result,
                 took=took,
                 undo=undo,
+                also=also,
             )
         )
 

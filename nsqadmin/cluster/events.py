@@ -33,7 +33,8 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
         if old is None:
             yield Activity(at=at, what="node_appeared", text=f"nsqd {node.address} has appeared", nodes=(node.address,))
         elif old.is_reachable and not node.is_reachable:
-            text = f"nsqd {node.address} no longer answers: {node.error or node.health}"
+            # Everybody reads this, and the error may name any topic; it is on the node's page.
+            text = f"nsqd {node.address} no longer answers"
             yield Activity(at=at, what="node_down", text=text, nodes=(node.address,))
         elif node.is_reachable and not old.is_reachable:
             yield Activity(at=at, what="node_up", text=f"nsqd {node.address} answers again", nodes=(node.address,))

@@ -704,10 +704,15 @@ class Activity:
     took: float | None = None
     is_outside: bool = False  # somebody did it without this nsqadmin; `user` is whom the node has recorded
     undo: str = ""  # the id with which the action can be undone; empty if it cannot
+    also: tuple[str, ...] = ()  # further topics that the text may name
 
     @property
     def is_action(self) -> bool:
         return bool(self.result)
+
+    def is_for(self, sees: Callable[[str], bool]) -> bool:
+        """Return whether a user may read it, who sees these topics."""
+        return all(sees(topic) for topic in (self.topic, *self.also) if topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ class _Questions:
             recording,
             snapshot=seen_by(recording.snapshot, identity),
             series={key: series for key, series in recording.series.items() if _sees_series(identity, key)},
-            activity=tuple(entry for entry in recording.activity if not entry.topic or identity.sees(entry.topic)),
+            activity=tuple(entry for entry in recording.activity if entry.is_for(identity.sees)),
         )
         return Response(
             encode(seen),
@@ -310,7 +310,7 @@ def _sees_series(identity: Identity, key: str) -> bool:
 
 def _is_wanted(entry: Activity, request: Request, identity: Identity) -> bool:
     wanted = request.query_params
-    if entry.topic and not identity.sees(entry.topic):
+    if not entry.is_for(identity.sees):
         return False
     if (kind := wanted.get("kind")) and (kind == "action") != entry.is_action:
         return False

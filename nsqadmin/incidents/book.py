@@ -155,7 +155,7 @@ class Book:
         """
         seen = [finding.without_quotes() for finding in it.incident.findings if finding.topic not in hidden]
         if len(seen) == len(it.incident.findings):
-            changes = tuple(entry for entry in it.changes if not entry.topic or user.sees(entry.topic))
+            changes = tuple(entry for entry in it.changes if entry.is_for(user.sees))
             return replace(it, incident=replace(it.incident, findings=tuple(seen)), changes=changes)
         if not seen:
             return None
@@ -164,7 +164,7 @@ class Book:
             incident=incident_of(it.incident.cause, seen, Index(self._snapshot, seen)),
             then=None,
             peak=None,
-            changes=tuple(entry for entry in it.changes if not entry.topic),
+            changes=tuple(entry for entry in it.changes if not entry.topic and not entry.also),
         )
 
     # What people say

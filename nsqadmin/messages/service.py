@@ -133,7 +133,8 @@ class Messages:
         receipt = await run_trio(self._publisher.replay, plan)
         text = f"replayed {receipt.published:,} of {plan.topic} [{plan.first}, {plan.end}) to {plan.target}"
         result = "ok" if not receipt.error else "partly" if receipt.published else "failed"
-        self._note(caller, "replay", text, plan.target, (plan.node,), result, began)
+        also = (plan.topic,) if plan.topic != plan.target else ()
+        self._note(caller, "replay", text, plan.target, (plan.node,), result, began, also=also)
         return receipt
 
     async def redeliver(
@@ -193,9 +194,11 @@ class Messages:
         result: str,
         began: float,
         channel: str = "",
+        also: tuple[str, ...] = (),
     ) -> None:
+        took = time() - began
         self._activity.note(
-            caller, what, text, result, topic=topic, channel=channel, nodes=nodes, at=began, took=time() - began
+            caller, what, text, result, topic=topic, channel=channel, nodes=nodes, at=began, took=took, also=also
         )
 
 

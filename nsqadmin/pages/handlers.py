@@ -298,7 +298,7 @@ class _Pages:
         rows = [
             entry
             for entry in self._services.view.activity()
-            if (not entry.topic or sees(entry.topic))
+            if entry.is_for(sees)
             and (not kind or entry.is_action is (kind == "actions"))
             and all(word in _words_of(entry) for word in words)
         ]

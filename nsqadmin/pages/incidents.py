@@ -172,6 +172,7 @@ class IncidentPages:
             topic=findings[0].topic,
             channel=findings[0].channel if len(findings) == 1 else "",
             nodes=tuple({finding.node: None for finding in findings if finding.node}),
+            also=it.incident.topics[1:] if findings[0].topic else it.incident.topics,
         )
 
     # Incidents

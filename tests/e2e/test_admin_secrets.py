@@ -36,6 +36,8 @@ needs_module("jinja2")
 pytestmark = pytest.mark.e2e
 
 LIMIT: Final = 30.0  # seconds for one answer
+BURIED: Final = 12  # messages of each channel, each with a reason of its own; each walk kicks one or two
+EMPTY: Final = 6  # the sequence of a message of each topic in which nothing is planted
 ENOUGH: Final = 4  # links to one path that are followed, as they differ in their arguments only
 FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
 ROLES: Final = """
@@ -92,9 +94,14 @@ def fill(node: Nsqd, topic: str, channel: str, whose: str) -> None:
         path = f"/pub?topic={topic}&key=key-{key}{arguments}"
         assert node.http("POST", path, body, headers=headers).status == 200
     node.post(f"/pub?topic={topic}", b"\xff" + PLANTED[f"{whose} body binary"].encode())
-    taken = [json.loads(it) for it in node.http("POST", f"/sub?{named}&max=3&wait=1s").body.splitlines()]
-    for at, message in enumerate(taken[:3]):
-        reason = quote(f"no such card {PLANTED[f'{whose} reason {at}']}")
+    for _ in range(BURIED):
+        node.post(f"/pub?topic={topic}", b"{}")
+    taken: list[Any] = []
+    while len(taken) < BURIED:
+        answer = node.http("POST", f"/sub?{named}&max={BURIED - len(taken)}&wait=1s")
+        taken += map(json.loads, answer.body.splitlines())
+    for at, message in enumerate(taken):
+        reason = quote(f"no such card {PLANTED[f'{whose} reason {at:02}']}")
         assert node.http("POST", f"/bury?{named}&reason={reason}", message["id"].encode()).status == 200
     log = node.http("GET", f"/topic/log?topic={topic}").json["log"]
     reader = {"name": f"reader-{PLANTED[f'{whose} reader']}", "log": log, "sequence": 1, "into": "/tables/x"}
@@ -182,11 +189,11 @@ def a_world(folder: Path) -> Iterator[World]:
         }
         for admin in admins.values():
             eventually(lambda admin=admin: HIDDEN in ask(admin, "admin", "GET", "/topics?fresh=1").text, LIMIT)
-            leave_traces(admin)
+            leave_traces(admin, node)
         yield World(node, refusing, admins)
 
 
-def leave_traces(admin: Nsqadmin) -> None:
+def leave_traces(admin: Nsqadmin, node: Nsqd) -> None:
     """Let the administrator do what the log of activity tells of."""
     for topic, channel in ((HIDDEN, HIDDEN_CHANNEL), ("orders", "c")):
         whose = "hidden" if topic == HIDDEN else "payload"
@@ -194,9 +201,12 @@ def leave_traces(admin: Nsqadmin) -> None:
             body = {"kind": kind, "topic": topic, "channel": channel}
             ask(admin, "admin", "POST", "/api/v2/actions", json.dumps(body))
         body = {"topic": topic, "channel": channel, "verb": "kick"}
-        body["reason"] = PLANTED[f"{whose} reason 2"]
+        body["reason"] = PLANTED[f"{whose} reason 02"]
         answer = ask(admin, "admin", "POST", "/api/v2/buried", json.dumps(body))
         assert answer.status == 200, answer
+    replay = {"topic": HIDDEN, "node": name_of(node), "first": EMPTY, "end": EMPTY + 1, "target": "orders"}
+    answer = ask(admin, "admin", "POST", "/api/v2/replay", json.dumps(replay))
+    assert (answer.status, json.loads(answer.text)["published"]) == (200, 1), answer
 
 
 # Asking
@@ -349,10 +359,12 @@ CHANGES: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("POST", "/api/v2/publish"): tuple(json.dumps({"topic": it["topic"], "body": "b"}) for it in _here),
     ("POST", "/api/v2/redeliver"): tuple(json.dumps({"messages": "0@{node}", **it}) for it in _here),
     ("POST", "/api/v2/replay/plan"): tuple(
-        json.dumps({"topic": it["topic"], "node": "{node}", "first": 0, "end": 1, "target": "orders"}) for it in _here
+        json.dumps({"topic": it["topic"], "node": "{node}", "first": EMPTY, "end": EMPTY + 1, "target": "orders"})
+        for it in _here
     ),
     ("POST", "/api/v2/replay"): tuple(
-        json.dumps({"topic": it["topic"], "node": "{node}", "first": 0, "end": 1, "target": "orders"}) for it in _here
+        json.dumps({"topic": it["topic"], "node": "{node}", "first": EMPTY, "end": EMPTY + 1, "target": "orders"})
+        for it in _here
     ),
     ("POST", "/api/topics"): (json.dumps({"topic": HIDDEN}), json.dumps({"topic": "orders"})),
     ("POST", "/api/topics/{topic}"): ('{"action":"unpause"}',),
@@ -366,7 +378,7 @@ CHANGES: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("POST", "/nodes/undrain"): ("node={node}",),
     ("POST", "/actions/{kind}"): ("topic=nothing&channel=c",),
     ("POST", "/actions/publish"): tuple(f"{it}&body=b" for it in _forms),
-    ("POST", "/actions/replay"): tuple(f"{it}&node={{node}}&first=0&end=1&to=channel" for it in _forms),
+    ("POST", "/actions/replay"): tuple(f"{it}&node={{node}}&first={EMPTY}&end={EMPTY + 1}&to=channel" for it in _forms),
     ("POST", "/actions/redeliver"): tuple(f"{it}&pick=0@{{node}}&to=channel" for it in _forms),
     ("POST", "/actions/undo"): ("undo=x",),
     ("POST", "/actions/kick_buried"): tuple(f"{it}{{reason}}&limit=1&rate=0.1" for it in _forms),
@@ -490,6 +502,17 @@ class Walk:
         return f"&reason={quote(names[0])}"
 
 
+def test_the_administrator_sees_all_of_it_and_every_route_answers(world: World) -> None:
+    walk = Walk(world.admins["plain"], "admin", world)
+    walk.go()
+    unseen = PLANTED.by_name.keys() - walk.shown.keys()
+    # nsqd tells the key only of what is deferred, and what has been kicked is not buried any more.
+    assert {it for it in unseen if " key " not in it and not it.endswith("reason 02")} == set()
+    assert {"hidden key deferred", "payload key deferred"} <= walk.shown.keys()
+    pages = {path for method, path in routes() if method == "GET"}
+    assert pages - walk.answered - REFUSED.keys() == set()
+
+
 @pytest.mark.parametrize(
     ("user", "admin", "may_not_see"),
     [
@@ -508,12 +531,26 @@ def test_no_route_shows_what_a_user_may_not_see(
     assert {name: walk.shown[name] for name in secret if name in walk.shown} == {}
 
 
-def test_the_administrator_sees_all_of_it_and_every_route_answers(world: World) -> None:
-    walk = Walk(world.admins["plain"], "admin", world)
-    walk.go()
-    unseen = PLANTED.by_name.keys() - walk.shown.keys()
-    # nsqd tells the key only of what is deferred, and what has been kicked is not buried any more.
-    assert {it for it in unseen if " key " not in it and not it.endswith("reason 2")} == set()
-    assert {"hidden key deferred", "payload key deferred"} <= walk.shown.keys()
-    pages = {path for method, path in routes() if method == "GET"}
-    assert pages - walk.answered - REFUSED.keys() == set()
+def test_who_does_not_see_a_reason_kicks_by_it(world: World) -> None:
+    admin = world.admins["masked"]
+
+    def asked(method: str, path: str, **body: Any) -> Any:
+        answer = ask(admin, "no-payload", method, path, json.dumps({"topic": "orders", "channel": "c", **body}))
+        assert answer.status == 200, answer
+        return json.loads(answer.text)
+
+    def listed() -> dict[str, str]:
+        (node,) = asked("GET", "/api/v2/buried/orders/c")["nodes"]
+        return {it["name"]: it["reason"] for it in node["reasons"]}
+
+    asked("POST", "/api/v2/buried/stop")  # what the walks have begun
+    name, shown = listed().popitem()
+    assert shown == "no such card ***"
+    plan = asked("POST", "/api/v2/buried/plan", verb="kick", reason=name, rate=0)
+    assert (plan["count"], plan["reason"], plan["wanted"]["reason"]) == (1, shown, name)
+    assert asked("POST", "/api/v2/buried", verb="kick", reason=name, rate=0)["result"] == "ok"
+    assert name not in listed()
+    (only, *_) = asked("GET", "/api/v2/activity?topic=orders&kind=action")["activity"]
+    assert only["text"] == "kicked 1 of 1 buried messages of orders/c with the reason “no such card ***”"
+    wrong = ask(admin, "no-payload", "GET", "/api/v2/buried/orders/c?reason=4929")
+    assert (wrong.status, json.loads(wrong.text)["message"]) == (400, "INVALID_ARG_REASON")

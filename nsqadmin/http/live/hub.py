@@ -138,7 +138,7 @@ class Hub:
         piece = event("activity", to_json(activity))
         for viewers in self._viewers.values():
             for viewer in viewers:
-                if viewer.may_see(activity.topic):
+                if activity.is_for(viewer.may_see):
                     viewer.push(piece)
 
     # Viewers

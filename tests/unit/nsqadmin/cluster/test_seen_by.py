@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Producer, Severity, Unanswered
+from nsqadmin.cluster.model import Activity, Evidence, Finding, Health, Lookupd, Producer, Severity, Unanswered
 from nsqadmin.cluster.view import seen_by
 from tests.support.picture import node, snapshot, topic, viewer
 
@@ -36,6 +36,17 @@ def test_what_nsqlookupds_and_nodes_list_is_left_out_if_it_is_hidden() -> None:
     seen = seen_by(picture, viewer("open"))
     assert [it.topics for it in seen.lookupds] == [("open",)]
     assert [it.tombstones for it in seen.nodes] == [("open",)]
+
+
+def test_who_reads_of_an_action_sees_all_topics_that_it_names() -> None:
+    entry = Activity(at=0.0, what="replay", text="replayed 1 of hidden to open", topic="open", also=("hidden",))
+    assert [entry.is_for(viewer(*it).sees) for it in (("open",), ("hidden",), ("open", "hidden"), ("*",))] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert Activity(at=0.0, what="node_down", text="n1 is down").is_for(viewer("open").sees)
 
 
 def test_who_does_not_see_all_topics_reads_no_words_of_nodes_which_may_name_any() -> None:
