@@ -207,11 +207,11 @@ class Buried:
 
     def find(self, message_ids: Iterable[int]) -> Iterator[list[int]]:
         """Yield the sequences of these messages, as far as they are buried now, in pieces, so that others have their turn."""
-        return _found(set(message_ids), self._share())
+        return _found(set(message_ids), _each(self._share()))
 
     def from_place(self, sequence: int) -> Iterator[Burial]:
         """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
-        return self._still_buried(self._share(sequence >> BLOCK_BITS), sequence)
+        return self._still_buried(_each(self._share(sequence >> BLOCK_BITS)), sequence)
 
     def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[Burial]:
         for block in blocks:
@@ -224,7 +224,7 @@ class Buried:
 
         Each is a sequence, or None if it was not buried before this time for a reason that contains this text.
         """
-        return self._still_selected(self._share(), before, reason)
+        return self._still_selected(_each(self._share()), before, reason)
 
     def _still_selected(self, blocks: Iterable[dict[int, int]], before: int, reason: str) -> Iterator[int | None]:
         # A kick of a million is in others' way, so this makes no `Burial` for each.
@@ -323,6 +323,13 @@ def _changes(
 def parsed_note(text: str) -> Note:
     reason, _, who = text.partition("\n")  # a reason ends with its line
     return Note(reason, who)
+
+
+def _each(blocks: list[dict[int, int]]) -> Iterator[dict[int, int]]:
+    """Yield these blocks, and hold none that was: those that were copied meanwhile are freed one by one."""
+    blocks.reverse()
+    while blocks:
+        yield blocks.pop()
 
 
 def _items(block: dict[int, int]) -> Iterable[tuple[int, int]]:

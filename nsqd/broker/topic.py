@@ -107,18 +107,22 @@ class Topic(Published):
             if channel.kept is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
-        for start, count, delay_ms in self._parked.in_order() if self._parked else ():
+        if self._parked:
+            self._hand_over_parked(now)
+        for channel in tuple(self.channels.values()):
+            channel.handed_over(before)
+        if self.ephemeral:
+            self.log.release(self.handed_over)
+
+    def _hand_over_parked(self, now: float) -> None:
+        for start, count, delay_ms in self._parked.in_order():
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
                 if delay_ms < 0:
                     channel.never_get(start, start + count)
                 else:
                     channel.defer(start, count, due)
-        self._parked.clear()
-        for channel in tuple(self.channels.values()):
-            channel.handed_over(before)
-        if self.ephemeral:
-            self.log.release(self.handed_over)
+        self._parked = Parked()
 
     def _in_memory(self) -> Iterator[Batch]:
         """Yield what is about to be handed over, as far as it is in memory."""
