@@ -354,7 +354,7 @@ def test_new_identity_can_be_given_when_the_small_files_are_lost(path: Path) -> 
 
 def test_new_identity_that_was_interrupted_is_made_up_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(FastFiles):
-        def replace(self, path: Path, data: bytes) -> None:
+        def replace(self, path: Path, data: bytes, *, suffix: str = ".tmp") -> None:
             raise OSError(28, "No space left on device", str(path))
 
     err = io.StringIO()
