@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyroaring import BitMap64
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nsqd.broker.burials import Selection, Taken, Verb
     from nsqd.broker.buried import Note
     from nsqd.broker.feed import Feed
-    from nsqd.broker.recall import Recall
     from nsqd.broker.work import ChannelWork
 
 
@@ -44,12 +43,27 @@ def least_finished(found: Iterable[Found]) -> Found:
     return min(found, key=_LEAST_FINISHED.index)
 
 
+class LongRecall(Protocol):
+    """A request that takes messages back or moves them, as far as somebody sees and stops it; see recall.py."""
+
+    count: int  # of its messages
+    done: int
+    who: str
+    started_at: int  # milliseconds of the wall clock
+    is_stopped: bool
+
+    @property
+    def verb(self) -> str: ...
+
+    def stop(self) -> None: ...
+
+
 class Operated(Places):
     """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
 
     def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
-        self.recalls: list[Recall] = []  # under way here, each of more than one slice
+        self.recalls: list[LongRecall] = []  # under way here, each of more than one slice
 
     # Operating
 

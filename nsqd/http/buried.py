@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsqd.broker.burials import Job, Verb
     from nsqd.broker.buried import Burial
     from nsqd.broker.channel import Channel
-    from nsqd.broker.recall import Recall
+    from nsqd.broker.operated import LongRecall
     from nsqd.http.calls import Calls
     from nsqd.http.history import Reading
 
@@ -257,7 +257,7 @@ def _described(job: Job | None) -> dict[str, object] | None:
     }
 
 
-def _described_recall(recall: Recall) -> dict[str, object]:
+def _described_recall(recall: LongRecall) -> dict[str, object]:
     """Return what stands for a recall in the list of jobs: `limit` is the number of its messages."""
     return {
         "verb": recall.verb,
