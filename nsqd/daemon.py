@@ -52,6 +52,7 @@ from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
 from nsqd.policy.policy_file import PolicyFile
+from nsqd.policy.rollout import Rollout
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
 from nsqd.start import opened_store, recovered_broker, running_store
@@ -272,7 +273,8 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
         nursery.start_soon(trust.rights.follow)
     if node.policy is not None:
         policy, changes = node.policy, node.changes
-        nursery.start_soon(policy.follow, partial(timers.apply_rules, broker, turn, store))
+        rollout = Rollout(policy, broker, turn, store)
+        nursery.start_soon(policy.follow, partial(rollout.start, nursery))
         nursery.start_soon(
             timers.expire_idle, broker, turn, lambda: policy.expiry_interval, partial(_note_expiry, changes)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -42,12 +42,12 @@ class WatchedFile(Generic[T]):
         status = os.stat(self.path)
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    async def follow(self, changed: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def follow(self, changed: Callable[[], None] | None = None) -> None:
         """Watch the file until cancelled, and call `changed` after each new content that is valid."""
         while True:
             await trio.sleep(_LOOK_INTERVAL)
             if await self._is_news() and changed is not None:
-                await changed()
+                changed()
 
     async def _is_news(self) -> bool:
         try:

@@ -200,12 +200,24 @@ class Broker(TopicWork[Channel, Topic]):
     def rules_changed(self, names: Iterable[str]) -> None:
         """Have these topics and their channels take their rules anew."""
         for name in names:
-            topic = self.topics.get(name)
-            if topic is None:
-                continue
-            topic.take_rules(self.rules.topic(name))
-            for channel in topic.channels.values():
+            for _ in self.taking_rules(name):
+                pass
+
+    def taking_rules(self, name: str) -> Iterator[None]:
+        """Have a topic and its channels take their rules anew, with a pause after each in which a turn may end.
+
+        A channel that is created in such a pause has the new rules already; what is deleted needs none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            return
+        topic.take_rules(self.rules.topic(name))
+        yield
+        for channel in list(topic.channels.values()):
+            if topic.channels.get(channel.name) is channel:
                 channel.take_rules(self.rules.channel(name, channel.name))
+                yield
+        if self.topics.get(name) is topic:
             topic.bounds_changed()
 
     def expire_idle(self, names: Iterable[str]) -> list[Expired]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from time import time_ns
@@ -31,6 +31,7 @@ class PolicyFile:
         self._clock = clock
         self._file = WatchedFile("policy file", path, self._parse)
         self.path = path
+        self.topics_left = 0  # topics that do not follow the present content yet; see `Rollout`
 
     def _parse(self, text: str) -> PolicyContent:
         return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock())
@@ -53,6 +54,10 @@ class PolicyFile:
     def log(self, topic: str, /) -> LogRules:
         return self._file.now.policies.log(topic)
 
+    @property
+    def entries(self) -> int:
+        return len(self._file.now.policies.entries)
+
     def retention_times(self) -> Iterable[int]:
         return self._file.now.policies.retention_times()
 
@@ -60,6 +65,6 @@ class PolicyFile:
     def expiry_interval(self) -> float:
         return self._file.now.policies.expiry_interval
 
-    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
+    async def follow(self, changed: Callable[[], None]) -> None:
         """Watch the file until cancelled, and call `changed` after each new content that is valid."""
         await self._file.follow(changed)

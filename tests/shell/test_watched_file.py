@@ -25,8 +25,8 @@ def watched(path: Path, what: Callable[[WatchedFile[int], trio.MemoryReceiveChan
         file = WatchedFile("number file", str(path), number)
         news, heard = trio.open_memory_channel[int](10)
 
-        async def changed() -> None:
-            await news.send(file.now)
+        def changed() -> None:
+            news.send_nowait(file.now)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(file.follow, changed)

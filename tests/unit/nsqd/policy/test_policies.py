@@ -13,7 +13,7 @@ from nsqd.broker.rules import (
     TopicRules,
 )
 from nsqd.policy.parse import parse_policies
-from nsqd.policy.policies import Held
+from nsqd.policy.policies import Entry, Held
 
 DAY = 24 * 3600 * 10**9
 
@@ -136,3 +136,21 @@ def test_explanations_name_each_key_with_its_value_as_written_and_its_line() -> 
 def test_looks_for_what_expires_are_as_frequent_as_the_shortest_time_needs(times: list[str], interval: float) -> None:
     text = "".join(f"[[policy]]\ntopic = 't{time}'\nexpire_after = '{time}'\n" for time in times)
     assert parse_policies(text).expiry_interval == interval
+
+
+def test_patterns_are_compared_with_a_topic_once_for_all_that_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    matches = Entry.matches_topic
+
+    def counted(entry: Entry, topic: str) -> bool:
+        compared.append(topic)
+        return matches(entry, topic)
+
+    monkeypatch.setattr(Entry, "matches_topic", counted)
+    policies = parse_policies(FILE)
+    policies.log("orders.eu")
+    policies.topic("orders.eu")
+    rules = [policies.channel("orders.eu", f"c{number}") for number in range(100)]
+    assert compared == ["orders.eu"] * len(policies.entries)
+    assert rules == [ChannelRules(max_attempts=100)] * 100
+    assert policies.topic("other") == NO_TOPIC_RULES
