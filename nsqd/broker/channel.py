@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
+_DUE_AT_ONCE: Final = 5_000  # messages whose time has come; others have their turn after some milliseconds
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 NOT_ON_DISK: Final = b"channel is not on disk"
@@ -443,7 +445,8 @@ class Channel(Ruled):
             self._record_urgent(("wait", self.topic.name, self.name, later))
         for (consumer, attempts), places in exhausted.items():
             self._bury(places, Note(_exhausted(attempts, "timed out"), consumer.describe().client_id))
-        for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
+        # What is left of them has an alarm that is due, so it follows in the next pass.
+        for sequence, attempts in islice(self.deferred.pop_due(int(now * 1_000_000)), _DUE_AT_ONCE):
             self.retries.add(sequence, attempts)
         self.alarm = inf
         self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
