@@ -25,6 +25,7 @@ from nsqcommon.poller import Poller
 from nsqcommon.recipients import host_and_port
 from nsqcommon.resolver import Resolver
 from nsqcommon.same_site import OF_BROWSERS, SameSite
+from nsqcommon.slices import Slices
 from nsqcommon.systemd import READY, STOPPING, notify
 from nsqcommon.turn import in_turn
 from nsqcommon.version import core_of
@@ -311,9 +312,11 @@ def _close(node: _Node, *, but_tunnels: bool = False) -> None:
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
     statsd = StatsdLines(options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral)
 
-    def take_packets() -> list[bytes]:
+    async def take_packets() -> list[bytes]:
+        slices = Slices(trio.lowlevel.checkpoint)
         memory = memory_now() if options.statsd_mem_stats else None
-        return packets(statsd.lines(broker.snapshot(clients=False), memory), options.statsd_udp_packet_size)
+        snapshot = broker.snapshot_of(await slices.all_of(broker.snapshots(clients=False)), ())
+        return packets(await slices.all_of(statsd.lines(snapshot, memory)), options.statsd_udp_packet_size)
 
     await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)
 
