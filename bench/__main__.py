@@ -44,6 +44,7 @@ from bench import (
     storms,
     streams,
     throughput,
+    turns,
     workers,
 )
 from bench.machine import load_average
@@ -81,6 +82,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         peers.BENCHMARK,
         admin.BENCHMARK,
         attack.BENCHMARK,
+        turns.BENCHMARK,
         workers.BENCHMARK,
     )
 }

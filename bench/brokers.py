@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,16 +36,7 @@ class Broker:
     ready_after: float = 0.0  # seconds from the start of the process until it accepts and answers
 
     def get(self, path: str) -> bytes:
-        connection = self._connection()
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read()
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise Failed(f"GET {path}: {answer.status} {body!r}")
-        return body
+        return self._do("GET", path, b"")
 
     def post_all(self, paths: Sequence[str]) -> None:
         connection = self._connection()
@@ -58,15 +49,32 @@ class Broker:
         connection.close()
 
     def post(self, path: str, body: bytes) -> None:
+        self._do("POST", path, body)
+
+    def _do(self, method: str, path: str, body: bytes) -> bytes:
+        status, said = self.send(method, path, body)
+        if status != 200:
+            raise Failed(f"{method} {path}: {status} {said!r}")
+        return said
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        """Send a request, and return the status and body of its answer, whatever they are."""
         connection = self._connection()
         try:
-            connection.request("POST", path, body)
+            connection.request(method, path, body or None, headers or {})
             answer = connection.getresponse()
-            said = answer.read()
+            return answer.status, answer.read()
         finally:
             connection.close()
-        if answer.status != 200:
-            raise Failed(f"POST {path}: {answer.status} {said!r}")
+
+    def send_only(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Send a request, and read no more than the head of its answer, which may never end."""
+        connection = self._connection()
+        try:
+            connection.request(method, path, headers=headers)
+            connection.getresponse()
+        finally:
+            connection.close()
 
     def stats(self, topic: str = "") -> list[dict[str, Any]]:
         """Return the topics of `/stats`, without their clients."""
@@ -152,13 +160,20 @@ def _external(tcp_port: int, http_port: int | None) -> Iterator[Broker]:
 
 @contextmanager
 def running_nsqd(
-    folder: Path, build: Build, flags: Sequence[str] = (), tree: Path = ROOT
+    folder: Path,
+    build: Build,
+    flags: Sequence[str] = (),
+    tree: Path = ROOT,
+    program: Sequence[str] = ("-m", "nsqd"),
 ) -> Iterator[tuple[Broker, subprocess.Popen[bytes]]]:
-    """Run nsqd on this data path. It is killed at the end of the block unless `stop_cleanly` has stopped it."""
+    """Run nsqd on this data path. It is killed at the end of the block unless `stop_cleanly` has stopped it.
+
+    `program` is what Python runs.
+    """
     tcp_port, http_port = free_port(), free_port()
     log_path = folder.with_suffix(".log")
     command = [
-        *(*build.python(tree), "-m", "nsqd", f"--data-path={folder}"),
+        *(*build.python(tree), *program, f"--data-path={folder}"),
         *(f"--tcp-address={HOST}:{tcp_port}", f"--http-address={HOST}:{http_port}", "--log-level=warn", *flags),
     ]
     with log_path.open("ab") as log:

@@ -45,6 +45,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "workers": ("--runs=1", "--seconds=0.5", "--kills=1"),
     "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
     "storms": ("--topics=500",),
+    "turns": ("--messages=5000", "--topics=200", "--channels=50", "--only=GET|fill|policy"),
     "parsers": ("--runs=1",),
     "attack": ("--only=nothing,slow-headers,half-mpub,nops", "--seconds=1"),
 }

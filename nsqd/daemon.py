@@ -26,6 +26,7 @@ from nsqcommon.poller import Poller
 from nsqcommon.recipients import host_and_port
 from nsqcommon.resolver import Resolver
 from nsqcommon.same_site import OF_BROWSERS, SameSite
+from nsqcommon.slices import Slices
 from nsqcommon.systemd import READY, STOPPING, notify
 from nsqcommon.turn import in_turn
 from nsqcommon.version import core_of
@@ -54,6 +55,7 @@ from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import TlsRequired
 from nsqd.policy.policy_file import PolicyFile
+from nsqd.policy.rollout import Rollout
 from nsqd.policy_copy import read_copy, write_copy
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
@@ -277,7 +279,8 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
         nursery.start_soon(trust.rights.follow)
     if node.policy is not None:
         policy, changes = node.policy, node.changes
-        nursery.start_soon(policy.follow, partial(timers.apply_rules, broker, turn, store))
+        rollout = Rollout(policy, broker, turn, store)
+        nursery.start_soon(policy.follow, partial(rollout.start, nursery))
         nursery.start_soon(
             timers.expire_idle, broker, turn, lambda: policy.expiry_interval, partial(_note_expiry, changes)
         )
@@ -314,9 +317,11 @@ def _close(node: _Node, *, but_tunnels: bool = False) -> None:
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
     statsd = StatsdLines(options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral)
 
-    def take_packets() -> list[bytes]:
+    async def take_packets() -> list[bytes]:
+        slices = Slices(trio.lowlevel.checkpoint)
         memory = memory_now() if options.statsd_mem_stats else None
-        return packets(statsd.lines(broker.snapshot(clients=False), memory), options.statsd_udp_packet_size)
+        snapshot = broker.snapshot_of(await slices.all_of(broker.snapshots(clients=False)), ())
+        return packets(await slices.all_of(statsd.lines(snapshot, memory)), options.statsd_udp_packet_size)
 
     await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)
 

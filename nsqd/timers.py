@@ -38,10 +38,6 @@ class ProgressStore(Protocol):
     def names_changed(self, names: Names) -> None: ...
 
 
-class PolicyStore(Protocol):
-    def settings_changed(self, topics: list[str]) -> None: ...
-
-
 class Sessions(Protocol):
     @property
     def sessions_gone(self) -> int: ...
@@ -100,17 +96,6 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], 
     while (seconds := interval()) is not None:
         await trio.sleep(seconds)
         await _in_pieces(broker, turn, broker.let_go)
-
-
-async def apply_rules(broker: Broker, turn: AnyTurn, store: PolicyStore) -> None:
-    """Have all topics, channels and logs take over what the policy file says now."""
-
-    def apply(names: list[str]) -> None:
-        store.settings_changed(names)
-        broker.rules_changed(names)
-        broker.let_go(names)
-
-    await _in_pieces(broker, turn, apply)
 
 
 async def expire_idle(

@@ -37,12 +37,15 @@ log = logging.getLogger(__name__)
 OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 
 # Nothing on the hot path is cyclic, so the collector finds next to nothing, yet its cost grows with the number of live
-# objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory.
-GC_THRESHOLDS: Final = (100_000, 50, 100)
+# objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory. And each
+# collection is a pause for everybody: 15,000 objects in the middle generation take some milliseconds, and a million old
+# ones, which 10,000 topics have, half a second. So those are never collected automatically: see `collect_garbage`.
+GC_THRESHOLDS: Final = (5_000, 2, 1_000_000_000)
 _MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", and the soft one may not be
 COLLECT_INTERVAL: Final = 60.0  # seconds
 OLD_ROUNDS: Final = 10  # intervals after which old objects are collected, too
 SMALL_HEAP: Final = 250_000  # blocks allocated since the start; collecting all of them takes about ten milliseconds
+_blocks_at_start = 0
 
 
 def run_daemon(
@@ -123,9 +126,23 @@ def tune_garbage_collection() -> None:
     `run_daemon` calls this once all modules are loaded. A daemon may call it again when it has built its long-lived
     state.
     """
+    global _blocks_at_start  # the collector, too, is one for the whole process
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    _blocks_at_start = sys.getallocatedblocks()
+
+
+def is_heap_small() -> bool:
+    return sys.getallocatedblocks() - _blocks_at_start < SMALL_HEAP
+
+
+def collect_garbage() -> None:
+    """Collect all garbage if that takes some milliseconds, and otherwise only what has become garbage while it was young."""
+    if is_heap_small():
+        gc.collect()
+    else:
+        gc.collect(1)
 
 
 def raise_file_limit() -> None:
@@ -165,18 +182,17 @@ async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen
 async def _collect_garbage() -> None:
     """Collect by the clock the garbage that a quiet daemon would otherwise keep for hours.
 
-    Left alone, the collector runs only after a hundred thousand new objects, and httpx leaves a reference cycle of a
+    Left alone, the collector runs only after five thousand new objects, and httpx leaves a reference cycle of a
     kilobyte or more behind each connection or call. Collecting young objects takes a few milliseconds, as the threshold
     bounds their number. Objects that lived for minutes have become old before they are garbage. Collecting those takes
     time in proportion to all live objects, so it happens rarely, and only while the heap is small. At that point the C
     library also returns to the system the gaps between allocations, which would otherwise add up over the hours.
     """
-    at_start = sys.getallocatedblocks()
     rounds = 0
     while True:
         await trio.sleep(COLLECT_INTERVAL)
         rounds += 1
-        is_small = sys.getallocatedblocks() - at_start < SMALL_HEAP
+        is_small = is_heap_small()
         if is_small and rounds % OLD_ROUNDS == 0:
             gc.collect()
         else:

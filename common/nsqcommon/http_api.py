@@ -9,6 +9,7 @@ a route is redirected (see routes.py), and any other path is 404.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -65,6 +66,7 @@ CUT_SHORT: Final = "nsq.cut_short"
 # unread data makes the kernel send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
 
+_PIECE: Final = 256 << 10  # bytes of a body that are sent at once
 _MOST_ARGUMENTS: Final = 1000  # in a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
 _PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go did not
@@ -206,8 +208,18 @@ def parse_query(query: bytes) -> dict[str, str]:
 
 def query_values(query: bytes, name: str) -> list[str]:
     """Return all values of one argument of a query that `parse_query` accepts."""
-    pairs = [piece.partition(b"=") for piece in query.split(b"&")]
-    return [_unescape(value) for found, _, value in pairs if found and _unescape(found) == name]
+    return all_query_values(query).get(name, [])
+
+
+def all_query_values(query: bytes) -> dict[str, list[str]]:
+    """Return all values of each argument of a query that `parse_query` accepts."""
+    values: dict[str, list[str]] = {}
+    for piece in query.split(b"&"):
+        if piece:
+            name, _, value = piece.partition(b"=")
+            if name:
+                values.setdefault(_unescape(name), []).append(_unescape(value))
+    return values
 
 
 def _unescape(escaped: bytes) -> str:
@@ -463,11 +475,14 @@ class HttpApi(Generic[R]):
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         if close and self._linger is not None:
-            await send({"type": "http.response.body", "body": response.body, "more_body": True})
+            await _send_in_pieces(response.body, send)
             await self._linger(request.drop_rest)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-        else:
+        elif len(response.body) <= _PIECE:
             await send({"type": "http.response.body", "body": response.body, "more_body": False})
+        else:
+            await _send_in_pieces(response.body, send)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _stream(self, request: Request, stream: Stream, send: Send) -> None:
         sent = 0
@@ -476,7 +491,7 @@ class HttpApi(Generic[R]):
             async with attend(request, lambda: sent):
                 await send({"type": "http.response.start", "status": stream.status, "headers": list(stream.headers)})
                 while (piece := await stream.next_piece()) is not None and not request.is_gone:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await _send_in_pieces(piece, send)
                     sent += 1
                 if not request.is_gone:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -486,6 +501,14 @@ class HttpApi(Generic[R]):
             await request.wait_until_lost()
         finally:
             await stream.close()
+
+
+async def _send_in_pieces(body: bytes, send: Send) -> None:
+    """Send a body that may have many megabytes: a server that gets it whole copies all that the peer has not taken."""
+    for start in range(0, max(1, len(body)), _PIECE):
+        if start:
+            await asyncio.sleep(0)  # a peer that takes everything at once never makes `send` wait
+        await send({"type": "http.response.body", "body": body[start : start + _PIECE], "more_body": True})
 
 
 @asynccontextmanager

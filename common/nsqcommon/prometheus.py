@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,7 +22,7 @@ class Metric:
     name: str
     kind: Literal["counter", "gauge"]
     help: str
-    samples: tuple[Sample, ...]
+    samples: Iterable[Sample]
 
 
 def counter(name: str, help: str, value: float) -> Metric:
@@ -34,12 +34,16 @@ def gauge(name: str, help: str, value: float, labels: Mapping[str, str] | None =
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    return "".join(_text_of(metric) for metric in metrics).encode("utf-8", "replace")
+    return b"".join(exposition_pieces(metrics))
 
 
-def _text_of(metric: Metric) -> str:
-    head = f"# HELP {metric.name} {_escaped(metric.help)}\n# TYPE {metric.name} {metric.kind}\n"
-    return head + "".join(f"{metric.name}{_labels(it.labels)} {_number(it.value)}\n" for it in metric.samples)
+def exposition_pieces(metrics: Iterable[Metric]) -> Iterator[bytes]:
+    """Yield the text in small pieces. Samples are only asked for when it is their turn."""
+    for metric in metrics:
+        head = f"# HELP {metric.name} {_escaped(metric.help)}\n# TYPE {metric.name} {metric.kind}\n"
+        yield head.encode("utf-8", "replace")
+        for it in metric.samples:
+            yield f"{metric.name}{_labels(it.labels)} {_number(it.value)}\n".encode("utf-8", "replace")
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -6,14 +6,14 @@ published and, when the log has written it, `hand_over` to the channels. `turn.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.channel import Channel
 from nsqd.broker.idle import Expired, verdicts_on
-from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
+from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot, TopicSnapshot
 from nsqd.broker.topic import Topic
 from nsqd.broker.work import TopicWork
 
@@ -205,12 +205,24 @@ class Broker(TopicWork[Channel, Topic]):
     def rules_changed(self, names: Iterable[str]) -> None:
         """Have these topics and their channels take their rules anew."""
         for name in names:
-            topic = self.topics.get(name)
-            if topic is None:
-                continue
-            topic.take_rules(self.rules.topic(name))
-            for channel in topic.channels.values():
+            for _ in self.taking_rules(name):
+                pass
+
+    def taking_rules(self, name: str) -> Iterator[None]:
+        """Have a topic and its channels take their rules anew, with a pause after each in which a turn may end.
+
+        A channel that is created in such a pause has the new rules already; what is deleted needs none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            return
+        topic.take_rules(self.rules.topic(name))
+        yield
+        for channel in list(topic.channels.values()):
+            if topic.channels.get(channel.name) is channel:
                 channel.take_rules(self.rules.channel(name, channel.name))
+                yield
+        if self.topics.get(name) is topic:
             topic.bounds_changed()
 
     def expire_idle(self, names: Iterable[str]) -> list[Expired]:
@@ -318,16 +330,28 @@ class Broker(TopicWork[Channel, Topic]):
         With `ages_at`, a monotonic time, each client has the age of its oldest message in flight at that time,
         and each channel the time of publication of its oldest waiting message.
         """
-        names = [topic] if topic else sorted(self.topics)
-        topics = None
-        if not topic or topic in self.topics:
-            found = [self.topics[name] for name in names]
-            topics = tuple(
-                t.snapshot(channel=channel, clients=clients, ages_at=ages_at)
-                for t in found
-                if not channel or channel in t.channels
-            )
-        producers = None
-        if clients and topics is not None and self.producers:
-            producers = tuple(describe(topic) for describe in self.producers.values())
-        return BrokerSnapshot(health=self.store.health, start_time=self.start_time, topics=topics, producers=producers)
+        topics = tuple(it for it in self.snapshots(topic, channel, clients=clients, ages_at=ages_at) if it is not None)
+        is_known = not topic or topic in self.topics
+        producers = tuple(self.producer_snapshots(topic)) if clients and is_known else ()
+        return self.snapshot_of(topics if is_known else None, producers)
+
+    def snapshot_of(
+        self, topics: Sequence[TopicSnapshot] | None, producers: Sequence[ClientSnapshot]
+    ) -> BrokerSnapshot:
+        """Return the figures of the broker itself, with these of its parts."""
+        health, start_time = self.store.health, self.start_time
+        return BrokerSnapshot(health=health, start_time=start_time, topics=topics, producers=producers or None)
+
+    def snapshots(
+        self, topic: str = "", channel: str = "", *, clients: bool = True, ages_at: float | None = None
+    ) -> Iterator[TopicSnapshot | None]:
+        """Yield the figures of topics one by one, and None after each channel: a turn may end at every step."""
+        for name in [topic] if topic else sorted(self.topics):
+            found = self.topics.get(name)
+            if found is not None and (not channel or channel in found.channels):
+                yield from found.snapshots(channel=channel, clients=clients, ages_at=ages_at)
+
+    def producer_snapshots(self, topic: str = "") -> Iterator[ClientSnapshot]:
+        """Yield the figures of connections that have published. A turn may end at every step."""
+        for describe in list(self.producers.values()):
+            yield describe(topic)

@@ -7,7 +7,7 @@ answers from memory or says "not now", and a shell moves bytes between buffers a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class DiskSnapshot:
     """What the store reports about the disk and the clock, besides its health."""
 
     reads_refused: int = 0
-    waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: reads that the disk refuses
+    waiting: Iterable[tuple[str, int]] = ()  # topics, with the number of reads that the disk refuses
     clock_jump: float = 0.0  # seconds, as found at the start
 
 

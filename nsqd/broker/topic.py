@@ -14,14 +14,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.bounds import drops
+from nsqd.broker.bounds import drops, is_bounded
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.parked import Parked
 from nsqd.broker.published import Published
 from nsqd.broker.rules import deletion_at
-from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
+from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -225,7 +225,8 @@ class Topic(Published):
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self._work.shape_changed(self.name)
-            self.bounds_changed()
+            if self._is_guarded or self._drops or is_bounded(channel.rules) or is_bounded(channel.tried):
+                self.bounds_changed()
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
@@ -455,14 +456,19 @@ class Topic(Published):
 
     # Seen from outside
 
-    def snapshot(self, *, channel: str, clients: bool, ages_at: float | None = None) -> TopicSnapshot:
+    def snapshots(self, *, channel: str, clients: bool, ages_at: float | None = None) -> Iterator[TopicSnapshot | None]:
+        """Yield None after each channel, when a turn may end, and then the figures of the topic."""
+        channels: list[ChannelSnapshot] = []
+        for name in [channel] if channel else sorted(self.channels):
+            if (found := self.channels.get(name)) is not None:
+                channels.append(found.snapshot(clients=clients, ages_at=ages_at))
+                yield None
+        yield self._snapshot(channels, ages_at)
+
+    def _snapshot(self, channels: Sequence[ChannelSnapshot], ages_at: float | None) -> TopicSnapshot:
         return TopicSnapshot(
             topic_name=self.name,
-            channels=tuple(
-                self.channels[name].snapshot(clients=clients, ages_at=ages_at)
-                for name in sorted(self.channels)
-                if not channel or name == channel
-            ),
+            channels=tuple(channels),
             depth=self.depth,
             backend_depth=self.backend_depth,
             message_count=self.message_count,
@@ -475,7 +481,7 @@ class Topic(Published):
         )
 
     def _expires_at(self) -> int | None:
-        if not self.is_unused:
+        if self.rules.expire_after is None or not self.is_unused:  # the channels of most topics need not be looked at
             return None
         return deletion_at(
             self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp

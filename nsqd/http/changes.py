@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from nsqcommon.http_api import HttpError, Request, Response, Stream, json, query_values
+from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, all_query_values
+from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import Endpoint, Scope
+from nsqd.http.lines import in_slices
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +87,8 @@ class Changes:
         about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
         topic, channel = ((arguments.get(name, "") if name in about else "") for name in ("topic", "channel"))
         others = list(request.words.items())
-        for name in [name for name in arguments if name not in about]:
-            others += [(name, text) for text in query_values(request.query_string, name)]
+        for name, values in all_query_values(request.query_string).items():
+            others += [(name, text) for text in values if name not in about]
         self._add(
             endpoint.change,
             topic=topic[:_LONGEST],
@@ -129,7 +131,8 @@ class Changes:
         shown = found[:limit]
         # Changes of other topics need not be looked at again.
         reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
-        return json({"changes": [asdict(it) for it in shown], "next": reached})
+        pieces = await in_slices().all_of(dumps(asdict(it)) for it in shown)
+        return Response(body=b'{"changes":[%b],"next":%d}' % (b",".join(pieces), reached), headers=(JSON, V1))
 
 
 def _number(text: str, refusal: str) -> int:

@@ -10,6 +10,7 @@ from nsqcommon.options import change, table_of
 if TYPE_CHECKING:
     from nsqd.options import Options
 
+MOST_LOOKUPDS: Final = 100  # each is a task and a connection, and all of them start at once
 _LONGEST_VALUE: Final = 64 * 1024
 
 
@@ -42,6 +43,8 @@ class ConfigEndpoints:
             raise HttpError(400, "INVALID_OPTION") from None
         except ValueError:
             raise HttpError(400, "INVALID_VALUE") from None
+        if len(options.lookupd_tcp_address) > max(MOST_LOOKUPDS, len(self._settings.options.lookupd_tcp_address)):
+            raise HttpError(400, "INVALID_VALUE", details={"reason": f"more than {MOST_LOOKUPDS} addresses"})
         self._settings.replace(options)
         # To NSQ, a list set to null is no list at all, and it prints null.
         return json(None) if value.strip() == "null" else _show_option(options, key)

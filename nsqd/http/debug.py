@@ -14,18 +14,20 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Final
 
 import trio
 
+from nsqcommon.daemon import collect_garbage
 from nsqcommon.http_api import TEXT, HttpError, Request, Response, parse_query, plain
 from nsqcommon.memory import return_unused
 from nsqcommon.passwords import mask_option
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
+from nsqd.http.lines import in_slices
 from nsqd.stats.memory import memory_now
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
@@ -39,6 +41,7 @@ _PROFILE_SECONDS: Final = 30.0
 _MOST_PROFILE_SECONDS: Final = 300.0
 _SAMPLE_INTERVAL: Final = 0.01
 _MOST_TYPES: Final = 100
+_OBJECTS_AT_ONCE: Final = 10_000
 
 _PROFILES: Final = {
     "goroutine": "all trio tasks as a tree, each with its stack, and what every thread does",
@@ -73,7 +76,7 @@ def debug_routes(run_trio: RunTrio) -> list[Endpoint]:
         Endpoint(
             "GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), access=OPERATE_NODE, logged=False
         ),
-        Endpoint("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/heap", _show_heap, access=OPERATE_NODE, logged=False),
         Endpoint("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
         Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE, change="set_block_rate"),
         Endpoint("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE, change="free_memory"),
@@ -103,17 +106,25 @@ async def _show_symbols(request: Request) -> Response:
 
 
 async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], request: Request) -> Response:
-    """Answer with the text that `describe` yields.
-
-    The answer is always text. `debug` only decides whether its content type says so, as readers of NSQ's profiles
-    expect.
-    """
+    """Answer with the text that `describe` yields in trio."""
     lines: list[str] = []
 
     async def describe_in_trio() -> None:
         lines.extend(describe())
 
     await run_trio(describe_in_trio)
+    return _text(request, lines)
+
+
+async def _show_heap(request: Request) -> Response:
+    return _text(request, await in_slices().all_of(heap()))
+
+
+def _text(request: Request, lines: Iterable[str]) -> Response:
+    """Return a profile, which is always text.
+
+    `debug` only decides whether its content type says so, as readers of NSQ's profiles expect.
+    """
     kind = TEXT if parse_query(request.query_string).get("debug", "0") not in ("", "0") else _BINARY
     return Response(body="\n".join(lines).encode() + b"\n", headers=(kind, _NOSNIFF))
 
@@ -166,8 +177,8 @@ def threads() -> Iterator[str]:
             yield f"    {entry.filename}:{entry.lineno} {entry.name}"
 
 
-def heap() -> Iterator[str]:
-    """Yield the memory in use and the most frequent types of objects.
+def heap() -> Iterator[str | None]:
+    """Yield the memory in use and the most frequent types of objects, and None where others may have their turn.
 
     Only objects that the garbage collector tracks are counted: no numbers, strings or bytes, and nothing that existed
     at the start.
@@ -177,9 +188,14 @@ def heap() -> Iterator[str]:
     yield f"allocated blocks: {memory.heap_objects}"
     yield f"garbage collections: {memory.gc_total_runs}"
     yield ""
-    counts = Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in map(type, gc.get_objects()))
-    for name, count in counts.most_common(_MOST_TYPES):
-        yield f"{count:10} {name}"
+    counts: Counter[type] = Counter()
+    objects = gc.get_objects()
+    while objects:
+        counts.update(map(type, objects[-_OBJECTS_AT_ONCE:]))
+        del objects[-_OBJECTS_AT_ONCE:]
+        yield None
+    for kind, count in counts.most_common(_MOST_TYPES):
+        yield f"{count:10} {kind.__module__}.{kind.__qualname__}"
 
 
 def sampled_stacks(thread: int, seconds: float) -> Iterator[str]:
@@ -223,7 +239,7 @@ async def _set_block_rate(request: Request) -> Response:
 
 
 async def _free_memory(request: Request) -> Response:
-    gc.collect()
+    collect_garbage()
     return_unused()
     raise HttpError(500, "INTERNAL_ERROR")
 

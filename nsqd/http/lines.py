@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import json as plain_json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from typing import Final, Generic, TypeVar
+
+from nsqcommon.slices import Slices
+
+
+def in_slices() -> Slices:
+    """Return the slices of a handler's work."""
+    return Slices(partial(asyncio.sleep, 0))
+
 
 _PIECE: Final = 64 * 1024  # bytes of lines that are sent together
 
@@ -24,6 +33,7 @@ class Lines(Generic[T]):
         self._found = found
         self._left = limit
         self._describe = describe
+        self._slices = in_slices()
 
     async def next_piece(self) -> bytes | None:
         lines: list[bytes] = []
@@ -39,6 +49,7 @@ class Lines(Generic[T]):
                 lines.append(_encode(members).encode("utf-8", "replace") + b"\n")
                 size += len(lines[-1])
                 self._left -= 1
+                await self._slices.rest()
         return b"".join(lines) or None
 
     async def close(self) -> None:

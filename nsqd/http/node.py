@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nsqcommon.daemon import version_line
 from nsqcommon.durations import parse_duration, seconds
-from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json, plain, text, truth
-from nsqcommon.prometheus import CONTENT_TYPE, exposition
+from nsqcommon.http_api import EMPTY, JSON, V1, HttpError, Request, Response, json, plain, text, truth
+from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.lookup import DRAINING
 from nsqd.broker.snapshot import only_about
+from nsqd.http.lines import in_slices
 from nsqd.http.quick import ping_answer
 from nsqd.stats.json import stats_json
 from nsqd.stats.memory import memory_now
@@ -20,8 +21,10 @@ from nsqd.stats.prometheus import nsqd_metrics
 from nsqd.stats.text import stats_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sized
+    from collections.abc import Callable, Iterable, Mapping, Sized
 
+    from nsqcommon.slices import Slices
+    from nsqd.broker.snapshot import BrokerSnapshot
     from nsqd.http.calls import Calls
     from nsqd.http.config import Settings
     from nsqd.policy.policy_file import PolicyFile
@@ -99,18 +102,21 @@ class NodeEndpoints:
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:
+        slices = in_slices()
         with self._calls.turn():
-            body = exposition(
-                nsqd_metrics(
-                    self._broker,
-                    memory_now(),
-                    self._logs.lags(),
-                    waiting=len(self._logs.waiting),
-                    policy_error=self._policy_error,
-                    policy_is_copy=self._policy is not None and self._policy.content.is_copy,
-                )
-            )
-        return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
+            snapshots = self._broker.snapshots(clients=False, ages_at=monotonic())
+        topics = await slices.all_of(snapshots)
+        metrics = nsqd_metrics(
+            self._broker,
+            topics,
+            memory_now(),
+            self._logs.lags(),
+            waiting=len(self._logs.waiting),
+            policy_error=self._policy_error,
+            policy_is_copy=self._policy is not None and self._policy.content.is_copy,
+        )
+        pieces = await slices.all_of(exposition_pieces(metrics))
+        return Response(body=b"".join(pieces), headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:
         options = self._settings.options
@@ -142,25 +148,32 @@ class NodeEndpoints:
 
     async def stats(self, request: Request) -> Response:
         query = request.query()
-        topic = query.get("topic", "")
-        snapshot = self._broker.snapshot(
-            topic,
-            query.get("channel", ""),
-            clients=truth(query, "include_clients"),
-            ages_at=monotonic() if query.get("ages") == "true" else None,
-        )
+        slices = in_slices()
+        snapshot = await self._snapshot(query, slices)
         if request.is_limited:
-            snapshot = only_about(topic, snapshot)
+            snapshot = only_about(query.get("topic", ""), snapshot)
         memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
-            stats = stats_json(snapshot, memory, version=NSQ_VERSION)
-            if self._is_draining():
-                stats["draining"] = True
-            stats |= self._worker
+            more: dict[str, object] = {"draining": True} if self._is_draining() else {}
+            more |= self._worker
             if not request.is_limited:
-                stats |= _described(self._policy, ages=query.get("ages") == "true")
-            return json(stats)
-        return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
+                more |= _described(self._policy, ages=query.get("ages") == "true")
+            pieces = await slices.all_of(stats_json(snapshot, memory, version=NSQ_VERSION, more=more))
+            return Response(body=b"".join(pieces), headers=(JSON, V1))
+        lines = stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns())
+        return text("\n".join([*await slices.all_of(lines), ""]))
+
+    async def _snapshot(self, query: Mapping[str, str], slices: Slices) -> BrokerSnapshot:
+        """Return the figures that a request asks for. With thousands of topics, some are a moment older than others."""
+        broker, topic = self._broker, query.get("topic", "")
+        if topic and topic not in broker.topics:
+            return broker.snapshot_of(None, ())
+        clients = truth(query, "include_clients")
+        ages_at = monotonic() if query.get("ages") == "true" else None
+        snapshots = broker.snapshots(topic, query.get("channel", ""), clients=clients, ages_at=ages_at)
+        topics = await slices.all_of(snapshots)
+        producers = await slices.all_of(broker.producer_snapshots(topic)) if clients else ()
+        return broker.snapshot_of(topics, producers)
 
 
 def _described(policy: PolicyFile | None, *, ages: bool) -> dict[str, str | bool]:

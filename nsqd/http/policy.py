@@ -28,10 +28,16 @@ class PolicyEndpoints:
 
 def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, object]:
     if file is None:
-        answer: dict[str, object] = {"path": "", "digest": "", "read_at": 0, "error": ""}
+        answer: dict[str, object] = {"path": "", "digest": "", "read_at": 0, "error": "", "topics_left": 0}
     else:
         content = file.content
-        answer = {"path": file.path, "digest": content.digest, "read_at": content.read_at, "error": file.error}
+        answer = {
+            "path": file.path,
+            "digest": content.digest,
+            "read_at": content.read_at,
+            "error": file.error,
+            "topics_left": file.topics_left,
+        }
         if content.is_copy:
             answer["is_copy"] = True
     if topic:

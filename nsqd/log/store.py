@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -450,9 +450,13 @@ class Store:
         """Return the figures of the disk."""
         return DiskSnapshot(
             reads_refused=self.reads.refused_reads,
-            waiting={topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()},
+            waiting=self._waiting_for_disk(),
             clock_jump=self.clock_jump,
         )
+
+    def _waiting_for_disk(self) -> Iterator[tuple[str, int]]:
+        for topic_log in self.disk_logs():
+            yield topic_log.topic, topic_log.waiting_for_disk
 
     @property
     def is_in_place(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
@@ -33,6 +33,8 @@ _SILENCE: Final = 15.0  # how long a peer whose HTTP side timed out is not asked
 _QUESTIONS_AT_ONCE: Final = 32
 _KEPT_OPEN: Final = 5.0  # how many seconds idle HTTP connections are kept for the next new topic
 _MOST_ANSWERED: Final = 1 << 20  # bytes of an HTTP answer, which lists the channels of one topic
+
+_CREATED_AT_ONCE: Final = 50  # channels
 
 _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
@@ -82,9 +84,7 @@ class Discovery:
             names = set() if topic.closing else await self._ask_all(topic.name)
         finally:
             slots.release()
-        with in_turn(turn):
-            if not topic.closing:
-                topic.learned(names)
+        await teach(topic, names, turn)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
         """Return the union of the answers of all reachable peers. Failures are logged."""
@@ -153,3 +153,17 @@ class Discovery:
         target = f"/channels?topic={quote_plus(topic_name)}"
         log.info("CI: querying nsqlookupd http%s://%s%s", "s" if tls else "", join_host_port(host, port), target)
         return await self._http.get(host, port, target, tls=tls, headers=_ACCEPT)
+
+
+async def teach(topic: Topic, names: Collection[str], turn: Turn) -> None:
+    """Create these channels, some in each turn, and have the topic hand messages over from then on."""
+    ascending = sorted(names)
+    for start in range(0, len(ascending), _CREATED_AT_ONCE):
+        with in_turn(turn):
+            for name in ascending[start : start + _CREATED_AT_ONCE]:
+                if not topic.closing:
+                    topic.channel(name)
+        await trio.lowlevel.checkpoint()
+    with in_turn(turn):
+        if not topic.closing:
+            topic.learned(())

@@ -15,6 +15,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 from nsqcommon.name_patterns import is_pattern
@@ -110,24 +111,16 @@ def _contradictions(entry: Entry) -> Iterator[str]:
 
 def _without_effect(entries: Sequence[Entry]) -> Iterator[Mistake]:
     """Yield the keys that nothing could ever follow from."""
-    for position, entry in enumerate(entries):
+    written = {(key, entry.about(key)) for entry in entries for key in entry.written}
+    deciding: dict[tuple[str, About, str, str | None], Entry] = {}  # the first entry for each key and pair of patterns
+    for entry in entries:
         for key in entry.values:
-            needed = KEYS[key].completes
-            about = entry.about(key)
-            if needed and not any(
-                it in other.written and other.about(it) is about for other in entries for it in needed
-            ):
+            about, needed = entry.about(key), KEYS[key].completes
+            if needed and not any((it, about) in written for it in needed):
                 yield Mistake(entry.line, f"{key}: it has no effect without {' or '.join(needed)}")
-            for earlier in entries[:position]:
-                if key in earlier.values and _covers(earlier, entry, key):
-                    yield Mistake(
-                        entry.line, f"{key}: it has no effect, as line {earlier.line} decides it for all these"
-                    )
-                    break
-
-
-def _covers(earlier: Entry, later: Entry, key: str) -> bool:
-    """Return whether the earlier entry decides this key for all names that the later one is about."""
-    if earlier.about(key) is not later.about(key) or earlier.topic not in (ANY, later.topic):
-        return False
-    return earlier.channel in (None, ANY, later.channel)
+            wider = product((ANY, entry.topic), (None, ANY, entry.channel))
+            earlier = [deciding[key, about, *patterns] for patterns in wider if (key, about, *patterns) in deciding]
+            if earlier:
+                line = min(it.line for it in earlier)
+                yield Mistake(entry.line, f"{key}: it has no effect, as line {line} decides it for all these")
+            deciding.setdefault((key, about, entry.topic, entry.channel), entry)

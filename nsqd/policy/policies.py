@@ -46,10 +46,12 @@ class Entry:
         object.__setattr__(self, "_is_topic", matcher(self.topic))
         object.__setattr__(self, "_is_channel", matcher(self.channel or ANY))
 
-    def matches(self, topic: str, channel: str | None) -> bool:
-        """Return whether the entry says something about this channel or, if it is None, about the topic itself."""
-        if self.topic != ANY and not self._is_topic(topic):
-            return False
+    def matches_topic(self, topic: str) -> bool:
+        """Return whether the entry says something about this topic or about channels of it."""
+        return self.topic == ANY or bool(self._is_topic(topic))
+
+    def matches_channel(self, channel: str | None) -> bool:
+        """Return whether it says something about this channel or, if it is None, about the topic itself."""
         return self.channel is None or (channel is not None and bool(self._is_channel(channel)))
 
     def about(self, key: str) -> About:
@@ -74,6 +76,7 @@ class Policies:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
+        self._of_last_topic: tuple[str, list[Entry]] = ("", [])
         self._of_channels: dict[tuple[Entry, ...], ChannelRules] = {(): NO_CHANNEL_RULES}
         self._of_topics: dict[tuple[Entry, ...], TopicRules] = {(): NO_TOPIC_RULES}
         self._of_logs: dict[tuple[Entry, ...], LogRules] = {(): NO_LOG_RULES}
@@ -104,7 +107,18 @@ class Policies:
         return {key: Held(held[key].written[key], held[key].line, held[key].is_dry) for key in KEYS if key in held}
 
     def _matching(self, topic: str, channel: str | None) -> tuple[Entry, ...]:
-        return tuple([entry for entry in self.entries if entry.matches(topic, channel)])
+        return tuple([entry for entry in self._about_topic(topic) if entry.matches_channel(channel)])
+
+    def _about_topic(self, topic: str) -> list[Entry]:
+        """Return the entries whose pattern of topics matches.
+
+        What is asked of a topic is asked of its log and its channels next, so the last answer is kept.
+        """
+        last, entries = self._of_last_topic
+        if last != topic:
+            entries = [entry for entry in self.entries if entry.matches_topic(topic)]
+            self._of_last_topic = topic, entries
+        return entries
 
 
 def _shared(known: dict[tuple[Entry, ...], R], entries: tuple[Entry, ...], make: Callable[[Iterable[Entry]], R]) -> R:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import time_ns
@@ -49,6 +49,7 @@ class PolicyFile:
         self._copy = copy
         self._keep: Keep | None = None
         self._file = WatchedFile("policy file", path, self._parse, last_valid=self._last_valid)
+        self.topics_left = 0  # topics that do not follow the present content yet; see `Rollout`
 
     def _parse(self, text: str) -> PolicyContent:
         return PolicyContent(parse_policies(text), sha256(text.encode()).hexdigest(), self._clock(), text)
@@ -94,6 +95,10 @@ class PolicyFile:
     def log(self, topic: str, /) -> LogRules:
         return self._file.now.policies.log(topic)
 
+    @property
+    def entries(self) -> int:
+        return len(self._file.now.policies.entries)
+
     def retention_times(self) -> Iterable[int]:
         return self._file.now.policies.retention_times()
 
@@ -101,11 +106,11 @@ class PolicyFile:
     def expiry_interval(self) -> float:
         return self._file.now.policies.expiry_interval
 
-    async def follow(self, changed: Callable[[], Awaitable[None]]) -> None:
+    async def follow(self, changed: Callable[[], None]) -> None:
         """Watch the file until cancelled, and call `changed` after each new content that is valid."""
 
         async def apply_and_keep() -> None:
-            await changed()
+            changed()
             await trio.to_thread.run_sync(self._keep_copy)
 
         await self._file.follow(apply_and_keep)

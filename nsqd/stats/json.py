@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from nsqcommon.nsq_json import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.stats.memory import MemorySnapshot
 
@@ -16,23 +17,48 @@ Object = dict[str, object]
 _ONLY_IF_SET: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 
 
-def stats_json(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str) -> Object:
-    stats: Object = {
-        "version": version,
-        "health": snapshot.health,
-        "start_time": snapshot.start_time,
-        "topics": None if snapshot.topics is None else [_topic(topic) for topic in snapshot.topics],
-    }
+def stats_json(
+    snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, more: Mapping[str, object] | None = None
+) -> Iterator[bytes]:
+    """Yield the document in small pieces, because it may have megabytes. `more` is what comes at its end."""
+    yield dumps({"version": version, "health": snapshot.health, "start_time": snapshot.start_time})[:-1]
+    yield b',"topics":'
+    yield from _list(snapshot.topics, _topic)
     if memory is not None:
-        stats["memory"] = asdict(memory)
-    stats["producers"] = _clients(snapshot.producers)
-    return stats
+        yield b',"memory":' + dumps(asdict(memory))
+    yield b',"producers":'
+    yield from _list(snapshot.producers, _client)
+    yield b"," + dumps(more)[1:] if more else b"}"
 
 
-def _topic(topic: TopicSnapshot) -> Object:
+_T = TypeVar("_T")
+
+
+def _list(items: Sequence[_T] | None, pieces: Callable[[_T], Iterator[bytes]]) -> Iterator[bytes]:
+    if items is None:
+        yield b"null"
+        return
+    before = b"["
+    for item in items:
+        yield before
+        yield from pieces(item)
+        before = b","
+    yield b"]" if items else b"[]"
+
+
+def _around(described: Object, member: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield an object in pieces, one of whose members is null so far and gets these pieces."""
+    name = b'"%b":' % member.encode()
+    before, _, after = dumps(described).partition(name + b"null")
+    yield before + name
+    yield from pieces
+    yield after
+
+
+def _topic(topic: TopicSnapshot) -> Iterator[bytes]:
     described: Object = {
         "topic_name": topic.topic_name,
-        "channels": [_channel(channel) for channel in topic.channels],
+        "channels": None,
         "depth": topic.depth,
         "backend_depth": topic.backend_depth,
         "message_count": topic.message_count,
@@ -46,10 +72,10 @@ def _topic(topic: TopicSnapshot) -> Object:
         described["policy_counts"] = dict(topic.policy_counts)
     if topic.expires_at is not None:
         described["expires_at"] = topic.expires_at
-    return described
+    yield from _around(described, "channels", _list(topic.channels, _channel))
 
 
-def _channel(channel: ChannelSnapshot) -> Object:
+def _channel(channel: ChannelSnapshot) -> Iterator[bytes]:
     described: Object = {
         "channel_name": channel.channel_name,
         "depth": channel.depth,
@@ -65,7 +91,7 @@ def _channel(channel: ChannelSnapshot) -> Object:
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": channel.client_count,
-        "clients": _clients(channel.clients),
+        "clients": None,
         "paused": channel.paused,
         "e2e_processing_latency": _latency(channel.e2e_processing_latency),
     }
@@ -79,14 +105,10 @@ def _channel(channel: ChannelSnapshot) -> Object:
         described["oldest_timestamp"] = channel.oldest_timestamp
     if channel.expires_at is not None:
         described["expires_at"] = channel.expires_at
-    return described
+    yield from _around(described, "clients", _list(channel.clients, _client))
 
 
-def _clients(clients: Sequence[ClientSnapshot] | None) -> list[Object] | None:
-    return None if clients is None else [_client(client) for client in clients]
-
-
-def _client(client: ClientSnapshot) -> Object:
+def _client(client: ClientSnapshot) -> Iterator[bytes]:
     described: Object = {
         "client_id": client.client_id,
         "hostname": client.hostname,
@@ -122,7 +144,7 @@ def _client(client: ClientSnapshot) -> Object:
     }
     if client.oldest_in_flight_ms is not None:
         described["oldest_in_flight_ms"] = client.oldest_in_flight_ms
-    return described
+    yield dumps(described)
 
 
 def _latency(latency: LatencySnapshot) -> Object:

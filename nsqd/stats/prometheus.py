@@ -11,7 +11,7 @@ from nsqd.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.broker.store import DiskSnapshot
     from nsqd.readers import Reader
     from nsqd.stats.memory import MemorySnapshot
@@ -49,6 +49,7 @@ _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], 
 
 def nsqd_metrics(
     broker: Broker,
+    topics: Sequence[TopicSnapshot],
     memory: MemorySnapshot,
     lags: Iterable[tuple[str, Reader, int]] = (),
     *,
@@ -56,15 +57,13 @@ def nsqd_metrics(
     policy_error: str,
     policy_is_copy: bool,
 ) -> list[Metric]:
-    """Collect the node's metrics.
+    """Collect the node's metrics. Those of topics and channels are made when they are asked for their samples.
 
-    `lags` are (topic, reader, messages behind). `waiting` is the number of requests to /topic/log that wait for more.
+    `topics` are snapshots with ages. `lags` are (topic, reader, messages behind). `waiting` is the number of requests to /topic/log that wait for more.
     """
-    snapshot = broker.snapshot(clients=False)
-    topics = tuple(snapshot.topics or ())
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
-        *_of_node(snapshot, memory, connections=len(broker.producers)),
+        *_of_node(broker, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
         *_of_publishes(broker, policy_error, policy_is_copy),
         gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
@@ -74,7 +73,7 @@ def nsqd_metrics(
             "gauge",
             "nsqd_channel_oldest_message_age_seconds",
             "Since the publication of the oldest message that waits in the channel: its lag in time.",
-            _ages(broker),
+            _ages(channels, broker.timestamp),
         ),
         _family(
             "gauge",
@@ -90,7 +89,7 @@ Figures = Iterable[tuple[dict[str, str], float]]
 
 
 def _family(kind: str, name: str, text: str, figures: Figures) -> Metric:
-    samples = tuple(Sample(value, labels) for labels, value in figures)
+    samples = (Sample(value, labels) for labels, value in figures)
     return Metric(name, "counter" if kind == "counter" else "gauge", text, samples)
 
 
@@ -102,12 +101,12 @@ def _in(topic: str, channel: ChannelSnapshot) -> dict[str, str]:
     return {"topic": topic, "channel": channel.channel_name}
 
 
-def _of_node(snapshot: BrokerSnapshot, memory: MemorySnapshot, *, connections: int) -> list[Metric]:
+def _of_node(broker: Broker, memory: MemorySnapshot, *, connections: int) -> list[Metric]:
     build = {"version": NSQ_VERSION, "release": suite_version()}
     return [
         gauge("nsqd_build_info", "Always 1; the labels say what runs.", 1, build),
-        gauge("nsqd_healthy", "1 while /ping says OK.", int(snapshot.health == "OK")),
-        gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", snapshot.start_time),
+        gauge("nsqd_healthy", "1 while /ping says OK.", int(broker.store.health == "OK")),
+        gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", broker.start_time),
         gauge("nsqd_resident_memory_bytes", "Resident memory.", memory.heap_in_use_bytes),
         gauge("nsqd_producers", "Connections that have published.", connections),
     ]
@@ -125,7 +124,7 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
             "gauge",
             "nsqd_log_waiting_for_disk",
             "Reads and jobs of carrying forward that are tried again, because the disk refuses to read.",
-            (({"topic": topic}, waiting) for topic, waiting in disk.waiting.items()),
+            (({"topic": topic}, waiting) for topic, waiting in disk.waiting),
         ),
     ]
 
@@ -155,11 +154,11 @@ def _of_publishes(broker: Broker, policy_error: str, policy_is_copy: bool) -> li
 def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
     return [
         *(
-            _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
+            _family("counter", f"nsqd_topic_{name}_total", text, _of_each_topic(topics, read))
             for name, text, read in _TOPIC_COUNTERS
         ),
         *(
-            _family("gauge", f"nsqd_topic_{name}", text, ((_of(t), read(t)) for t in topics))
+            _family("gauge", f"nsqd_topic_{name}", text, _of_each_topic(topics, read))
             for name, text, read in _TOPIC_GAUGES
         ),
         _family(
@@ -171,14 +170,24 @@ def _of_topics(topics: Sequence[TopicSnapshot]) -> list[Metric]:
     ]
 
 
+def _of_each_topic(topics: Iterable[TopicSnapshot], read: Callable[[TopicSnapshot], int]) -> Figures:
+    return ((_of(topic), read(topic)) for topic in topics)
+
+
+def _of_each_channel(
+    channels: Iterable[tuple[str, ChannelSnapshot]], read: Callable[[ChannelSnapshot], int]
+) -> Figures:
+    return ((_in(topic, channel), read(channel)) for topic, channel in channels)
+
+
 def _of_channels(channels: Sequence[tuple[str, ChannelSnapshot]]) -> list[Metric]:
     return [
         *(
-            _family("counter", f"nsqd_channel_{name}_total", text, ((_in(t, c), read(c)) for t, c in channels))
+            _family("counter", f"nsqd_channel_{name}_total", text, _of_each_channel(channels, read))
             for name, text, read in _CHANNEL_COUNTERS
         ),
         *(
-            _family("gauge", f"nsqd_channel_{name}", text, ((_in(t, c), read(c)) for t, c in channels))
+            _family("gauge", f"nsqd_channel_{name}", text, _of_each_channel(channels, read))
             for name, text, read in _CHANNEL_GAUGES
         ),
         _family(
@@ -210,14 +219,12 @@ def _of_readers(lags: Sequence[tuple[str, Reader, int]], timestamp: int) -> list
     ]
 
 
-def _ages(broker: Broker) -> Iterator[tuple[dict[str, str], float]]:
-    for topic in broker.topics.values():
-        for channel in topic.channels.values():
-            labels = {"topic": topic.name, "channel": channel.name}
-            if (oldest := channel.oldest_timestamp()) is not None:
-                yield labels, max(0, broker.timestamp - oldest) / _NANOSECONDS
-            elif not channel.depth:
-                yield labels, 0.0
+def _ages(channels: Iterable[tuple[str, ChannelSnapshot]], now: int) -> Iterator[tuple[dict[str, str], float]]:
+    for topic, channel in channels:
+        if channel.oldest_timestamp is not None:
+            yield _in(topic, channel), max(0, now - channel.oldest_timestamp) / _NANOSECONDS
+        elif not channel.depth:
+            yield _in(topic, channel), 0.0
 
 
 def _latencies(channels: Iterable[tuple[str, ChannelSnapshot]]) -> Iterator[tuple[dict[str, str], float]]:

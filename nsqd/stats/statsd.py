@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nsqcommon.wire.names import is_ephemeral
@@ -27,16 +28,15 @@ class StatsdLines:
         self._exclude_ephemeral = exclude_ephemeral
         self._told: dict[str, int] = {}
 
-    def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> list[str]:
-        """Return the lines in NSQ's order.
+    def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> Iterator[str]:
+        """Yield the lines in NSQ's order. All of them have to be taken.
 
         A deleted topic or channel is forgotten, so that its counters start from 0 if it comes back.
         """
         told, self._told = self._told, {}
-        figures = [figure for topic in snapshot.topics or () for figure in self._of_topic(topic)]
-        if memory is not None:
-            figures += _of_memory(memory)
-        return [self._line(name, value, is_counter, told) for name, value, is_counter in figures]
+        of_topics = chain.from_iterable(map(self._of_topic, snapshot.topics or ()))
+        for name, value, is_counter in chain(of_topics, _of_memory(memory) if memory is not None else ()):
+            yield self._line(name, value, is_counter, told)
 
     def _line(self, name: str, value: int, is_counter: bool, told: dict[str, int]) -> str:
         if not is_counter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -20,7 +20,7 @@ _RESOLVE_TIMEOUT: Final = 1.0
 _LEFT_OVER: Final = 1.0  # seconds at the end of each interval in which nothing is sent, as in NSQ
 
 
-async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Sequence[bytes]]) -> None:
+async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Awaitable[Sequence[bytes]]]) -> None:
     """Push until cancelled. The rest of a push is then sent at once."""
     try:
         next_push = trio.current_time() + interval
@@ -32,7 +32,7 @@ async def push_to_statsd(address: str, interval: float, take_packets: Callable[[
         log.info("STATSD: closing")
 
 
-async def _push(address: str, take_packets: Callable[[], Sequence[bytes]], *, over: float) -> None:
+async def _push(address: str, take_packets: Callable[[], Awaitable[Sequence[bytes]]], *, over: float) -> None:
     try:
         with trio.fail_after(_RESOLVE_TIMEOUT):
             sock = await _connected(address)
@@ -43,7 +43,7 @@ async def _push(address: str, take_packets: Callable[[], Sequence[bytes]], *, ov
         log.error("STATSD: failed to dial %s - i/o timeout", address)
         return
     with sock:
-        await _send(sock, take_packets(), over=over)
+        await _send(sock, await take_packets(), over=over)
 
 
 async def _connected(address: str) -> trio.socket.SocketType:

@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from nsqd.stats.memory import MemorySnapshot
 
 
-def stats_text(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int) -> str:
-    """Return the text. `version` is its whole first line, `timestamp` the wall clock in nanoseconds."""
-    return "\n".join([*_lines(snapshot, memory, version, timestamp), ""])
-
-
-def _lines(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, version: str, timestamp: int) -> Iterator[str]:
+def stats_text(
+    snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int
+) -> Iterator[str]:
+    """Yield the lines. `version` is the whole first line, `timestamp` the wall clock in nanoseconds."""
     yield version
     yield f"start_time {_rfc3339(snapshot.start_time)}"
     yield f"uptime {format_duration(timestamp - snapshot.start_time * SECOND)}"

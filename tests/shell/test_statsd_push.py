@@ -11,6 +11,14 @@ import trio.testing
 from nsqd.stats.statsd_push import push_to_statsd
 
 
+async def two() -> list[bytes]:
+    return [b"a", b"b"]
+
+
+async def three() -> list[bytes]:
+    return [b"a", b"b", b"c"]
+
+
 @pytest.fixture
 def sink() -> socket.socket:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -41,7 +49,7 @@ def test_packets_are_spread_over_the_interval_but_its_last_second(sink: socket.s
     async def main() -> None:
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(push_to_statsd, address_of(sink), 10.0, lambda: [b"a", b"b", b"c"])
+            nursery.start_soon(push_to_statsd, address_of(sink), 10.0, three)
             with sink:
                 await until(start + 9.9)
                 assert received(sink) == []
@@ -62,7 +70,7 @@ def test_at_the_end_the_rest_goes_at_once(sink: socket.socket) -> None:
     async def main() -> None:
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(push_to_statsd, address_of(sink), 10.0, lambda: [b"a", b"b", b"c"])
+            nursery.start_soon(push_to_statsd, address_of(sink), 10.0, three)
             await until(start + 10.1)
             nursery.cancel_scope.cancel()
         with sink:
@@ -76,7 +84,7 @@ def test_short_intervals_push_everything_at_once(sink: socket.socket, interval: 
     async def main() -> None:
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(push_to_statsd, address_of(sink), interval, lambda: [b"a", b"b"])
+            nursery.start_soon(push_to_statsd, address_of(sink), interval, two)
             await until(start + interval * 1.1)
             nursery.cancel_scope.cancel()
         with sink:
@@ -92,7 +100,7 @@ def test_nobody_there_is_a_line_in_the_log_and_another_try(
     sink.close()
     asked = []
 
-    def take_packets() -> list[bytes]:
+    async def take_packets() -> list[bytes]:
         asked.append(1)
         return []
 

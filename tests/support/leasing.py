@@ -15,5 +15,5 @@ def bounds(*, in_channel: int = 5000, of_holder: int = 3000, waiting: int = 10, 
     return Bounds(in_channel=in_channel, of_holder=of_holder, waiting=waiting, consumers=consumers)
 
 
-def leasing_of(broker: Broker, **asked: Any) -> Leasing:
-    return Leasing(Leases(broker, bounds()), SETTINGS, **asked)
+def leasing_of(broker: Broker, within: Bounds | None = None, **asked: Any) -> Leasing:
+    return Leasing(Leases(broker, within or bounds()), SETTINGS, **asked)

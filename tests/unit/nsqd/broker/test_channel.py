@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 import pytest
 
@@ -434,3 +435,20 @@ def test_what_the_disk_refuses_to_read_is_still_owed_after_a_crash() -> None:
     node.crash()
     node.pass_time(61)
     assert set(numbers(10)[2:5]) <= set(finish_all(node))
+
+
+def test_a_time_that_comes_for_thousands_of_messages_comes_in_several_passes() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    channel = topic.channel("c")
+    for sequence in range(12_000):
+        channel.deferred.add(int((node.now + 1) * 1_000_000), sequence, 1)
+    node.now += 1.5
+    moved: list[int] = []
+    while channel.deferred:
+        node.broker.now = node.now
+        channel.expire(node.now)
+        moved.append(len(channel.retries))
+        node.now = max(node.now, min(channel.alarm, node.now + 1))
+    assert moved == [5_000, 10_000, 12_000]
+    assert channel.alarm == inf

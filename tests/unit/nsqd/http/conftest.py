@@ -7,6 +7,7 @@ import pytest
 from nsqcommon.http_api import HttpApi
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.broker import Broker
+from nsqd.broker.leases import Bounds
 from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint
 from nsqd.options import Options
@@ -37,14 +38,18 @@ class Nsqd:
     """The HTTP side of an nsqd, in memory."""
 
     def __init__(
-        self, reading: Reading | None = None, limits: Limits = LIMITS, policy: PolicyFile | None = None
+        self,
+        reading: Reading | None = None,
+        limits: Limits = LIMITS,
+        policy: PolicyFile | None = None,
+        within: Bounds | None = None,
     ) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)
         self.turn = FakeTurn(self.broker)
         self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
         self.publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)
-        self.leasing = leasing_of(self.broker)
+        self.leasing = leasing_of(self.broker, within)
         self.app: HttpApi[Endpoint] = make_app(
             self.broker,
             self.turn,

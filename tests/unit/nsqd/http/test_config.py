@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nsqcommon.logs import LogLevel
+from nsqcommon.wire.limits import Limits
+from nsqd.http.config import MOST_LOOKUPDS
 from tests.unit.nsqd.http.conftest import JSON, TEXT, Nsqd, code
 
 
@@ -68,3 +72,12 @@ def test_log_level_can_be_changed(nsqd: Nsqd) -> None:
 def test_lookupd_addresses_can_be_changed(nsqd: Nsqd, body: bytes, answer: bytes, addresses: tuple[str, ...]) -> None:
     assert nsqd.put("/config/nsqlookupd_tcp_addresses", body).body == answer
     assert nsqd.settings.options.lookupd_tcp_address == addresses
+
+
+def test_nsqlookupds_are_limited_as_all_of_them_are_dialled_at_once() -> None:
+    nsqd = Nsqd(limits=Limits(max_message=10_000, max_body=10_000))
+    addresses = [f"127.0.0.1:{port}" for port in range(1, MOST_LOOKUPDS + 2)]
+    refused = nsqd.put("/config/nsqlookupd_tcp_addresses", json.dumps(addresses).encode())
+    assert (refused.status, json.loads(refused.body)["message"]) == (400, "INVALID_VALUE")
+    assert nsqd.settings.options.lookupd_tcp_address == ()
+    assert nsqd.put("/config/nsqlookupd_tcp_addresses", json.dumps(addresses[1:]).encode()).status == 200

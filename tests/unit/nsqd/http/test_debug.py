@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from nsqcommon import daemon
 from nsqd.http import debug
 from tests.support.asgi import ask
 from tests.unit.nsqd.http.conftest import Nsqd, code
@@ -60,7 +61,9 @@ def test_heap_counts_by_type() -> None:
             self.others: list[object] = []
 
     kept = [Peculiar() for _ in range(5000)]
-    assert any(line.split() == [str(len(kept)), f"{__name__}.{Peculiar.__qualname__}"] for line in debug.heap())
+    assert any(
+        line.split() == [str(len(kept)), f"{__name__}.{Peculiar.__qualname__}"] for line in filter(None, debug.heap())
+    )
 
 
 def test_a_profile_names_where_the_time_goes() -> None:
@@ -92,11 +95,20 @@ def test_command_line_and_symbols(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -
     assert nsqd.post("/debug/pprof/symbol").body == b"num_symbols: 1\n"
 
 
-def test_free_memory_frees_and_answers_500(nsqd: Nsqd) -> None:
-    before = gc.get_stats()[2]["collections"]
+@pytest.mark.parametrize(("small_heap", "collected"), [(1 << 40, 2), (0, 1)], ids=["small heap", "large heap"])
+def test_free_memory_frees_what_takes_no_time_and_answers_500(
+    nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, small_heap: int, collected: int
+) -> None:
+    monkeypatch.setattr(daemon, "SMALL_HEAP", small_heap)
+    gc.disable()  # no collection but the one that was asked for
+    request.addfinalizer(gc.enable)
+    before = [it["collections"] for it in gc.get_stats()]
     answer = nsqd.post("/debug/freememory")
     assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
-    assert gc.get_stats()[2]["collections"] > before
+    after = [it["collections"] for it in gc.get_stats()]
+    assert [now > then for now, then in zip(after, before, strict=True)][collected:] == [True] + [False] * (
+        2 - collected
+    )
 
 
 def test_block_rate(nsqd: Nsqd) -> None:

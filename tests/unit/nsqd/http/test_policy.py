@@ -28,7 +28,7 @@ def told(nsqd: Nsqd, target: str) -> Any:
 
 
 def test_without_a_file_nothing_is_demanded(nsqd: Nsqd) -> None:
-    nothing = {"path": "", "digest": "", "read_at": 0, "error": ""}
+    nothing = {"path": "", "digest": "", "read_at": 0, "error": "", "topics_left": 0}
     assert told(nsqd, "/config/policy") == nothing
     assert told(nsqd, "/config/policy?topic=t&channel=c") == {**nothing, "topic": {}, "channel": {}}
 
@@ -39,6 +39,7 @@ def test_what_holds_is_told_with_its_lines(with_file: Nsqd, tmp_path: Path) -> N
         "digest": sha256(FILE.encode()).hexdigest(),
         "read_at": 1_700_000_000_000_000_000,
         "error": "",
+        "topics_left": 0,
     }
     ack = {"ack": {"value": "synced", "line": 1, "dry_run": False}}
     assert told(with_file, "/config/policy") == of_file

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import MutableMapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -168,3 +172,36 @@ def test_date_is_formatted_once_a_second() -> None:
     assert date() is first
     now += 0.5
     assert (first, date()) == (b"Tue, 14 Nov 2023 22:13:20 GMT", b"Tue, 14 Nov 2023 22:13:21 GMT")
+
+
+def test_a_long_answer_is_sent_in_pieces_between_which_others_have_their_turn() -> None:
+    body = b"0123456789abcdef" * 100_000
+
+    async def show(request: Request) -> Response:
+        return Response(body=body)
+
+    sent: list[bytes] = []
+    turns: list[int] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("there is no body to read")
+
+    api = HttpApi([Route("GET", "/long", show)], log=logging.getLogger("nsqd.test"))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/long",
+        "query_string": b"",
+        "headers": [],
+        "http_version": "1.1",
+    }
+    answering = api(scope, receive, send)
+    with suppress(StopIteration):
+        while answering.send(None) is None:
+            turns.append(len(b"".join(sent)))
+    assert b"".join(sent) == body
+    steps = [after - before for before, after in pairwise([0, *turns, len(body)])]
+    assert max(steps) <= 256 << 10

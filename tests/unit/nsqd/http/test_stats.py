@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nsqcommon.nsq_json import dumps
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.snapshot import (
@@ -80,7 +79,7 @@ CHANNEL_JSON = (
 
 
 def as_json(snapshot: BrokerSnapshot, memory: MemorySnapshot | None = None) -> bytes:
-    return dumps(stats_json(snapshot, memory, version="1.3.0"))
+    return b"".join(stats_json(snapshot, memory, version="1.3.0"))
 
 
 def test_json() -> None:
@@ -144,11 +143,15 @@ def test_the_time_of_the_oldest_waiting_message_is_told_to_who_asks_for_it(nsqd:
     assert "oldest_timestamp" not in channel()
 
 
+def shown_as_text(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int) -> str:
+    return "\n".join([*stats_text(snapshot, memory, version=version, timestamp=timestamp), ""])
+
+
 def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     try:
-        text = stats_text(SNAPSHOT, MEMORY, version="nsqd v1.3.0 (built w/x)", timestamp=1795215837_500000000)
+        text = shown_as_text(SNAPSHOT, MEMORY, version="nsqd v1.3.0 (built w/x)", timestamp=1795215837_500000000)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -184,21 +187,21 @@ def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_text_of_nothing() -> None:
     nothing = BrokerSnapshot(health="NOK - x", start_time=1, topics=None, producers=None)
-    lines = stats_text(nothing, None, version="v", timestamp=10**9).split("\n")
+    lines = shown_as_text(nothing, None, version="v", timestamp=10**9).split("\n")
     assert lines[2:] == ["uptime 0s", "", "Health: NOK - x", "", "Topics: None", "", "Producers: None", ""]
 
 
 def test_topics_are_set_apart_and_pauses_shown() -> None:
     channel = replace(CHANNEL, paused=True, clients=None)
     second = replace(TOPIC, topic_name="t2", paused=False, channels=[channel])
-    text = stats_text(replace(SNAPSHOT, topics=[TOPIC, second]), None, version="v", timestamp=10**19)
+    text = shown_as_text(replace(SNAPSHOT, topics=[TOPIC, second]), None, version="v", timestamp=10**19)
     assert "\n\n   [t2             ] depth: " in text
     assert "\n   *P [c1   " in text
 
 
 def test_client_on_a_unix_socket() -> None:
     client = replace(CLIENT, remote_address="@", hostname="here", user_agent="")
-    text = stats_text(replace(SNAPSHOT, producers=[client]), None, version="v", timestamp=10**19)
+    text = shown_as_text(replace(SNAPSHOT, producers=[client]), None, version="v", timestamp=10**19)
     assert "   [V2 here:                ] state: 3" in text
 
 
@@ -207,7 +210,7 @@ def test_client_on_a_unix_socket() -> None:
 ])  # fmt: skip
 def test_units_of_latency(value: float, shown: str) -> None:
     topic = replace(TOPIC, e2e_processing_latency=LatencySnapshot(count=1, percentiles=((1.0, value),)))
-    text = stats_text(replace(SNAPSHOT, topics=[topic]), None, version="v", timestamp=10**19)
+    text = shown_as_text(replace(SNAPSHOT, topics=[topic]), None, version="v", timestamp=10**19)
     assert f"e2e%: {shown}\n" in text
 
 

@@ -15,7 +15,7 @@ from nsqd.broker.rules import (
     TopicRules,
 )
 from nsqd.policy.parse import parse_policies
-from nsqd.policy.policies import Held
+from nsqd.policy.policies import Entry, Held
 
 DAY = 24 * 3600 * 10**9
 
@@ -148,3 +148,21 @@ def test_patterns_of_many_stars_take_no_time() -> None:
     assert policies.channel("a" * 64, "a" * 63 + "b") is NO_CHANNEL_RULES
     assert policies.channel("a" * 63 + "b", "a" * 63 + "b").max_attempts == 3
     assert process_time() - began < 5  # hours, if all combinations were tried
+
+
+def test_patterns_are_compared_with_a_topic_once_for_all_that_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    matches = Entry.matches_topic
+
+    def counted(entry: Entry, topic: str) -> bool:
+        compared.append(topic)
+        return matches(entry, topic)
+
+    monkeypatch.setattr(Entry, "matches_topic", counted)
+    policies = parse_policies(FILE)
+    policies.log("orders.eu")
+    policies.topic("orders.eu")
+    rules = [policies.channel("orders.eu", f"c{number}") for number in range(100)]
+    assert compared == ["orders.eu"] * len(policies.entries)
+    assert rules == [ChannelRules(max_attempts=100)] * 100
+    assert policies.topic("other") == NO_TOPIC_RULES

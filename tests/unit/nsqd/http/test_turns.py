@@ -1,0 +1,199 @@
+"""No request looks at everything in one turn: the walk of `python -m bench turns`, small, and counted instead of timed.
+
+A turn is what a handler does until it gives way. In each, fewer lines of Python run than there are messages, so that
+nothing is done for each of them. Loops in C are not counted here; docs/explanation/turns.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from types import FrameType
+from typing import Any, Final
+from unittest.mock import Mock
+
+import pytest
+
+from bench.turns.cases import CASES, MPUB, Case, missing
+from bench.turns.filling import CHANNEL, KEY, LATER, OF_CHANNELS
+from nsqcommon import slices
+from nsqcommon.wire.limits import Limits
+from nsqd.http import Reading
+from tests.support import asgi
+from tests.support.fake_history import at_once
+from tests.support.leasing import bounds
+from tests.unit.nsqd.http.conftest import Nsqd
+
+COUNT: Final = 24_000
+LOG: Final = "8a217571e710893474d0e8e31e8ff94c"
+PAST: Final = {"log_id": LOG, "first": 0, "next": COUNT, "retention_time": 0, "retention_bytes": 0}
+
+
+class Walked(Nsqd):
+    """An nsqd whose channel has messages in some state."""
+
+    def __init__(self, state: str, count: int) -> None:
+        self.count = count
+        self.batch = count.to_bytes(4, "big") + b"\0\0\0\1x" * count
+        limits = Limits(max_message=1 << 20, max_body=5 << 20)
+        past = Mock(**PAST, keys=Mock(return_value=()), sequence_of=Mock(return_value=None))
+        reading = Reading(Mock(node="n", find=Mock(return_value=past)), at_once)
+        super().__init__(reading, limits, within=bounds(in_channel=COUNT, of_holder=COUNT))
+        self.topic = self.broker.topic("t")
+        self.ids: list[str] = []
+        if state != "parked":
+            self.topic.channel(CHANNEL)
+        STATES[state](self)
+
+    @property
+    def at(self) -> str:
+        return f"topic=t&channel={CHANNEL}"
+
+    def publish(self, more: str = "") -> None:
+        assert self.post(f"/mpub?topic=t&binary=true&key={KEY}{more}", self.batch).status == 200
+
+    def defer(self) -> None:
+        for number in range(0, self.count, 10):
+            self.post(f"/mpub?topic=t&defer={LATER}&key=k-{number // 10}", b"x\n" * 10)
+
+    def retry(self) -> None:
+        self.publish()
+        self.post(f"/channel/seek?{self.at}&from=latest")
+        for start in range(0, self.count, 6_000):
+            assert self.post(f"/channel/redeliver?{self.at}&from={start}&to={start + 6_000}").status == 200
+
+    def deliver(self) -> None:
+        self.publish()
+        for _ in range(0, self.count, 1_000):
+            taken = self.post(f"/sub?{self.at}&max=1000").body.splitlines()
+            self.ids += [json.loads(line)["id"] for line in taken]
+        assert len(self.ids) == self.count
+
+    def bury(self) -> None:
+        self.deliver()
+        for start in range(0, self.count, 1_000):
+            self.post(f"/bury?{self.at}", "\n".join(self.ids[start : start + 1_000]).encode())
+        assert len(self.topic.channels[CHANNEL].burials.buried) == self.count
+
+    def request(self, case: Case) -> tuple[str, str, bytes, dict[str, str]]:
+        known = {"topic": "t", "ids": "&".join(f"id={it}" for it in self.ids[:100]) or "sequence=7", "kick": "1"}
+        body = (
+            self.batch
+            if case.body == MPUB
+            else case.body.replace(b"LOG", LOG.encode()).replace(b"{ids}", "\n".join(self.ids[:1_000]).encode())
+        )
+        query = case.query.replace("limit=10000", "limit=1000").format(**known)  # the store of this test is slow
+        path = f"{case.path or case.route.split()[1]}?{query}"
+        headers = {"accept": case.accept, "content-type": "application/x-www-form-urlencoded"}
+        return case.route.split()[0], path, body, headers
+
+
+STATES: Final[Mapping[str, Callable[[Walked], None]]] = {
+    "": lambda nsqd: None,
+    "waiting": Walked.publish,
+    "parked": Walked.publish,
+    "delayed": lambda nsqd: nsqd.publish(f"&defer={LATER}"),
+    "deferred": Walked.defer,
+    "retries": Walked.retry,
+    "in_flight": Walked.deliver,
+    "buried": Walked.bury,
+}
+
+
+# These need a thread, trio or a real log, and look at nothing that requests could make longer.
+ELSEWHERE: Final = {
+    *(f"GET /debug/pprof/{name}" for name in ("goroutine", "block", "threadcreate", "profile")),
+    "GET /topic/read",
+    "GET /sub",
+}
+# These do something for each message of the publish or of the channel. Each is an entry of docs/explanation/turns.md.
+WITHOUT_BOUND: Final = {
+    "POST /channel/discard {ids} (buried)",
+    "POST /channel/kick {ids} (buried)",
+    "POST /message/cancel from=0&to=10000 (in_flight)",
+    "POST /message/cancel key=batch (delayed)",
+    "POST /message/due from=0&to=10000&defer=3600000 (in_flight)",
+    "POST /message/due key=batch&defer=0 (delayed)",
+    "POST /message/due key=batch&defer=3600000 (delayed)",
+    "POST /message/due key=k-8&defer=3600000 (deferred)",
+    "GET /channel/state (buried)",
+    "POST /mpub binary=true&defer=3600000 (waiting)",
+    *(f"POST /channel/redeliver from=0&to=10000 ({state})" for state in ("retries", "in_flight")),
+    *(f"POST /channel/restore ({state})" for state in OF_CHANNELS),
+}
+WALK: Final = [
+    pytest.param(case, state, id=case.name_in(state))
+    for case in CASES
+    for state in case.states
+    if case.route not in ELSEWHERE and case.name_in(state) not in WITHOUT_BOUND
+]
+
+
+class LineCounter:
+    """Runs an application, and counts the lines of its longest turn."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+        self._lines = 0
+
+    def run(self, application: Coroutine[Any, Any, None]) -> None:
+        waits_for = None
+        while waits_for is None:  # otherwise it waits for something that would come later
+            self._lines = 0
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                waits_for = application.send(None)
+            except StopIteration:
+                return
+            finally:
+                sys.settrace(before)
+                self.longest = max(self.longest, self._lines)
+        application.close()
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        self._lines += event == "line"
+        return self._trace
+
+
+filled = lru_cache(Walked)  # for what changes nothing
+
+
+def lines_of(case: Case, state: str, count: int) -> int:
+    """Make the request to a channel that has so many messages, and return how many lines its longest turn has run."""
+    nsqd, counter = filled(state, count) if case.route.startswith("GET") else Walked(state, count), LineCounter()
+    method, path, body, headers = nsqd.request(case)
+    with pytest.MonkeyPatch.context() as patched, suppress(ValueError):  # ValueError: it waits, and has no answer yet
+        patched.setattr(asgi, "run", counter.run)
+        asgi.ask(nsqd.app, method, path, body, headers)
+    return counter.longest
+
+
+@pytest.mark.parametrize(("case", "state"), WALK)
+def test_no_request_does_something_for_each_message(case: Case, state: str) -> None:
+    lines = lines_of(case, state, COUNT)
+    if lines > COUNT // 2:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
+        assert lines < 1.3 * lines_of(case, state, COUNT // 2)
+
+
+def test_the_walk_knows_each_route_and_command() -> None:
+    assert missing([f"{route.method} {route.path}" for route in Nsqd().app.routes]) == set()
+
+
+@pytest.mark.parametrize("target", ["/stats?format=json&ages=true", "/stats", "/metrics"])
+@pytest.mark.parametrize(("topics", "channels"), [(1_000, 1), (1, 1_000)])
+def test_figures_are_made_in_many_turns(
+    target: str, topics: int, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsqd, counter = Nsqd(), LineCounter()
+    for topic in range(topics):
+        for channel in range(channels):
+            nsqd.broker.topic(f"t{topic}").channel(f"c{channel}")
+    monkeypatch.setattr(slices, "SLICE", 0.0)
+    monkeypatch.setattr(asgi, "run", counter.run)
+    answer = nsqd.get(target)
+    assert all(f"c{channel}" in answer.body.decode() for channel in range(channels))
+    assert counter.longest < 10 * (topics + channels), "it does everything in one turn"
