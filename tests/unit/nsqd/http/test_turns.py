@@ -6,9 +6,10 @@ nothing is done for each of them. Loops in C are not counted here; docs/explanat
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
@@ -132,6 +133,22 @@ WALK: Final = [
 ]
 
 
+class _Stepped:
+    """An application whose turns are made by somebody else; it ends where it waits for something that would come later."""
+
+    def __init__(
+        self, step: Callable[[Coroutine[Any, Any, None]], object], application: Coroutine[Any, Any, None]
+    ) -> None:
+        self._step = step
+        self._application = application
+
+    def __await__(self) -> Generator[None, None, None]:
+        with suppress(StopIteration):
+            while self._step(self._application) is None:
+                yield
+            self._application.close()
+
+
 class LineCounter:
     """Runs an application, and counts the lines of its longest turn."""
 
@@ -140,19 +157,20 @@ class LineCounter:
         self._lines = 0
 
     def run(self, application: Coroutine[Any, Any, None]) -> None:
-        waits_for = None
-        while waits_for is None:  # otherwise it waits for something that would come later
-            self._lines = 0
-            before = sys.gettrace()
-            sys.settrace(self._trace)
-            try:
-                waits_for = application.send(None)
-            except StopIteration:
-                return
-            finally:
-                sys.settrace(before)
-                self.longest = max(self.longest, self._lines)
-        application.close()
+        asyncio.run(self._run(_Stepped(self._step, application)))
+
+    async def _run(self, application: Awaitable[None]) -> None:
+        await application
+
+    def _step(self, application: Coroutine[Any, Any, None]) -> object:
+        self._lines = 0
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            return application.send(None)
+        finally:
+            sys.settrace(before)
+            self.longest = max(self.longest, self._lines)
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
         self._lines += event == "line"
