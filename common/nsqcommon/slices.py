@@ -32,3 +32,15 @@ class Slices:
                 found.append(item)
             await self.rest()
         return found
+
+    async def joined(self, pieces: Iterable[bytes]) -> bytes:
+        """Return the pieces as one. Those of a slice are joined with it: freeing all at the end would take a while."""
+        whole: list[bytes] = []
+        of_slice: list[bytes] = []
+        for piece in pieces:
+            of_slice.append(piece)
+            if monotonic() >= self._ends:
+                whole.append(b"".join(of_slice))
+                of_slice.clear()
+                await self.rest()
+        return b"".join((*whole, *of_slice))

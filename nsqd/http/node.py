@@ -115,8 +115,8 @@ class NodeEndpoints:
             policy_error=self._policy_error,
             policy_is_copy=self._policy is not None and self._policy.content.is_copy,
         )
-        pieces = await slices.all_of(exposition_pieces(metrics))
-        return Response(body=b"".join(pieces), headers=((b"content-type", CONTENT_TYPE),))
+        body = await slices.joined(exposition_pieces(metrics))
+        return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:
         options = self._settings.options
@@ -158,8 +158,8 @@ class NodeEndpoints:
             more |= self._worker
             if not request.is_limited:
                 more |= _described(self._policy, ages=query.get("ages") == "true")
-            pieces = await slices.all_of(stats_json(snapshot, memory, version=NSQ_VERSION, more=more))
-            return Response(body=b"".join(pieces), headers=(JSON, V1))
+            body = await slices.joined(stats_json(snapshot, memory, version=NSQ_VERSION, more=more))
+            return Response(body=body, headers=(JSON, V1))
         lines = stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns())
         return text("\n".join([*await slices.all_of(lines), ""]))
 
