@@ -121,20 +121,25 @@ class Publishers:
     async def _remind(self, producer: Any, key: str) -> list[bytes]:
         """Set a reminder twice, so that the second time is a repeat, and cancel it. Return what has to be stored."""
         body = b"%d" % next(self._numbers)
+        stored = await self._cancel(producer, key)  # a round that a lost connection has ended may have left one
         for again in (b"", b" again"):
             await producer.publish("t", body + again, key=key, delay=3000)
-        stored = [body]
+        stored += await self._cancel(producer, key)
+        self.cancelled.append(body)
+        return [body, *stored]
+
+    async def _cancel(self, producer: Any, key: str) -> list[bytes]:
+        """Take a reminder back. Return what was published meanwhile, as publishing waits until nsqd is there again."""
+        published: list[bytes] = []
         while True:
             try:
                 result = await producer.cancel("t", key)
             except nsqclient.Incomplete:
-                stored.append(b"%d" % next(self._numbers))
-                await producer.publish("t", stored[-1])  # which waits until nsqd is there again
+                published.append(b"%d" % next(self._numbers))
+                await producer.publish("t", published[-1])
             else:
-                break
-        assert result.cancelled + result.done == 1, result  # done: an answer was lost
-        self.cancelled.append(body)
-        return stored
+                assert not result.in_flight, result
+                return published
 
 
 async def _in_trio(tasks: list[Callable[[], Any]]) -> None:
@@ -184,7 +189,8 @@ def _compared(nsqd: Nsqd, publishers: Publishers, seed: int) -> str:
         place = lines[-1]["next"]
     lost = [body for body in publishers.published if body not in stored]
     doubled = [body for body, count in stored.items() if count > 1]
-    assert all(stored[body] == 1 and body + b" again" not in stored for body in publishers.cancelled), f"seed {seed}"
+    again = [body for body in publishers.cancelled if body + b" again" in stored]
+    assert not again, f"seed {seed}: repeats of reminders were stored: {again[:5]}, of {len(publishers.cancelled)}"
     delivered = nsqd.channel("t", "c")["deferred_count"]
     assert delivered <= 3, f"seed {seed}: {delivered} reminders are left, of {len(publishers.cancelled)} cancelled ones"
     repeats = nsqd.topic("t").get("repeat_count", 0)
