@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import pytest
 
 from bench.turns.cases import CASES, MPUB, Case, missing
-from bench.turns.filling import CHANNEL, KEY, LATER, OF_CHANNELS
+from bench.turns.filling import CHANNEL, KEY, LATER
 from nsqcommon import slices
 from nsqcommon.wire.limits import Limits
 from nsqd.http import Reading
@@ -110,26 +110,11 @@ ELSEWHERE: Final = {
     "GET /topic/read",
     "GET /sub",
 }
-# These do something for each message of the publish or of the channel. Each is an entry of docs/explanation/turns.md.
-WITHOUT_BOUND: Final = {
-    "POST /channel/discard {ids} (buried)",
-    "POST /channel/kick {ids} (buried)",
-    "POST /message/cancel from=0&to=10000 (in_flight)",
-    "POST /message/cancel key=batch (delayed)",
-    "POST /message/due from=0&to=10000&defer=3600000 (in_flight)",
-    "POST /message/due key=batch&defer=0 (delayed)",
-    "POST /message/due key=batch&defer=3600000 (delayed)",
-    "POST /message/due key=k-8&defer=3600000 (deferred)",
-    "GET /channel/state (buried)",
-    "POST /mpub binary=true&defer=3600000 (waiting)",
-    *(f"POST /channel/redeliver from=0&to=10000 ({state})" for state in ("retries", "in_flight")),
-    *(f"POST /channel/restore ({state})" for state in OF_CHANNELS),
-}
 WALK: Final = [
     pytest.param(case, state, id=case.name_in(state))
     for case in CASES
     for state in case.states
-    if case.route not in ELSEWHERE and case.name_in(state) not in WITHOUT_BOUND
+    if case.route not in ELSEWHERE
 ]
 
 
