@@ -196,8 +196,12 @@ class TopicKeys:
 
     def may_know(self, key: bytes) -> bool:
         """Return whether `find` has to be asked for this key: what is remembered may be too old, or have failed."""
-        key = _remembered(key)
-        return (bool(self._shelves) and self._has(key)) or key in self.deferred
+        if len(key) > _LONGEST_AS_IT_IS:
+            key = _hash(key)
+        for shelf in self._shelves:
+            if key in shelf.keys:
+                return True
+        return key in self.deferred
 
     def knows(self, key: bytes, timestamp: int, waits: Waits = _nothing_waits) -> bool:
         """Return whether there was a publish with this key, without counting that as a repeat."""
@@ -216,7 +220,8 @@ class TopicKeys:
         if waiting:
             if waiting[0][0].settled:
                 self._let_go(2 * len(kept) + _LET_GO)
-            self._index()
+            if waiting and not self._is_indexed:
+                self._index()
         waiting.append((receipt, kept))
         self._is_indexed = False
 
@@ -261,7 +266,8 @@ class TopicKeys:
         """Look at up to so many keys of deferred publishes, and forget those that are not needed."""
         if before := len(self.deferred):
             self.deferred.drop_unneeded(most, timestamp, waits)
-            self._note_fewer_deferred(before)
+            if len(self.deferred) != before:
+                self._note_fewer_deferred(before)
 
     def forget_oldest_deferred(self) -> int:
         """Forget the key of one deferred publish, because there are too many. Return how many it was: 1, or none is left."""
@@ -325,11 +331,17 @@ class TopicKeys:
     def _put(self, new: list[bytes], timestamp: int) -> None:
         memory = self._memory
         while new:
-            shelf = self._shelf_of(memory.slice_at(timestamp))
-            keys, room = shelf.keys, memory.room_of(shelf.piece)
+            piece = memory.slice_at(timestamp)
+            if self._shelves and self._shelves[-1].piece is piece:
+                keys = self._shelves[-1].keys
+            else:
+                keys = self._shelf_of(piece).keys
+            room = memory.room_of(piece)
             before = len(keys)
             keys.update(new[:room])
-            self._count_on(shelf, len(keys) - before)
+            grown = len(keys) - before
+            piece.count += grown
+            memory.count += grown
             new = new[room:]
 
     def _put_forgotten(self, key: bytes, start: int, count: int, timestamp: int) -> None:
