@@ -31,9 +31,11 @@ def read_copy(files: Files, folder: Path) -> KeptCopy | None:
         return None
 
 
-def write_copy(files: Files, folder: Path, copy: KeptCopy) -> None:
-    """Replace the copy in one step. If the disk refuses, log that, and keep the former one."""
+def write_copy(files: Files, folder: Path, copy: KeptCopy) -> bool:
+    """Replace the copy in one step. If the disk refuses, log that, keep the former one, and return False."""
     try:
         files.replace(folder / POLICY_JSON, as_json({"format": FORMAT, **copy._asdict()}))
     except OSError as error:
         log.warning("no copy of the policy file is kept for the next start: %s", error)
+        return False
+    return True

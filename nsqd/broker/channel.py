@@ -62,6 +62,7 @@ class Channel(Ruled):
         """Follow these rules from now on."""
         self.rules, self.tried = rules.in_force(), rules.tried()
         self.is_ruled = rules is not NO_CHANNEL_RULES
+        self.records_deliveries = self.records_deliveries or drops(self.rules)  # `bounds_changed` follows
         self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
         self._tried_pace = pace_of(self._tried_pace, self.tried.max_rate, self._work.now)
         self._breaker = breaker_of(self._breaker, self.rules.breaker)

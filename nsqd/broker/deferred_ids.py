@@ -16,25 +16,32 @@ from collections.abc import Callable
 from typing import Final
 
 _FEW: Final = 64  # runs that are kept without asking whether anything in them still waits
+_LOOKED_AT: Final = 4  # runs, for each that is added
 
 
 class DeferredIds:
     """The runs, oldest first. What is not in a run has to be looked for in the log.
 
-    There are at most twice as many runs as messages that wait, and a few: when there are more, those of which nothing
-    waits any more are dropped.
+    There are at most some three times as many runs as messages that wait, and a few: when there are twice as many, those
+    of which nothing waits any more are dropped. Whoever adds a run looks at a few of them. Those that stay move to the
+    front:
+
+        kept │ out of date │ not looked at yet
+             _kept         _seen
     """
 
-    __slots__ = ("_bases", "_ends", "_most", "_starts")
+    __slots__ = ("_bases", "_ends", "_kept", "_most", "_seen", "_starts")
 
     def __init__(self) -> None:
         self._starts = array("Q")  # the first id of each run
         self._ends = array("Q")  # behind its last id
         self._bases = array("Q")  # the sequence of its first id
         self._most = _FEW
+        self._kept = 0
+        self._seen = 0
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._starts) - self._seen + self._kept
 
     def add(self, base_id: int, base_sequence: int, count: int, waits: Callable[[int, int], bool]) -> None:
         """Take note of a batch, which lies behind all earlier ones.
@@ -44,24 +51,32 @@ class DeferredIds:
         if self._starts and self._starts[-1] + base_sequence == base_id + self._bases[-1]:
             self._ends[-1] = base_id + count
             return
-        if len(self._starts) >= self._most:
-            self._drop_those_without(waits)
         self._starts.append(base_id)
         self._ends.append(base_id + count)
         self._bases.append(base_sequence)
+        if self._seen or len(self._starts) > self._most:
+            self._drop_those_without(waits)
 
     def find(self, message_id: int) -> int | None:
         """Return the sequence of this message; None: it is not known here."""
-        place = bisect_right(self._starts, message_id) - 1
+        place = bisect_right(self._starts, message_id, self._seen) - 1
+        if place < self._seen:
+            place = bisect_right(self._starts, message_id, 0, self._kept) - 1
         if place < 0 or message_id >= self._ends[place]:
             return None
         return self._bases[place] + message_id - self._starts[place]
 
     def _drop_those_without(self, waits: Callable[[int, int], bool]) -> None:
-        """Drop the runs of which nothing waits. The next time is when those that are left have doubled, so each costs little."""
-        runs = zip(self._starts, self._ends, self._bases, strict=True)
-        kept = [(start, end, base) for start, end, base in runs if waits(base, base + end - start)]
-        self._starts = array("Q", [start for start, _, _ in kept])
-        self._ends = array("Q", [end for _, end, _ in kept])
-        self._bases = array("Q", [base for _, _, base in kept])
-        self._most = 2 * len(kept) + _FEW
+        """Look at the next few runs, and drop those of which nothing waits."""
+        starts, ends, bases = self._starts, self._ends, self._bases
+        for seen in range(self._seen, min(self._seen + _LOOKED_AT, len(starts))):
+            start, end, base = starts[seen], ends[seen], bases[seen]
+            if waits(base, base + end - start):
+                starts[self._kept], ends[self._kept], bases[self._kept] = start, end, base
+                self._kept += 1
+            self._seen = seen + 1
+        if self._seen == len(starts):
+            for column in (starts, ends, bases):
+                del column[self._kept :]
+            self._most = 2 * self._kept + _FEW
+            self._kept = self._seen = 0

@@ -351,7 +351,7 @@ class TopicKeys:
         forgotten = shelf.forgotten
         before = len(forgotten)
         if (earlier := forgotten.get(key)) is not None:  # under a name that no key has
-            forgotten[b"%d" % (earlier >> _COUNT_BITS)] = earlier
+            forgotten[b"\1%d" % (earlier >> _COUNT_BITS)] = earlier
         forgotten[key] = start << _COUNT_BITS | count
         self._count_on(shelf, len(forgotten) - before)
 

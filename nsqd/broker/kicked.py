@@ -52,8 +52,8 @@ class Kicked:
         block = self._blocks.get(sequence >> BLOCK_BITS)
         if block is None:
             block = self._blocks[sequence >> BLOCK_BITS] = {}
+        self._count += sequence not in block
         block[sequence] = number << NOTE_SHIFT | packed
-        self._count += 1
 
     def give_back(self, sequences: Iterable[int]) -> list[Burial]:
         """Return what was noted of these messages, and forget them."""

@@ -77,7 +77,8 @@ class Recall:
         self._key = key
         self._sequences = sequences
         self._parts = self._all_parts()
-        self._recalled = self._channels() if self.count > SLICE else []
+        channels = self._channels()
+        self._recalled = channels if self.count + _COST_OF_CHANNEL * len(channels) > SLICE else []
         for it in self._recalled:
             it.recalls.append(self)
 
@@ -88,7 +89,8 @@ class Recall:
     def step(self) -> None:
         """Do the next slice."""
         left = SLICE
-        while left > 0 and not self.is_stopped:
+        # A topic that is deleted and made anew is another one: the journal knows both by their name.
+        while left > 0 and not self.is_stopped and not self._topic.closing:
             part = next(self._parts, None)
             if part is None:
                 self.is_over = True
@@ -102,13 +104,13 @@ class Recall:
             else:
                 self._note(channel.name, channel.move(sequences, self._delay_ms))
             left -= len(sequences) + _COST_OF_CHANNEL
-        self.is_over = self.is_over or self.is_stopped
+        self.is_over = self.is_over or self.is_stopped or self._topic.closing
 
     def _forget_key(self) -> None:
         """Have the topic forget the key of a publish that no channel has kept a message of: it can be made anew."""
-        outcomes = {outcome for counts in self.found.values() for outcome in counts}
+        is_whole = all(counts == {Found.CANCELLED: self.count} for counts in self.found.values())
         everybody = self._topic.channels.keys() or {""}
-        if self._key and self._delay_ms < 0 and outcomes == {Found.CANCELLED} and self.found.keys() == everybody:
+        if self._key and self._delay_ms < 0 and is_whole and self.found.keys() == everybody:
             start = self._sequences[0]
             self._topic.forget_key(self._key, start, start + self.count)
 

@@ -266,6 +266,7 @@ def _described_recall(recall: LongRecall) -> dict[str, object]:
         "reason": "",
         "before": recall.started_at * _MILLISECOND,
         "rate": 0.0,
+        "force": False,
         "who": recall.who,
         "started_at": recall.started_at * _MILLISECOND,
         "ended_at": None,

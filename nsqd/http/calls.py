@@ -51,6 +51,10 @@ class Bridge(Protocol):
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 
 
+class GoneMeanwhile(ClientGone):
+    """The client has left while its work was under way. What was done stays done."""
+
+
 class Calls:
     """The handlers' way into the broker."""
 
@@ -79,7 +83,7 @@ class Calls:
     async def in_slices(self, request: Request, work: Sliced) -> None:
         """Do long work, each slice in a turn of its own, until it is over. Others have their turns in between.
 
-        Raises a 500 if the disk refuses a slice, and ClientGone if the client has gone: then it ends where it is.
+        Raises a 500 if the disk refuses a slice, and GoneMeanwhile if the client has gone: then it ends where it is.
         """
         gone: asyncio.Future[None] | None = None
         try:
@@ -92,7 +96,7 @@ class Calls:
                     gone = asyncio.ensure_future(request.wait_until_gone())
                 await asyncio.sleep(0)
                 if request.is_gone:
-                    raise ClientGone
+                    raise GoneMeanwhile
         finally:
             work.end()
             if gone is not None:

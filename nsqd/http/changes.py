@@ -16,6 +16,7 @@ from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, a
 from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import Endpoint, Scope
+from nsqd.http.calls import GoneMeanwhile
 from nsqd.http.lines import in_slices
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ KEPT: Final = 1000  # changes; with texts that are cut, about a megabyte at most
 POLICY: Final = "policy file"  # who has changed what expired
 _LONGEST: Final = 200  # characters of a text that the peer chooses
 _DIGITS: Final = 19
+STOPPED: Final = "STOPPED"  # somebody has ended long work: what it has done stays done
 _FAILED: Final = range(400, 500)  # the request was refused; after a 500 the change is in effect, see nsqd/http/calls.py
 
 
@@ -60,8 +62,11 @@ class Changes:
             try:
                 answer = await handler(request)
             except HttpError as error:
-                if error.status not in _FAILED:
+                if error.status not in _FAILED or error.code == STOPPED:
                     self._note(endpoint, request)
+                raise
+            except GoneMeanwhile:
+                self._note(endpoint, request)
                 raise
             if answer.status not in _FAILED:
                 self._note(endpoint, request)

@@ -19,6 +19,7 @@ from nsqd.broker.batch import Batch
 from nsqd.broker.operated import Found, least_finished
 from nsqd.broker.recall import Recall
 from nsqd.http.bodies import Bodies, body_members
+from nsqd.http.changes import STOPPED
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
 from nsqd.http.numbers import number_argument
@@ -99,8 +100,10 @@ class MessageEndpoints:
         )
         await self._calls.in_slices(request, recall)
         await self._calls.durable()
+        if topic.closing:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
         if recall.is_stopped:
-            raise HttpError(409, "STOPPED", details={"done": recall.done, "count": recall.count})
+            raise HttpError(409, STOPPED, details={"done": recall.done, "count": recall.count})
         if is_of_publish:
             return json(_counted(done, [{least_finished(counts): 1} for counts in recall.found.values() if counts]))
         return json(_counted(done, recall.found.values()))

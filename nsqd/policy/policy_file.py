@@ -27,7 +27,7 @@ class KeptCopy(NamedTuple):
     read_at: int  # nanoseconds since 1970
 
 
-Keep = Callable[[KeptCopy], None]
+Keep = Callable[[KeptCopy], bool]  # returns whether the disk has taken it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class PolicyFile:
         copy = KeptCopy(os.path.abspath(self.path), content.text, content.read_at)
         if self._keep is None or (self._copy is not None and copy[:2] == self._copy[:2]):
             return
-        self._keep(copy)
-        self._copy = copy
+        if self._keep(copy):
+            self._copy = copy
 
     @property
     def content(self) -> PolicyContent:

@@ -44,14 +44,15 @@ class Rollout:
         self._turn = turn
         self._store = store
         self._steps: Iterator[object] = iter(())
+        self._is_under_way = False
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin again with the first topic, because the policy has changed."""
-        is_under_way = self._policy.topics_left > 0
         names = list(self._broker.topics)
         self._policy.topics_left = len(names)
         self._steps = self._take_over(names)
-        if names and not is_under_way:
+        if names and not self._is_under_way:
+            self._is_under_way = True
             nursery.start_soon(self._run)
 
     async def _run(self) -> None:
@@ -61,6 +62,7 @@ class Rollout:
                 for _ in islice(self._steps, at_once):
                     pass
             await trio.lowlevel.checkpoint()
+        self._is_under_way = False
 
     def _take_over(self, names: list[str]) -> Iterator[object]:
         """Yield after each topic and each channel that follows the new file."""

@@ -72,7 +72,12 @@ def test_a_copy_that_this_version_does_not_understand_is_none(file: Path) -> Non
 def test_a_start_that_changes_nothing_writes_nothing(file: Path) -> None:
     started(file)
     written: list[KeptCopy] = []
-    PolicyFile(str(file), copy=read_copy(Files(), file.parent)).keep_with(written.append)
+
+    def keep(copy: KeptCopy) -> bool:
+        written.append(copy)
+        return True
+
+    PolicyFile(str(file), copy=read_copy(Files(), file.parent)).keep_with(keep)
     assert written == []
 
 
@@ -91,3 +96,10 @@ def test_a_disk_that_refuses_the_copy_does_not_keep_nsqd_from_starting(
     policy = PolicyFile(str(file))
     policy.keep_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
     assert "no copy of the policy file is kept" in caplog.text
+
+
+def test_a_copy_that_the_disk_refused_is_written_when_it_takes_it(file: Path) -> None:
+    policy = PolicyFile(str(file))
+    policy.keep_with(lambda copy: write_copy(Files(), file.parent / "gone", copy))
+    policy.keep_with(lambda copy: write_copy(Files(), file.parent, copy))
+    assert read_copy(Files(), file.parent) is not None

@@ -13,6 +13,7 @@ from nsqd.broker.buried import Burial, Note
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.kicked import Kicked
 from nsqd.broker.operated import Found
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
@@ -632,3 +633,10 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
         left.append(len(node.broker.left_over))
         node.turn()
     assert left == [19, 15, 11, 7, 3]
+
+
+def test_a_message_that_is_kicked_twice_in_one_kick_counts_once() -> None:
+    kicked = Kicked(1)
+    kicked.keep(5, 0, "once")
+    kicked.keep(5, 0, "again")
+    assert (len(kicked), list(kicked)) == (1, [5])

@@ -62,9 +62,26 @@ def test_runs_of_which_nothing_waits_are_dropped() -> None:
     for number in range(10_000):
         first_waiting = number - 100
         ids.add(2 * number, number, 1, waits)
-        assert len(ids) <= 2 * 106 + 64
+        assert len(ids) <= 3 * 106 + 64
     assert [ids.find(2 * number) for number in (0, 4, 9_900, 9_999)] == [0, 4, 9_900, 9_999]
     assert ids.find(2 * 5_000) is None
+
+
+def test_whoever_adds_one_looks_at_a_few_of_the_others() -> None:
+    ids, looks, most, number = DeferredIds(), 0, 0, 0
+
+    def waits(start: int, end: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return start % 3 > 0 or start == number
+
+    for number in range(5_000):
+        looks = 0
+        ids.add(2 * number, number, 1, waits)
+        most = max(most, looks)
+        assert ids.find(2 * number) == number
+    assert most <= 4
+    assert [ids.find(2 * number) for number in range(5_000) if number % 3] == [it for it in range(5_000) if it % 3]
 
 
 def test_a_topic_knows_where_its_deferred_messages_lie() -> None:

@@ -12,10 +12,12 @@ import pytest
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.recall import Recall
 from nsqd.http import Reading
 from tests.support.asgi import Answer, ask_in_loop
 from tests.support.fake_history import at_once
 from tests.support.looks import Looks
+from tests.support.node import Node
 from tests.unit.nsqd.http.conftest import Nsqd
 from tests.unit.nsqd.http.test_stats import CLIENT
 
@@ -314,3 +316,85 @@ def test_what_has_its_own_time_to_live_is_judged_as_far_as_it_is_delivered(nsqd:
         assert before < consumer.in_flight <= before + 2_000
         steps += 1
     assert steps >= 10
+
+
+def test_a_topic_that_is_made_anew_meanwhile_keeps_its_messages_and_keys() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.publish(b"\0\0\0\1x" * 4_500, range(0, 5 * 4_500 + 1, 5), 0, b"k", b"")
+    node.turn()
+    recall = Recall(topic, range(4_500), key=b"k", channel="", delay_ms=-1, who="", started_at=0)
+    recall.step()
+    node.broker.delete_topic("t")
+    topic = node.broker.topic("t")
+    topic.publish(b"\0\0\0\1x" * 4_500, range(0, 5 * 4_500 + 1, 5), 0, b"new", b"")
+    node.turn()
+    while not recall.is_over:
+        recall.step()
+    node.turn()
+    node.crash()
+    topic = node.broker.topic("t")
+    assert topic.knows_key(b"new")
+    assert topic.channel("c").depth == 4_500
+
+
+def test_who_takes_messages_of_a_topic_back_that_is_deleted_meanwhile_hears_that(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT, f"&key=k&defer={DEFER}")
+
+    async def both() -> Answer | None:
+        request = asyncio.ensure_future(ask_in_loop(nsqd.app, "POST", "/message/cancel?topic=t&key=k"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await ask_in_loop(nsqd.app, "POST", "/topic/delete?topic=t")
+        return await request
+
+    answer = asyncio.run(both())
+    assert answer is not None
+    assert (answer.status, json.loads(answer.body)) == (404, {"message": "TOPIC_NOT_FOUND"})
+
+
+def test_the_key_stays_if_a_channel_came_meanwhile_that_has_some_of_the_messages() -> None:
+    topic = (node := Node()).broker.topic("t")
+    topic.channel("c")
+    topic.publish(b"\0\0\0\1x" * 4_500, range(0, 5 * 4_500 + 1, 5), 0, b"k", b"")
+    node.turn()
+    recall = Recall(topic, range(4_500), key=b"k", channel="", delay_ms=-1, who="", started_at=0)
+    recall.step()
+    topic.channel("late", cursor=0)
+    while not recall.is_over:
+        recall.step()
+    assert topic.channels["late"].depth > 0
+    assert topic.knows_key(b"k")
+
+
+def test_one_message_in_hundreds_of_channels_is_among_the_jobs() -> None:
+    topic = (node := Node()).broker.topic("t")
+    channels = [topic.channel(f"c{number}") for number in range(300)]
+    topic.publish(b"\0\0\0\1x", (0, 5), 0, b"k", b"")
+    node.turn()
+    recall = Recall(topic, range(1), key=b"k", channel="", delay_ms=-1, who="", started_at=0)
+    recall.step()
+    assert not recall.is_over
+    assert all(recall in channel.recalls for channel in channels)
+
+
+@pytest.mark.parametrize("ends", ["stopped", "gone"])
+def test_what_was_done_before_long_work_was_ended_is_among_the_changes(nsqd: Nsqd, ends: str) -> None:
+    publish(nsqd, COUNT, f"&key=k&defer={DEFER}")
+
+    async def both() -> None:
+        is_gone = asyncio.Event()
+        target = "/message/cancel?topic=t&key=k"
+        request = asyncio.ensure_future(ask_in_loop(nsqd.app, "POST", target, is_gone=is_gone))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if ends == "gone":
+            is_gone.set()
+        else:
+            await ask_in_loop(nsqd.app, "POST", f"/channel/jobs/stop?{CHANNEL}")
+        await request
+
+    asyncio.run(both())
+    assert len(channel_of(nsqd).deferred) > 0
+    changes = json.loads(nsqd.get("/changes").body)["changes"]
+    assert "cancel" in [change["what"] for change in changes]
