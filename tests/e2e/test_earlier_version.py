@@ -31,7 +31,7 @@ from tests.support.process import Nsqd, eventually, run_to_end
 pytestmark = pytest.mark.e2e
 
 STORED: Final = Path(__file__).parent / "data_paths" / "before-headers"
-NEW_WORDS: Final = {("keys", 3), ("cancel", 3), ("bury", 5), ("job", 4)}
+NEW_WORDS: Final = {("keys", 3), ("keyless", 3), ("cancel", 3), ("bury", 5), ("job", 4)}
 ONE: Final = encode_headers({"a": b"1"})
 
 
