@@ -149,6 +149,7 @@ class KeysMachine(RuleBasedStateMachine):
             self.node.load()
         consumer.protocol.close()
         self.node.clients.remove(consumer)
+        self.topic.channels[name].record_progress(urgent=True)  # or a crash would bring back what was finished
         self.node.turn()
 
     @rule(seconds=st.sampled_from([0.5, 45.0, 100.0, 400.0]))
