@@ -240,22 +240,29 @@ class TopicKeys:
                 shelf.keys.remove(key)
                 self._count_on(shelf, -1)
                 break
+        self._remember_deferred(key, start, count, published)
+
+    def _remember_deferred(self, key: bytes, start: int, count: int, published: int) -> None:
         before = len(self.deferred)
         self.deferred.add(key, start, count, published)
         self._memory.deferred(self, len(self.deferred) - before)
 
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
-        """Remember a part of a deferred publish; the other parts, which were carried forward by themselves, may be known."""
-        end = start + count
-        if (known := self.deferred.find_published(_remembered(key), published)) is not None:
+        """Remember a part of a deferred publish of before the start.
+
+        The other parts, which were carried forward by themselves, may be known. Once its messages were due, a later
+        publish may have had the same key, so what is known for the window stays known.
+        """
+        key, end = _remembered(key), start + count
+        if (known := self.deferred.find_published(key, published)) is not None:
             start, end = min(start, known[0]), max(end, known[1])
-        self.defer(key, start, end - start, published)
+        self._remember_deferred(key, start, end - start, published)
 
     def learn_deferred(self, key: bytes, start: int, count: int) -> bool:
         """Remember a deferred publish of before the start. Return False if there is no room."""
         if not self._memory.has_room_for_deferred:
             return False
-        self.defer(key, start, count, 0)
+        self._remember_deferred(_remembered(key), start, count, 0)
         return True
 
     def deferred_place(self, key: bytes) -> tuple[int, int] | None:

@@ -813,3 +813,18 @@ def test_keys_beyond_the_bound_are_learned_from_the_log_as_far_as_there_is_room(
     assert not topic.knows_deferred_keys
     assert topic.waiting_place(b"1", places) == (1, 2)
     assert node.broker.keys.count <= 16
+
+
+def test_a_key_that_was_used_again_when_the_first_message_was_due_is_known_after_a_crash(node: Node) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    topic.publish(b"\0\0\0\1x", (0, 5), 5_250, b"k")
+    node.turn()
+    node.pass_time(100.0)
+    publish(topic, b"k")
+    node.turn()
+    topic = revive(node, True)
+    node.pass_time(0.0)
+    publish(topic, b"k")
+    node.turn()
+    assert len(stored(node)) == 2
