@@ -250,13 +250,15 @@ class TopicKeys:
     def defer_part(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember a part of a deferred publish of before the start.
 
-        The other parts, which were carried forward by themselves, may be known. Once its messages were due, a later
-        publish may have had the same key, so what is known for the window stays known.
+        The other parts, which were carried forward by themselves, may be known. Where a slice that began later knows the
+        key, a later publish has it. Then the messages of this one were due before the stop, and nobody needs their place.
         """
-        key, end = _remembered(key), start + count
-        if (known := self.deferred.find_published(key, published)) is not None:
+        remembered, end = _remembered(key), start + count
+        if any(shelf.piece.begin > published and remembered in shelf.keys for shelf in self._shelves):
+            return
+        if (known := self.deferred.find_published(remembered, published)) is not None:
             start, end = min(start, known[0]), max(end, known[1])
-        self._remember_deferred(key, start, end - start, published)
+        self.defer(key, start, end - start, published)
 
     def learn_deferred(self, key: bytes, start: int, count: int) -> bool:
         """Remember a deferred publish of before the start. Return False if there is no room."""

@@ -37,6 +37,7 @@ _LOOKED_AT: Final = (
 )
 _MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
 _STARTS_IN_CHANGE: Final = 2_000
+_LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
 _SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 bytes for each
 
 
@@ -328,19 +329,24 @@ class Topic(Published):
         """Whether `deferred_place` knows all of them; otherwise the log may have more, for `learn_deferred`."""
         return self._keys.deferred.is_complete
 
-    def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> None:
-        """Take keys, with the starts and counts of their messages, that the log has: as many as there is room for."""
+    def learn_deferred(self, places: Iterable[tuple[bytes, int, int]]) -> Iterator[None]:
+        """Take keys, with the starts and counts of their messages, that the log has: as many as there is room for.
+
+        Yield after each few thousand, when others should have their turn.
+        """
         keys = self._keys
-        for key, start, count in places:
+        for number, (key, start, count) in enumerate(places, 1):
             is_new = keys.deferred_place(key) is None and self.waits(start, start + count)
-            if is_new and not keys.learn_deferred(key, start, count):
+            if self.closing or (is_new and not keys.learn_deferred(key, start, count)):
                 return
+            if number % _LEARNED_AT_ONCE == 0:
+                yield
         keys.deferred.is_complete = True
 
-    def waiting_place(self, key: bytes, places: Iterable[tuple[bytes, int, int]]) -> tuple[int, int] | None:
-        """Return the first of these places that is the key's and has a message that waits for its time."""
-        for known, start, count in places:
-            if known == key and self.waits(start, start + count):
+    def waiting_place(self, places: Iterable[tuple[bytes, int, int]]) -> tuple[int, int] | None:
+        """Return the first of these places, as [start, end), that has a message that waits for its time."""
+        for _, start, count in places:
+            if self.waits(start, start + count):
                 return start, start + count
         return None
 

@@ -6,6 +6,7 @@ deferred and nsqd was not restarted since; otherwise a thread looks for it in th
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -205,9 +206,10 @@ class MessageEndpoints:
             raise HttpError(400, "INVALID_ARG_KEY")
         place = topic.deferred_place(key)
         if place is None and not topic.knows_deferred_keys:
-            found = await self._search(topic, lambda past: list(past.keys(deferred=True))) or ()
-            topic.learn_deferred(found)
-            place = topic.deferred_place(key) or topic.waiting_place(key, found)
+            places, own = await self._search(topic, lambda past: _deferred_of(key, past)) or ([], [])
+            for _ in topic.learn_deferred(places):
+                await asyncio.sleep(0)
+            place = topic.deferred_place(key) or topic.waiting_place(own)
         if place is None and topic.knows_key(key):
             since = self._broker.timestamp - self._broker.keys.longest
             newest = await self._search(topic, lambda past: _first_of(key, past, since))
@@ -222,6 +224,12 @@ class MessageEndpoints:
             return await self._reading.in_thread(lambda: look(past))
         except OSError as error:
             raise HttpError(503, "CANNOT_READ") from error
+
+
+def _deferred_of(key: bytes, past: Past) -> tuple[list[KeyPlace], list[KeyPlace]]:
+    """Return the places of all deferred publishes, and of those with this key."""
+    places = list(past.keys(deferred=True))
+    return places, [place for place in places if place[0] == key]
 
 
 def _first_of(key: bytes, past: Past, since: int) -> KeyPlace | None:
