@@ -242,45 +242,97 @@ class Numbers:
         return copied
 
 
+class Members:
+    """Which sequences are in a queue or a heap, whatever entries it has: with their attempts and generations."""
+
+    __slots__ = ("attempts", "count", "generations", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = BitMap64()
+        self.attempts = Numbers()
+        self.generations = Numbers()
+        self.count = 0
+
+    def add(self, sequence: int, attempts: int) -> int:
+        """Add a sequence that is not here. Return its generation, for its entry."""
+        self.sequences.add(sequence)
+        self.count += 1
+        if attempts:
+            self.attempts.set(sequence, attempts)
+        return self.generations.get(sequence) if self.generations else 0
+
+    def counts(self, sequence: int, generation: int) -> bool:
+        """Return whether an entry with this generation is not one that was taken out."""
+        return sequence in self.sequences and (not self.generations or generation == self.generations.get(sequence))
+
+    def remove(self, start: int, end: int, attempts: int) -> None:
+        """Remove [start, end), whose entries are gone; all of them had so many attempts."""
+        self.sequences.remove_range(start, end)
+        if attempts:
+            self.attempts.forget(start, end)
+        self.count -= end - start
+
+    def take_out(self, wanted: BitMap64) -> BitMap64:
+        """Take out those of the wanted sequences that are here, and return them. Their entries count no longer."""
+        here = self.sequences & wanted
+        if here:
+            self.sequences -= here
+            self.attempts.forget_all(here)
+            self.generations.increment(here)
+            self.count -= len(here)
+        return here
+
+    def lowest(self) -> int | None:
+        return self.sequences.min() if self.count else None
+
+    def copy(self) -> Members:
+        """Return a copy that tells which entries count."""
+        copied = Members()
+        copied.sequences, copied.generations = self.sequences.copy(), self.generations.copy()
+        return copied
+
+    def clear(self) -> None:
+        self.sequences.clear()
+        self.attempts.clear()
+        self.generations.clear()
+        self.count = 0
+
+
 class Retries:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_attempts", "_count", "_former", "_generations", "_queue", "_sequences")
+    __slots__ = ("_former", "_members", "_queue")
 
     def __init__(self) -> None:
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
-        self._sequences = BitMap64()
-        self._attempts = Numbers()
-        self._generations = Numbers()
-        self._count = 0
+        self._members = Members()
 
     def __len__(self) -> int:
-        return self._count
+        return self._members.count
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._sequences
+        return sequence in self._members.sequences
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return _still_retried(chain(self._former, self._queue), self._sequences, self._generations)
+        return _still_retried(chain(self._former, self._queue), self._members)
 
     def copy(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over a copy of the present positions."""
-        entries = chain(self._former.copy(), self._queue.copy())
-        return _still_retried(entries, self._sequences.copy(), self._generations.copy())
+        return _still_retried(chain(self._former.copy(), self._queue.copy()), self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        return in_pieces(self._sequences)
+        return in_pieces(self._members.sequences)
 
     def among(self, sequences: BitMap64) -> BitMap64:
         """Return those of these sequences that are here."""
-        return self._sequences & sequences
+        return self._members.sequences & sequences
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self._sequences.min() if self._count else None
+        return self._members.lowest()
 
     @property
     def entries(self) -> int:
@@ -295,14 +347,8 @@ class Retries:
     def _packed(self, sequence: int, attempts: int) -> int:
         """Note a position, and return its entry."""
         attempts &= _ATTEMPTS_MASK
-        self._sequences.add(sequence)
-        self._count += 1
-        if attempts:
-            self._attempts.set(sequence, attempts)
-        packed = sequence << _ATTEMPTS_BITS | attempts
-        if self._generations:
-            packed |= self._generations.get(sequence) << (_SEQUENCE_BITS + _ATTEMPTS_BITS)
-        return packed
+        generation = self._members.add(sequence, attempts)
+        return (generation << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts
 
     def turn(self, count: int, wanted: Container[int]) -> list[int]:
         """Move the first `count` entries to the end, but take out those that are wanted and were never delivered.
@@ -320,32 +366,27 @@ class Retries:
                 self._queue.append(packed)
             else:
                 taken.append(sequence)
-                self._sequences.remove(sequence)
-                self._count -= 1
-        if not self._count:
+                self._members.remove(sequence, sequence + 1, 0)
+        if not self._members.count:
             self.clear()
         return taken
 
     def attempts_of(self, sequence: int) -> int:
         """Return how often one of these was delivered so far."""
-        return self._attempts.get(sequence)
+        return self._members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
         """Take out those of the wanted sequences that are here, and return them."""
-        here = self._sequences & wanted
-        if here:
-            self._sequences -= here
-            self._attempts.forget_all(here)
-            self._generations.increment(here)
-            self._count -= len(here)
+        if here := self._members.take_out(wanted):
             self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
         return here
 
     def _drop_some(self, most: int) -> None:
         """Look at so many entries, from the last one to the first, and drop those that were taken out, if these are many."""
-        if not self._count:
+        count = self._members.count
+        if not count:
             self.clear()
-        elif not self._former and (len(self._queue) - self._count) * 2 > len(self._queue) + _FEW:
+        elif not self._former and (len(self._queue) - count) * 2 > len(self._queue) + _FEW:
             self._former, self._queue = self._queue, deque()
         former, queue = self._former, self._queue
         for _ in range(min(most, len(former))):
@@ -355,7 +396,7 @@ class Retries:
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
-        self.take_out(between(self._sequences, 0, end))
+        self.take_out(between(self._members.sequences, 0, end))
         entries = [self._packed(sequence, attempts) for sequence, attempts in positions]
         (self._former or self._queue).extendleft(reversed(entries))
 
@@ -365,12 +406,12 @@ class Retries:
 
     def next_ones(self, count: int) -> list[tuple[int, int]]:
         """Return about the first `count` positions, as (sequence, attempts so far)."""
-        if not self._count:
+        if not self._members.count:
             return []
         queue = self._first()
         rest = self._queue if queue is self._former else ()
         some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
-        return list(islice(_still_retried(some, self._sequences, self._generations), count))
+        return list(islice(_still_retried(some, self._members), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
         """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
@@ -381,15 +422,12 @@ class Retries:
         sequence = first + 1
         step = 1 << _ATTEMPTS_BITS
         while sequence < stop and queue and queue[0] == packed + step:
-            if self._generations and not self._is_here(queue[0]):
+            if self._members.generations and not self._is_here(queue[0]):
                 break
             packed = queue.popleft()
             sequence += 1
-        self._sequences.remove_range(first, sequence)
-        if attempts:
-            self._attempts.forget(first, sequence)
-        self._count -= sequence - first
-        if not self._count:
+        self._members.remove(first, sequence, attempts)
+        if not self._members.count:
             self.clear()
         return first, sequence, attempts
 
@@ -400,7 +438,7 @@ class Retries:
         for the end of a search.
         """
         queue = self._former or self._queue
-        if not self._generations:
+        if not self._members.generations:
             return queue
         for _ in range(_LEFT_OVER_AT_ONCE):
             if self._is_here(queue[0]):
@@ -408,8 +446,8 @@ class Retries:
             queue.popleft()
             if not queue:
                 queue = self._queue
-        lowest = self._sequences.min()
-        attempts = self._attempts.get(lowest)
+        lowest = self._members.sequences.min()
+        attempts = self._members.attempts.get(lowest)
         self.take_out(BitMap64((lowest,)))
         queue = self._former or self._queue
         queue.appendleft(self._packed(lowest, attempts))
@@ -417,17 +455,12 @@ class Retries:
 
     def _is_here(self, packed: int) -> bool:
         """Return whether an entry still counts: it was not taken out."""
-        return _counts(
-            _retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS), self._sequences, self._generations
-        )
+        return self._members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
         self._queue.clear()
         self._former.clear()
-        self._sequences.clear()
-        self._attempts.clear()
-        self._generations.clear()
-        self._count = 0
+        self._members.clear()
 
 
 class Deferred:
@@ -437,48 +470,46 @@ class Deferred:
     *run* in front of the heap, from where `unpack` takes some thousands each time.
     """
 
-    __slots__ = ("_attempts", "_count", "_former", "_generations", "_heap", "_runs", "_sequences")
+    __slots__ = ("_former", "_heap", "_members", "_runs")
 
     def __init__(self) -> None:
         self._heap: list[int] = []  # due, sequence, attempts, generation
         self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
         self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
-        self._sequences = BitMap64()
-        self._attempts = Numbers()
-        self._generations = Numbers()
-        self._count = 0
+        self._members = Members()
 
     def __len__(self) -> int:
-        return self._count
+        return self._members.count
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
         entries = chain(self._former, self._heap, _unpacked(self._runs))
-        return _still_deferred(entries, self._sequences, self._generations)
+        return _still_deferred(entries, self._members)
 
     def __contains__(self, sequence: int) -> bool:
-        return sequence in self._sequences
+        return sequence in self._members.sequences
 
     def has_any(self, start: int, end: int) -> bool:
         """Return whether one of the sequences [start, end) is among them."""
-        return start in self._sequences or (end - start > 1 and self._sequences.range_cardinality(start, end) > 0)
+        here = self._members.sequences
+        return start in here or (end - start > 1 and here.range_cardinality(start, end) > 0)
 
     def among(self, sequences: BitMap64) -> BitMap64:
         """Return those of these sequences that are here."""
-        return self._sequences & sequences
+        return self._members.sequences & sequences
 
     def copy(self) -> Iterator[tuple[int, int, int]]:
         """Return an iterator over a copy of the present positions."""
         entries = chain(self._former.copy(), self._heap.copy(), _unpacked(self._runs.copy()))
-        return _still_deferred(entries, self._sequences.copy(), self._generations.copy())
+        return _still_deferred(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
-        return in_pieces(self._sequences)
+        return in_pieces(self._members.sequences)
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
-        return self._sequences.min() if self._count else None
+        return self._members.lowest()
 
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
         """Yield the first positions behind a (due, sequence), in the order in which they become due.
@@ -528,7 +559,7 @@ class Deferred:
 
     def _is_here(self, packed: int) -> bool:
         """Return whether an entry of the heap still counts: it was not taken out."""
-        return _counts(_deferred(packed), packed & _GENERATION_MASK, self._sequences, self._generations)
+        return self._members.counts(_deferred(packed), packed & _GENERATION_MASK)
 
     @property
     def entries(self) -> int:
@@ -543,8 +574,8 @@ class Deferred:
     def add_run(self, due: int, start: int, end: int) -> None:
         """Add messages [start, end) that were never here before, nor delivered. `unpack` has to be called soon."""
         self._runs.append((due, start, end))
-        self._sequences.add_range(start, end)
-        self._count += end - start
+        self._members.sequences.add_range(start, end)
+        self._members.count += end - start
 
     @property
     def has_runs(self) -> bool:
@@ -571,25 +602,16 @@ class Deferred:
     def _packed(self, due: int, sequence: int, attempts: int) -> int:
         """Note a position, and return its entry."""
         attempts &= _ATTEMPTS_MASK
-        self._sequences.add(sequence)
-        self._count += 1
-        if attempts:
-            self._attempts.set(sequence, attempts)
-        packed = ((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts) << _GENERATION_BITS
-        return packed | self._generations.get(sequence) if self._generations else packed
+        generation = self._members.add(sequence, attempts)
+        return ((due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts) << _GENERATION_BITS | generation
 
     def attempts_of(self, sequence: int) -> int:
         """Return how often one of these was delivered so far."""
-        return self._attempts.get(sequence)
+        return self._members.attempts.get(sequence)
 
     def take_out(self, wanted: BitMap64) -> BitMap64:
         """Take out those of the wanted sequences that are here, before their time, and return them."""
-        here = self._sequences & wanted
-        if here:
-            self._sequences -= here
-            self._attempts.forget_all(here)
-            self._generations.increment(here)
-            self._count -= len(here)
+        if here := self._members.take_out(wanted):
             self._drop_some(min(_DROPPED_WITH_EACH * len(here), _DROPPED_AT_ONCE))
         return here
 
@@ -598,9 +620,10 @@ class Deferred:
 
         A heap stays one when it loses its last entries.
         """
-        if not self._count:
+        count = self._members.count
+        if not count:
             self.clear()
-        elif not self._former and (len(self._heap) - self._count) * 2 > len(self._heap) + _FEW:
+        elif not self._former and (len(self._heap) - count) * 2 > len(self._heap) + _FEW:
             self._former, self._heap = self._heap, []
         former, heap = self._former, self._heap
         for _ in range(min(most, len(former))):
@@ -610,7 +633,7 @@ class Deferred:
 
     def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
-        self.take_out(between(self._sequences, 0, end))
+        self.take_out(between(self._members.sequences, 0, end))
         for due, sequence, attempts in positions:
             self.add(due, sequence, attempts)
 
@@ -642,22 +665,16 @@ class Deferred:
             if not self._is_here(packed):
                 continue
             sequence, attempts = _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
-            self._sequences.remove(sequence)
-            if attempts:
-                self._attempts.forget(sequence, sequence + 1)
-            self._count -= 1
+            self._members.remove(sequence, sequence + 1, attempts)
             yield sequence, attempts
-        if not self._count:
+        if not self._members.count:
             self.clear()
 
     def clear(self) -> None:
         self._heap.clear()
         self._runs.clear()
         self._former.clear()
-        self._sequences.clear()
-        self._attempts.clear()
-        self._generations.clear()
-        self._count = 0
+        self._members.clear()
 
 
 def _retried(packed: int) -> int:
@@ -670,24 +687,16 @@ def _deferred(packed: int) -> int:
     return packed >> _REST_BITS & _SEQUENCE_MASK
 
 
-def _counts(sequence: int, generation: int, sequences: BitMap64, generations: Numbers) -> bool:
-    """Return whether an entry with this generation is not one that was taken out."""
-    return sequence in sequences and (not generations or generation == generations.get(sequence))
-
-
-def _still_retried(entries: Iterable[int], sequences: BitMap64, generations: Numbers) -> Iterator[tuple[int, int]]:
+def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int]]:
     for packed in entries:
         sequence = _retried(packed)
-        if _counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS), sequences, generations):
+        if members.counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS)):
             yield sequence, packed & _ATTEMPTS_MASK
 
 
-def _still_deferred(
-    entries: Iterable[int], sequences: BitMap64, generations: Numbers
-) -> Iterator[tuple[int, int, int]]:
+def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int]]:
     for packed in entries:
-        sequence = _deferred(packed)
-        if _counts(sequence, packed & _GENERATION_MASK, sequences, generations):
+        if members.counts(_deferred(packed), packed & _GENERATION_MASK):
             yield _unpack_deferred(packed)
 
 
