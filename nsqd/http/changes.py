@@ -17,7 +17,7 @@ from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import Endpoint, Scope
 from nsqd.http.calls import GoneMeanwhile
-from nsqd.http.lines import in_slices
+from nsqd.http.lines import handler_slices
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Changes:
         shown = found[:limit]
         # Changes of other topics need not be looked at again.
         reached = self._last if len(shown) == len(found) else shown[-1].n if shown else after
-        pieces = await in_slices().all_of(dumps(asdict(it)) for it in shown)
+        pieces = await handler_slices().all_of(dumps(asdict(it)) for it in shown)
         return Response(body=b'{"changes":[%b],"next":%d}' % (b",".join(pieces), reached), headers=(JSON, V1))
 
 

@@ -27,7 +27,7 @@ from nsqcommon.memory import return_unused
 from nsqcommon.passwords import mask_option
 from nsqcommon.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
-from nsqd.http.lines import in_slices
+from nsqd.http.lines import handler_slices
 from nsqd.stats.memory import memory_now
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
@@ -117,7 +117,7 @@ async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], reques
 
 
 async def _show_heap(request: Request) -> Response:
-    return _text(request, await in_slices().all_of(heap()))
+    return _text(request, await handler_slices().all_of(heap()))
 
 
 def _text(request: Request, lines: Iterable[str]) -> Response:

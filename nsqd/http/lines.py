@@ -10,17 +10,16 @@ from typing import Final, Generic, TypeVar
 
 from nsqcommon.slices import Slices
 
-
-def in_slices() -> Slices:
-    """Return the slices of a handler's work."""
-    return Slices(partial(asyncio.sleep, 0))
-
-
 _PIECE: Final = 64 * 1024  # bytes of lines that are sent together
 
 T = TypeVar("T")
 
 _encode: Final = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def handler_slices() -> Slices:
+    """Return the slices of a handler's work."""
+    return Slices(partial(asyncio.sleep, 0))
 
 
 class Lines(Generic[T]):
@@ -33,7 +32,7 @@ class Lines(Generic[T]):
         self._found = found
         self._left = limit
         self._describe = describe
-        self._slices = in_slices()
+        self._slices = handler_slices()
 
     async def next_piece(self) -> bytes | None:
         lines: list[bytes] = []

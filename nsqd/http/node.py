@@ -13,7 +13,7 @@ from nsqcommon.prometheus import CONTENT_TYPE, exposition_pieces
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.wire.lookup import DRAINING
 from nsqd.broker.snapshot import only_about
-from nsqd.http.lines import in_slices
+from nsqd.http.lines import handler_slices
 from nsqd.http.quick import ping_answer
 from nsqd.stats.json import stats_json
 from nsqd.stats.memory import memory_now
@@ -102,8 +102,8 @@ class NodeEndpoints:
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:
-        slices = in_slices()
-        with self._calls.turn():
+        slices = handler_slices()
+        with self._calls.turn():  # which takes the time that ages are counted to
             snapshots = self._broker.snapshots(clients=False, ages_at=monotonic())
         topics = await slices.all_of(snapshots)
         metrics = nsqd_metrics(
@@ -148,7 +148,7 @@ class NodeEndpoints:
 
     async def stats(self, request: Request) -> Response:
         query = request.query()
-        slices = in_slices()
+        slices = handler_slices()
         snapshot = await self._snapshot(query, slices)
         if request.is_limited:
             snapshot = only_about(query.get("topic", ""), snapshot)

@@ -83,13 +83,11 @@ class Servers:
         return "\n".join(daemon.log for daemon in self._started.values())
 
 
-class SocketConnection:
-    def __init__(self, server: Daemon, limit: float) -> None:
-        self._limit = limit
-        self._socket = socket.create_connection(server.tcp, timeout=TIMEOUT)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._frames = FrameReader(_MOST) if server.program == "nsqd" else None
-        self._replies = ReplyReader(_MOST)
+class Connection:
+    """What both protocols have in common."""
+
+    def __init__(self, address: tuple[str, int], timeout: float) -> None:
+        self._socket = socket.create_connection(address, timeout=timeout)
 
     def close(self) -> None:
         self._socket.close()
@@ -99,6 +97,15 @@ class SocketConnection:
 
     def no_more(self) -> None:
         _shut_down(self._socket)
+
+
+class SocketConnection(Connection):
+    def __init__(self, server: Daemon, limit: float) -> None:
+        super().__init__(server.tcp, TIMEOUT)
+        self._limit = limit
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameReader(_MOST) if server.program == "nsqd" else None
+        self._replies = ReplyReader(_MOST)
 
     def frame(self) -> Frame | None:
         deadline = time.monotonic() + self._limit
@@ -121,20 +128,11 @@ class SocketConnection:
         return None if reply is None else (FrameType.RESPONSE, reply)
 
 
-class HttpConnection:
+class HttpConnection(Connection):
     """A connection for HTTP. Its answers are read one by one, each before the next request is sent."""
 
     def __init__(self, server: Daemon, limit: float) -> None:
-        self._socket = socket.create_connection(server.http_address, timeout=limit)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def no_more(self) -> None:
-        _shut_down(self._socket)
+        super().__init__(server.http_address, limit)
 
     def answer(self) -> WebAnswer | None:
         with http.client.HTTPResponse(self._socket) as response:
