@@ -1,7 +1,8 @@
 """Strategies for choosing the nsqd to publish to.
 
-`pick` returns its number, `ByKey.pick_for` that of the one to which a key belongs; `succeeded` and `failed` report the result. Times are in seconds and passed in. At first the
-numbers are 0, 1, ... to the size of the pool; `choose_among` sets others when nsqds come and go.
+`pick` returns its number, `ByKey.pick_for` that of the one to which a key belongs; `succeeded` and `failed` report the
+result. Times are in seconds and passed in. At first the numbers are 0, 1, ... to the size of the pool; `choose_among`
+sets others when nsqds come and go.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ published here first.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap64
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.bounds import drops, is_bounded
@@ -19,22 +20,20 @@ from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.parked import Parked
+from nsqd.broker.positions import bitmap_of
 from nsqd.broker.published import Published
 from nsqd.broker.rules import deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.replay import ChannelState, TopicState
     from nsqd.broker.store import TopicLog
     from nsqd.broker.work import TopicWork
 
-_LOOKED_AT: Final = (
-    2  # keys of other deferred publishes, for each that is added: at most half of them are needed no longer
-)
+# Keys of other deferred publishes that are looked at for each one that is added: so at most half of them are not needed.
+_LOOKED_AT: Final = 2
 _MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
@@ -436,15 +435,14 @@ class Topic(Published):
         """Have the log tell the keys of what was published with a delay and still waits, before the window or within it."""
         if not self._work.keys.window or self._keys_from < 0:
             return
-        waiting = array("Q")
+        with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
         for channel in self.channels.values():
-            for piece in channel.deferred.sequences():
-                waiting.extend([sequence for sequence in piece if sequence >= self._keys_from])
+            waiting |= channel.deferred.among(with_keys)
         for start, count, _ in self._parked.delayed():
-            waiting.extend(range(max(start, self._keys_from), start + count))
-        ascending = sorted(waiting)
-        for at in range(0, len(ascending), _SEQUENCES_ASKED):
-            for key, start, count, published in self.log.deferred_keys(ascending[at : at + _SEQUENCES_ASKED]):
+            waiting |= bitmap_of(max(start, self._keys_from), start + count)
+        rest = iter(waiting)
+        while some := list(islice(rest, _SEQUENCES_ASKED)):
+            for key, start, count, published in self.log.deferred_keys(some):
                 self._keys.defer_part(key, start, count, published)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:

@@ -59,7 +59,8 @@ def nsqd_metrics(
 ) -> list[Metric]:
     """Collect the node's metrics. Those of topics and channels are made when they are asked for their samples.
 
-    `topics` are snapshots with ages. `lags` are (topic, reader, messages behind). `waiting` is the number of requests to /topic/log that wait for more.
+    `topics` are snapshots with ages. `lags` are (topic, reader, messages behind). `waiting` is the number of requests
+    to /topic/log that wait for more.
     """
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
