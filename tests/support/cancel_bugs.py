@@ -63,7 +63,7 @@ def _hand_it_over(patch: pytest.MonkeyPatch) -> None:
 
 def _leave_it_in_the_heap(patch: pytest.MonkeyPatch) -> None:
     def planted(self: Deferred, wanted: BitMap64) -> BitMap64:
-        return self._sequences & wanted
+        return self.among(wanted)
 
     patch.setattr(Deferred, "take_out", planted)
 
