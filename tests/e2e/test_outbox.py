@@ -14,7 +14,8 @@ from typing import Any, Final
 import pytest
 
 from nsqtools.outbox_tables import open_outbox
-from tests.support.planting import with_bug
+from tests.planted.planting import with_bug
+from tests.planted.table import DEATHS
 from tests.support.postgres import Postgres, needs_postgres
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
@@ -22,7 +23,7 @@ from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 pytestmark = pytest.mark.e2e
 
 both_databases = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
-CRASHES: Final = ("relay dies after the claim", "relay dies before the mark", "relay dies after the mark")
+CRASHES: Final = [death.name for death in DEATHS]
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +188,10 @@ def test_a_relay_that_dies_anywhere_neither_loses_nor_doubles(database: Database
 
 def test_these_tests_notice_a_relay_that_forgets_its_node(database: Database, nsqd: Nsqd) -> None:
     database.insert("t", b"one")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("relay dies before the mark"))
-    with Tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("relay forgets its nodes")) as tool:
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies before the mark"))
+    with Tool(
+        "outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay forgets to which node it has sent a row")
+    ) as tool:
         eventually(database.is_done, LIMIT)
         assert tool.stop(signal.SIGTERM) == 0
     assert bodies(nsqd) == ["one", "one"]
@@ -198,7 +201,7 @@ def test_what_is_in_doubt_waits_for_its_node_and_the_others_go_on(
     database: Database, nsqd: Nsqd, tmp_path: Path
 ) -> None:
     database.insert("t", b"first")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("relay dies before the mark"))
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies before the mark"))
     nsqd.kill()
     database.insert("t", b"second")
     with (
@@ -214,7 +217,7 @@ def test_what_is_in_doubt_waits_for_its_node_and_the_others_go_on(
 
 def test_what_could_not_be_repeated_in_time_is_parked_and_said(database: Database, nsqd: Nsqd) -> None:
     database.insert("t", b"one")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("relay dies before the mark"))
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies before the mark"))
     database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
     log = relay(database, nsqd)
     ((error, node, sent),) = database.run("SELECT error, node, sent_at FROM outbox")
@@ -226,7 +229,7 @@ def test_what_could_not_be_repeated_in_time_is_parked_and_said(database: Databas
 
 def test_repeat_unknown_publishes_it_again(database: Database, nsqd: Nsqd) -> None:
     database.insert("t", b"one")
-    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("relay dies after the claim"))
+    run_tool("outbox_to_nsq", *flags(database, nsqd), environ=with_bug("the relay dies after the claim"))
     database.run("UPDATE outbox SET attempted_at = ?", in_minutes(database, -11))
     relay(database, nsqd)
     with Tool("outbox_to_nsq", *flags(database, nsqd), "--repeat-unknown") as tool:

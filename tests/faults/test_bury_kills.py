@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults import bury_kills
 from tests.faults.bury_kills import Outcome
-from tests.support.planting import with_bug
+from tests.planted.planting import with_bug
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -23,10 +23,10 @@ def test_nothing_buried_is_lost_or_misplaced_by_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bug", "verdict"),
     [
-        ("forget burials", "is not buried"),
-        ("kick to all channels", r"other: message \d+ came with attempts"),
+        ("a crash forgets buried messages", "is not buried"),
+        ("a kick goes to all channels of the topic", r"other: message \d+ came with attempts"),
         # Which of the two shows first depends on when the kill comes.
-        ("one attempt too many", "came with attempts 4|is not buried"),
+        ("the limit of attempts is off by one", "came with attempts 4|is not buried"),
         ("attempts go down", "are the least|is not buried"),
     ],
 )

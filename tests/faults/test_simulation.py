@@ -9,9 +9,7 @@ import pytest
 from tests.faults.__main__ import simulate
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.simulation import Simulation, run
-from tests.support.buried_bugs import BUGS
-from tests.support.cancel_bugs import CANCEL_BUGS
-from tests.support.limit_bugs import LIMIT_BUGS
+from tests.planted.planting import bugs_for, planted
 
 SEEDS = 300
 HISTORY_SEEDS = 120
@@ -114,19 +112,8 @@ def test_seed_replays_the_same_life() -> None:
     assert first.trace
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_the_ledger_notices_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    BUGS[bug](monkeypatch)
-    assert any(run(seed, replace(HISTORY, limits=False, cancels=False)).error for seed in range(SEEDS_FOR_A_BUG))
-
-
-@pytest.mark.parametrize("bug", LIMIT_BUGS)
-def test_the_ledger_notices_planted_bugs_of_limits(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    LIMIT_BUGS[bug](monkeypatch)
-    assert any(run(seed).error for seed in range(SEEDS_FOR_A_BUG))
-
-
-@pytest.mark.parametrize("bug", CANCEL_BUGS)
-def test_the_ledger_notices_planted_bugs_of_cancelling(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    CANCEL_BUGS[bug](monkeypatch)
-    assert any(run(seed).error for seed in range(SEEDS_FOR_A_BUG))
+@pytest.mark.parametrize("bug", bugs_for("simulation"))
+def test_a_planted_bug_is_found(bug: str) -> None:
+    with planted(bug):
+        lives = ((seed, plan) for seed in range(SEEDS_FOR_A_BUG) for plan in (HISTORY, ANYTHING, POWER_LOSS))
+        assert any(run(seed, plan).error for seed, plan in lives)

@@ -1,0 +1,107 @@
+"""Plants a bug of the table into this process, or into those that a test starts.
+
+The code of each function of the changed file is replaced, so that nobody has to import anything anew, and what was
+imported before has the bug as well. `scripts/test-planted` changes the file itself, in a copy of the sources.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+from tests.planted.table import BUGS, DEATHS, Bug
+from tests.support.process import PYTHONPATH, ROOT
+
+NAME: Final = "NSQ_PLANTED"  # of the variable that names the bug
+_AT_START: Final = Path(__file__).with_name("at_start")
+
+
+class DoesNotFit(AssertionError):
+    """The file is not as the table says: the bug has to be written anew."""
+
+
+def bug_named(name: str) -> Bug:
+    return next(bug for bug in (*BUGS, *DEATHS) if bug.name == name)
+
+
+def bugs_for(suite: str) -> list[str]:
+    """Return the names of the bugs that a suite has to find."""
+    return [bug.name for bug in BUGS if suite in bug.suites]
+
+
+def changed(source: str, bug: Bug) -> str:
+    """Return a file's text with the bug. Raise DoesNotFit if it does not have each place exactly once."""
+    for old, new in bug.edits:
+        if (found := source.count(old)) != 1:
+            raise DoesNotFit(f"{bug.name}: {bug.file} has this {found} times instead of once:\n{old}")
+        source = source.replace(old, new)
+    return source
+
+
+def module_of(bug: Bug) -> str:
+    return bug.file.removeprefix("common/").removesuffix(".py").replace("/", ".")
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Have this process run with the bug."""
+    former = plant(bug_named(name))
+    try:
+        yield
+    finally:
+        for function, code in former:
+            function.__code__ = code
+
+
+def with_bug(name: str) -> Mapping[str, str]:
+    """Return the environment for a program that has this bug. This works only with the pure Python core."""
+    return {"PYTHONPATH": os.pathsep.join((str(_AT_START), PYTHONPATH)), NAME: bug_named(name).name}
+
+
+def plant(bug: Bug) -> list[tuple[FunctionType, CodeType]]:
+    """Change this process. Return the functions that were changed, with their former code."""
+    module = importlib.import_module(module_of(bug))
+    source = changed((ROOT / bug.file).read_text(encoding="utf-8"), bug)
+    codes = dict(_codes_in(compile(source, module.__file__ or bug.file, "exec")))
+    former = [(it, it.__code__) for it in _functions_of(module) if it.__qualname__ in codes]
+    for function, _ in former:
+        function.__code__ = codes[function.__qualname__]
+    if not former:
+        raise DoesNotFit(f"{bug.name}: {bug.file} has no function to change; is it compiled?")
+    return former
+
+
+def _codes_in(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant.co_qualname, constant
+            yield from _codes_in(constant)
+
+
+def _functions_of(owner: ModuleType | type) -> Iterator[FunctionType]:
+    """Yield the functions that are written in a module or class."""
+    for found in list(vars(owner).values()):
+        if isinstance(found, type) and found.__module__ == _module_name(owner):
+            yield from _functions_of(found)
+        for part in _parts_of(found):
+            part = inspect.unwrap(part)
+            if isinstance(part, FunctionType) and part.__module__ == _module_name(owner):
+                yield part
+
+
+def _parts_of(found: Any) -> list[Any]:
+    if isinstance(found, property):
+        return [part for part in (found.fget, found.fset) if part is not None]
+    if isinstance(found, staticmethod | classmethod):
+        return [found.__func__]
+    return [found] if callable(found) and not isinstance(found, type) else []
+
+
+def _module_name(owner: ModuleType | type) -> str:
+    return owner.__module__ if isinstance(owner, type) else owner.__name__

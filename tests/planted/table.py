@@ -1,0 +1,703 @@
+"""Bugs that the tests have to find, each planted by changing a few lines of the product, and who has to find it.
+
+There is at least one for each promise of docs/explanation/guarantees.md. `scripts/test-planted` runs the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# Suites: what pytest is told to run. What proves that a suite finds planted bugs is left out, as it would run itself.
+SUITES: Final[dict[str, tuple[str, ...]]] = {
+    "simulation": (
+        "tests/faults/test_simulation.py",
+        "--deselect=tests/faults/test_simulation.py::test_a_planted_bug_is_found",
+    ),
+    "broker model": ("tests/model/test_broker_model.py",),
+    "keys model": ("tests/model/test_keys_model.py",),
+    "leases model": ("tests/model/test_leases_model.py",),
+    "kills": ("tests/e2e/test_kill9.py",),
+    "keyed kills": ("tests/e2e/test_keyed_publishes.py",),
+    "burying kills": (
+        "tests/faults/test_bury_kills.py",
+        "--deselect=tests/faults/test_bury_kills.py::test_a_planted_bug_is_found",
+    ),
+    "disk faults": (
+        "tests/faults/test_io_errors.py",
+        "tests/faults/test_refusing_disk.py",
+        "tests/faults/test_full_disk.py",
+    ),
+    "power cuts": ("tests/faults/test_power_cuts.py",),
+    "damage": ("tests/faults/test_damage_files.py", "tests/faults/test_damage_flips.py"),
+    "log": ("tests/unit/nsqd/log",),
+    "broker": ("tests/unit/nsqd/broker",),
+    "outbox": ("tests/e2e/test_outbox.py",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    promise: str  # the words of docs/explanation/guarantees.md that it breaks
+    file: str
+    edits: tuple[tuple[str, str], ...]  # what stands there once, and what stands there instead
+    suites: tuple[str, ...]  # each of them has to find it
+
+
+_BURIED: Final = "A buried message stays"
+_NO_BOUND: Final = "No bound drops what somebody has had or asked for."
+_POLICY: Final = "Without a policy file nothing is dropped."
+_ONE_PLACE: Final = "A message is in exactly one place"
+_OK: Final = "A message that was answered with `OK` is not lost"
+_EVERY_CHANNEL: Final = "Every channel gets every message at least once."
+_ONCE: Final = "A publish with a key is stored once"
+_ATTEMPTS: Final = "Attempts never go down"
+_EARLY: Final = "A delay never ends early"
+_REFUSES: Final = "A message that the disk refuses to read is not given up."
+_DAMAGE: Final = "Damage is found, reported and read around."
+_POSITION: Final = "A position in a topic's history means the same message for ever."
+_ORDER: Final = "One node delivers a topic in the order of publication to one consumer"
+_FULL: Final = "Then publishing stops, with an error, and nothing is thrown away"
+
+BUGS: Final = (
+    # What is buried
+    Bug(
+        "the message is dropped instead of buried at the limit",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (
+            (
+                'or drop them if the channel is not on disk."""\n        if self.kept is not None:',
+                'or drop them if the channel is not on disk."""\n'
+                '        if self.kept is not None or "attempts" in note.reason:',
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a kick goes to all channels of the topic",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (
+            (
+                'if taken.verb == "kick":\n',
+                'if taken.verb == "kick":\n'
+                "            for other in self.topic.channels.values():\n"
+                "                if other is not self and other.kept is None:\n"
+                "                    other.redeliver(sequences)\n",
+            ),
+        ),
+        ("simulation", "broker model", "burying kills"),
+    ),
+    Bug(
+        "the limit of attempts is off by one",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (("return most is not None and attempts >= most", "return most is not None and attempts > most"),),
+        ("simulation", "broker model", "burying kills"),
+    ),
+    Bug(
+        "a buried message does not pin the log",
+        _BURIED,
+        "nsqd/broker/places.py",
+        (
+            (
+                "places = (self.in_flight, self.retries, self.deferred, self.burials.buried)",
+                "places = (self.in_flight, self.retries, self.deferred)",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a crash forgets buried messages",
+        _BURIED,
+        "nsqd/broker/places.py",
+        (("self.burials.buried = state.buried\n", "self.burials.buried = type(state.buried)()\n"),),
+        ("simulation", "broker model", "burying kills"),
+    ),
+    Bug(
+        "a cursor that goes back does not pass over buried messages",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        self.skips.cover(between(self.burials.buried.all(), cursor, self.topic.handed_over))\n",
+                "",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a kick is not told to the journal",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (
+            (
+                '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
+                "            self.wants_attention()\n"
+                "        else:",
+                "            self.wants_attention()\n        else:",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    # Limits
+    Bug(
+        "a bound that drops is off by one",
+        _POLICY,
+        "nsqd/broker/bounds.py",
+        (
+            (
+                "beyond = held.messages - rules.max_messages",
+                "beyond = held.messages - rules.max_messages - 1",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "a bound that refuses is off by one",
+        _POLICY,
+        "nsqd/broker/bounds.py",
+        (("if messages > self._messages:", "if messages - 1 > self._messages:"),),
+        ("simulation",),
+    ),
+    Bug(
+        "drop-oldest drops one too many",
+        _POLICY,
+        "nsqd/broker/operated.py",
+        (("dropped = self._drop_next(count, end if", "dropped = self._drop_next(count + 1, end if"),),
+        ("simulation",),
+    ),
+    Bug(
+        "drop-oldest drops what is in flight",
+        _NO_BOUND,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        if len(in_flight := sorted(sequence for sequence, _ in self.in_flight.positions())) >= count:\n"
+                "            self.in_flight.clear()\n"
+                "            for consumer in self.consumers:\n"
+                "                consumer.in_flight = 0\n"
+                "            self._finished += [(sequence, sequence + 1) for sequence in in_flight]\n"
+                '            self._count("overflow, dropped", len(in_flight))\n'
+                "            return\n"
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "drop-oldest drops what is to be tried again",
+        _NO_BOUND,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        while count and self.retries:\n"
+                "            first, stop, _ = self.retries.pop_run(count, self.topic.handed_over)\n"
+                "            self._finished.append((first, stop))\n"
+                '            self._count("overflow, dropped", stop - first)\n'
+                "            count -= stop - first\n"
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "drop-oldest drops what was deferred before",
+        _NO_BOUND,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        for _, sequence, _ in sorted(self.deferred)[:count]:\n"
+                "            self.deferred.take_out(BitMap64([sequence]))\n"
+                "            self._finished.append((sequence, sequence + 1))\n"
+                '            self._count("overflow, dropped", 1)\n'
+                "            count -= 1\n"
+                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "a bound buries what is to be tried again",
+        _NO_BOUND,
+        "nsqd/broker/ruled.py",
+        (
+            (
+                "        buried = 0\n        while buried < count:\n",
+                "        buried = 0\n"
+                "        if self.retries and (known := self._source.batch_at(self.retries.peek()[0])) is not None:\n"
+                "            first, stop, attempts = self.retries.pop_run(count, known.end_sequence)\n"
+                "            self._bury(places_in(known, first, stop, attempts), _OVERFLOWN, has_failed=False)\n"
+                "            return stop - first\n"
+                "        while buried < count:\n",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "the journal does not know what was delivered before a crash",
+        _NO_BOUND,
+        "nsqd/broker/bounded.py",
+        (
+            (
+                "channel.records_deliveries = drops(self.rules) or drops(channel.rules)",
+                "channel.records_deliveries = False",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "what overflows is lost instead of buried",
+        _POLICY,
+        "nsqd/broker/ruled.py",
+        (
+            (
+                "        super()._bury(places, note)\n",
+                "        if note is _OVERFLOWN:\n"
+                "            self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]\n"
+                "            return\n"
+                "        super()._bury(places, note)\n",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "what overflows is buried without the journal",
+        _BURIED,
+        "nsqd/broker/ruled.py",
+        (
+            (
+                "        super()._bury(places, note)\n",
+                "        if note is _OVERFLOWN and self.kept is None:\n"
+                "            self.burials.bury(self.topic.name, self.name, places, note)\n"
+                "            return\n"
+                "        super()._bury(places, note)\n",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "the time to live is judged by another clock",
+        _POLICY,
+        "nsqd/broker/ruled.py",
+        (
+            (
+                "cursor, older = self.cursor, self._work.timestamp - ttl",
+                "cursor, older = self.cursor, int(self._work.now * 1_000_000_000) - ttl",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "messages expire after half of their time",
+        _POLICY,
+        "nsqd/broker/ruled.py",
+        (
+            (
+                "cursor, older = self.cursor, self._work.timestamp - ttl",
+                "cursor, older = self.cursor, self._work.timestamp - ttl // 2",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "what is dropped is not counted",
+        _POLICY,
+        "nsqd/broker/places.py",
+        (
+            (
+                '        """Count what a rule has done to messages, or would have done."""\n        if count > 0:',
+                '        """Count what a rule has done to messages, or would have done."""\n'
+                '        if count > 0 and cause not in ("overflow, dropped", "full, dropped"):',
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "the breaker never trips",
+        _POLICY,
+        "nsqd/broker/breaker.py",
+        (("return delivered >= FEWEST and", "return delivered < 0 and"),),
+        ("simulation",),
+    ),
+    Bug(
+        "the breaker trips at each burial",
+        _POLICY,
+        "nsqd/broker/breaker.py",
+        (("return delivered >= FEWEST and", "return delivered >= 0 or"),),
+        ("simulation",),
+    ),
+    # Taking back
+    Bug(
+        "what waits for its time is taken back without the journal",
+        _ONE_PLACE,
+        "nsqd/broker/operated.py",
+        (("        self._finished += ranges_in(waiting)\n", ""),),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "the journal hears of a cancel later",
+        _ONE_PLACE,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        self.record_progress(urgent=True)\n"
+                "        self._work.changed[self] = None  # the log may be able to remove something\n"
+                "        return self._found(Found.CANCELLED",
+                "        self._work.changed[self] = None  # the log may be able to remove something\n"
+                "        return self._found(Found.CANCELLED",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "the neighbour of what is taken back goes as well",
+        _ONE_PLACE,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "waiting = self.deferred.take_out(sequences) |",
+                "waiting = self.deferred.take_out(sequences | self.deferred.among(sequences.shift(1))) |",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a crash forgets that something was taken back which no channel had got yet",
+        _ONE_PLACE,
+        "nsqd/broker/topic.py",
+        (
+            (
+                '"""Record a change of this topic in the journal."""\n        if not self.ephemeral:',
+                '"""Record a change of this topic in the journal."""\n'
+                '        if not self.ephemeral and change[0] != "cancel":',
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "what was taken back is handed over",
+        _ONE_PLACE,
+        "nsqd/broker/parked.py",
+        (("for start, end in ranges_in(self.cancelled)]", "for start, end in ranges_in(BitMap64())]"),),
+        ("simulation",),
+    ),
+    Bug(
+        "what was taken back stays in the heap",
+        _ONE_PLACE,
+        "nsqd/broker/positions.py",
+        (
+            (
+                'before their time, and return them."""\n        if here := self._members.take_out(wanted):',
+                'before their time, and return them."""\n        if here := self.among(wanted):',
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a crash forgets that it was moved",
+        _EARLY,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "        if entries:\n"
+                '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
+                "        self.burials.forget_kicked(waiting)",
+                "        self.burials.forget_kicked(waiting)",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    # What kills find
+    Bug(
+        "one message of a hundred is dropped",
+        _OK,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "    ) -> None:\n        if retry:\n",
+                "    ) -> None:\n"
+                "        if first % 100 == 99:\n"
+                "            self._finished.append((first, first + 1))\n"
+                "            first += 1\n"
+                "            if first == stop:\n"
+                "                return\n"
+                "        if retry:\n",
+            ),
+        ),
+        ("kills", "simulation", "disk faults"),
+    ),
+    Bug(
+        "deferred messages come early",
+        _EARLY,
+        "nsqd/broker/positions.py",
+        (
+            ("bound = (until + 1) << (", "bound = (until + 300_001) << ("),
+            (
+                "return heap[0] >> (_SEQUENCE_BITS + _REST_BITS) if heap else None",
+                "return (heap[0] >> (_SEQUENCE_BITS + _REST_BITS)) - 300_000 if heap else None",
+            ),
+        ),
+        ("kills", "simulation", "broker model"),
+    ),
+    Bug(
+        "finished messages are delivered again",
+        _ONE_PLACE,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "        done, failures = self.in_flight.finish(consumer, ids)\n",
+                "        delivery = self.in_flight.find(consumer, ids[0])\n"
+                "        if isinstance(delivery, Delivery) and (again := delivery.sequence_of(ids[0])) % 100 == 99:\n"
+                "            self.retries.add(again, delivery.attempts)\n"
+                "        done, failures = self.in_flight.finish(consumer, ids)\n",
+            ),
+        ),
+        ("kills",),
+    ),
+    Bug(
+        "some finishes are forgotten",
+        _ONE_PLACE,
+        "nsqd/broker/places.py",
+        (
+            (
+                "finished = self.in_flight.take_finished()",
+                "finished = self.in_flight.take_finished()[self.cursor % 20 == 0 :]",
+            ),
+        ),
+        ("kills", "broker model"),
+    ),
+    Bug(
+        "attempts go down",
+        _ATTEMPTS,
+        "nsqd/broker/positions.py",
+        (
+            (
+                "        self._queue.append(self._packed(sequence, attempts))\n",
+                "        attempts = max(0, attempts - 2) if sequence % 10 == 9 else attempts\n"
+                "        self._queue.append(self._packed(sequence, attempts))\n",
+            ),
+        ),
+        ("kills", "burying kills", "broker model"),
+    ),
+    # The disk
+    Bug(
+        "OK comes before the write",
+        _OK,
+        "nsqd/log/topic_log.py",
+        (
+            (
+                "if self._ack is Ack.MEMORY and self._fault.error is None:",
+                "if self._ack is not Ack.SYNCED and self._fault.error is None:",
+            ),
+        ),
+        ("simulation", "disk faults"),
+    ),
+    Bug(
+        "OK comes before the sync, with --ack=synced",
+        _OK,
+        "nsqd/log/writing/unsynced.py",
+        (
+            (
+                "        self._receipts.extend(\n",
+                "        for receipt in receipts:\n            receipt.settle()\n        self._receipts.extend(\n",
+            ),
+        ),
+        ("simulation", "power cuts"),
+    ),
+    Bug(
+        "a new segment's folder is not synced",
+        _OK,
+        "nsqd/log/writing/unsynced.py",
+        (
+            (
+                "        if self._folder not in self.folders:\n            self.folders.append(self._folder)\n",
+                "",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "a failed sync counts as a sync",
+        _OK,
+        "nsqd/log/writing/sync_job.py",
+        (('                self.error = error_text("fsync", path, error)\n', ""),),
+        ("simulation",),
+    ),
+    Bug(
+        "checksums are not compared",
+        _DAMAGE,
+        "nsqd/log/record.py",
+        (("if verify and crc(buffer", "if verify and not crc(buffer"),),
+        ("damage", "log"),
+    ),
+    Bug(
+        "a log that has lost its end keeps its identity",
+        _POSITION,
+        "nsqd/log/recovery/topic_log.py",
+        (("        state.log_id = log_id\n        self.save_identity()\n", "        self.save_identity()\n"),),
+        ("simulation", "log"),
+    ),
+    Bug(
+        "a read that the disk refuses passes for damage",
+        _REFUSES,
+        "nsqd/log/reading/refusals.py",
+        (
+            (
+                "return any(start < end and offset < stop for start, stop in self._refused.items())",
+                "return False",
+            ),
+        ),
+        ("disk faults", "log"),
+    ),
+    Bug(
+        "publishing goes on below the reserve",
+        _FULL,
+        "nsqd/log/reserve.py",
+        (
+            ("self.is_open = self._room > 0", "self.is_open = True"),
+            (
+                "self.is_open = self._room >= self._margin\n            return False",
+                "return True",
+            ),
+        ),
+        ("simulation", "log"),
+    ),
+    # Who gets what, and in which order
+    Bug(
+        "the first channel of a topic misses what waited for it",
+        _EVERY_CHANNEL,
+        "nsqd/broker/topic.py",
+        (
+            (
+                "begins = self.handed_over if cursor is None else cursor",
+                "begins = self._written_tail if cursor is None else cursor",
+            ),
+        ),
+        ("broker model", "simulation"),
+    ),
+    Bug(
+        "a crash forgets a channel",
+        _EVERY_CHANNEL,
+        "nsqd/broker/topic.py",
+        (('            self._record_name(channel, ("channel", self.name, name, channel.cursor))\n', ""),),
+        ("broker model", "simulation"),
+    ),
+    Bug(
+        "what times out does not come again",
+        _EVERY_CHANNEL,
+        "nsqd/broker/channel.py",
+        (
+            (
+                "            else:\n                self.retries.add(sequence, delivery.attempts)\n",
+                "",
+            ),
+        ),
+        ("broker model", "simulation"),
+    ),
+    Bug(
+        "what is published in one turn is stored backwards",
+        _ORDER,
+        "nsqd/broker/published.py",
+        (
+            (
+                "drafts, self._drafts = self._drafts, []\n        return drafts",
+                "drafts, self._drafts = self._drafts, []\n        return drafts[::-1]",
+            ),
+        ),
+        ("broker", "broker model"),
+    ),
+    # Keys
+    Bug(
+        "a key is forgotten after half of the window",
+        _ONCE,
+        "nsqd/broker/keys.py",
+        (("<= timestamp - self.window:", "<= timestamp - self.window // 2:"),),
+        ("keys model",),
+    ),
+    Bug(
+        "a start forgets keys",
+        _ONCE,
+        "nsqd/broker/published.py",
+        (("        self._keys.know(log.keys)\n", ""),),
+        ("keys model", "keyed kills"),
+    ),
+    Bug(
+        "the key of a deferred message is forgotten with the window",
+        _ONCE,
+        "nsqd/broker/keys.py",
+        (("        if self.deferred.is_needed(key, timestamp, waits):\n            return True\n", ""),),
+        ("keys model",),
+    ),
+    Bug(
+        "a cancel does not free the key",
+        _ONCE,
+        "nsqd/broker/recall.py",
+        (("            self._topic.forget_key(self._key, start, start + self.count)", "            return"),),
+        ("keys model",),
+    ),
+    Bug(
+        "keys of deferred messages go before the others",
+        _ONCE,
+        "nsqd/broker/keys.py",
+        (
+            (
+                "            if others:\n",
+                "            if others and not self._deferring:\n",
+            ),
+        ),
+        ("broker",),
+    ),
+    # Leases
+    Bug(
+        "a stream that goes on finishes what had not arrived",
+        "A message is delivered again and again until a consumer answers `FIN`.",
+        "nsqd/broker/leases.py",
+        (("[lessee.sent.index(after) + 1 :]", "[lessee.sent.index(after) + 2 :]"),),
+        ("leases model",),
+    ),
+    # The relay of an outbox
+    Bug(
+        "the relay forgets to which node it has sent a row",
+        _ONCE,
+        "nsqtools/outbox_tables.py",
+        (
+            (
+                "        self._link.run(self._statements.check)\n",
+                "        self._link.run(self._statements.check)\n"
+                "        for node in self.nodes_in_doubt():\n"
+                "            self.release(self.in_doubt(node, 1000))\n"
+                '        self._link.run("UPDATE outbox SET key = NULL WHERE sent_at IS NULL")\n',
+            ),
+        ),
+        ("outbox",),
+    ),
+)
+
+# Not bugs, but a relay that dies where a test wants it. The tests of the outbox look at what it leaves.
+_CLAIM: Final = "return _rows(self._link.run(self._statements.claim, node, due_within, count))"
+_MARK: Final = "        self._for_all(self._statements.delete if delete else self._statements.sent, rows)\n"
+DEATHS: Final = (
+    Bug(
+        "the relay dies after the claim",
+        _ONCE,
+        "nsqtools/outbox_tables.py",
+        ((_CLAIM, f"{_CLAIM.removeprefix('return ')}\n        os._exit(137)"),),
+        (),
+    ),
+    Bug(
+        "the relay dies before the mark", _ONCE, "nsqtools/outbox_tables.py", ((_MARK, "        os._exit(137)\n"),), ()
+    ),
+    Bug(
+        "the relay dies after the mark",
+        _ONCE,
+        "nsqtools/outbox_tables.py",
+        ((_MARK, f"{_MARK}        os._exit(137)\n"),),
+        (),
+    ),
+)

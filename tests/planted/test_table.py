@@ -1,0 +1,63 @@
+"""The table of planted bugs fits the product: each row can be planted, and names a promise and suites that exist."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.planted.planting import DoesNotFit, bug_named, changed, plant, planted
+from tests.planted.table import BUGS, DEATHS, SUITES, Bug
+from tests.support.process import ROOT
+
+GUARANTEES = (ROOT / "docs/explanation/guarantees.md").read_text(encoding="utf-8")
+ALL = (*BUGS, *DEATHS)
+
+
+@pytest.mark.parametrize("name", [bug.name for bug in ALL])
+def test_a_bug_can_be_planted(name: str) -> None:
+    with planted(name):
+        pass
+
+
+def test_no_two_bugs_have_the_same_name() -> None:
+    assert len({bug.name for bug in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_breaks_something_that_is_promised(bug: Bug) -> None:
+    assert bug.promise in GUARANTEES
+    assert bug.suites, "nobody has to find it"
+    assert set(bug.suites) <= SUITES.keys()
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_has_tests(suite: str) -> None:
+    paths = [it for it in SUITES[suite] if not it.startswith("-")]
+    assert paths
+    assert all((ROOT / path).exists() for path in paths)
+
+
+def test_a_planted_bug_is_there_and_goes_again() -> None:
+    from nsqd.broker.breaker import FEWEST, Breaker
+
+    breaker = Breaker(0.5)
+    breaker.delivered(FEWEST, 0.0)
+    breaker.buried(FEWEST, 0.0)
+    assert breaker.has_tripped(0.0)
+    with planted("the breaker never trips"):
+        assert not breaker.has_tripped(0.0)
+    assert breaker.has_tripped(0.0)
+
+
+def test_a_place_that_is_not_there_once_is_an_error() -> None:
+    bug = bug_named("the breaker never trips")
+    with pytest.raises(DoesNotFit, match="0 times instead of once"):
+        changed("nothing of the kind\n", bug)
+    ((old, _),) = bug.edits
+    with pytest.raises(DoesNotFit, match="2 times instead of once"):
+        changed(old * 2, bug)
+
+
+def test_a_change_outside_of_functions_cannot_be_planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.planted.planting._functions_of", lambda module: iter(()))
+    with pytest.raises(DoesNotFit, match="no function to change"):
+        plant(bug_named("the breaker never trips"))
