@@ -14,6 +14,7 @@ from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
 from nsqpipe import shared_classes
+from tests.support import forked
 from tests.support.distribution import FromBothEnds
 from tests.support.needs import need
 from tests.support.skips import SkipReport
@@ -57,6 +58,12 @@ def blocked_signals_stay_as_they_are() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
     assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
+
+
+@pytest.fixture
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start our programs by `python -m`, for tests of what happens then; otherwise they are forked (forked.py)."""
+    monkeypatch.setattr(forked, "is_off", True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects tests

@@ -20,7 +20,7 @@ from tests.e2e.conftest import StartNsqd
 from tests.support.client import TIMEOUT, Client, Disconnected
 from tests.support.process import run_to_end
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("real_starts")]  # starts are what it is about
 
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (?:failed to instantiate nsqd - )?(.*)")
 

@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support import forked
 from tests.support.client import TIMEOUT, Client, open_socket
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -347,7 +348,7 @@ def launch(
     command: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start `python -m program`, or another command, with its stderr in a pipe."""
-    return subprocess.Popen(
+    return forked.Popen(
         [*under, *(command or (PYTHON, "-P", "-m", program)), *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
@@ -363,14 +364,11 @@ def run_to_end(
     *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd"
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m program`, which is expected to end by itself."""
-    return subprocess.run(
+    return forked.run(
         [PYTHON, "-P", "-m", program, *arguments],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
         text=True,
         timeout=START_TIMEOUT,
-        check=False,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.support import forked
 from tests.support.process import PYTHON, PYTHONPATH
 
 LIMIT: Final = 30.0  # seconds that a tool may take for anything that a test demands
@@ -32,14 +33,7 @@ def run_tool(
     program: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a tool that ends by itself. `program`: another one, instead of ours."""
-    return subprocess.run(
-        _command(tool, arguments, program),
-        env=_environ(environ),
-        input=input,
-        capture_output=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    return forked.run(_command(tool, arguments, program), env=_environ(environ), input=input, timeout=LIMIT)
 
 
 class Tool:
@@ -53,7 +47,7 @@ class Tool:
         stdin: bool = False,
         program: Path | None = None,
     ) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             _command(tool, arguments, program),
             env=_environ(environ),
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,

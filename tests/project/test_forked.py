@@ -1,0 +1,123 @@
+"""A program that is forked (tests/support/forked.py) is as one that was started by `python -m`."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import forked
+from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd
+
+ENVIRON = {**os.environ, "PYTHONPATH": PYTHONPATH}
+TAIL = ("nsqtools", "nsq_tail")
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-P", "-m", *words]
+
+
+def both_ways(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[tuple[int, Any, Any]]:
+    """Return how a program ends, and what it says, if it is forked and if it is not."""
+    found = []
+    for is_off in (False, True):
+        monkeypatch.setattr(forked, "is_off", is_off)
+        options.setdefault("env", ENVIRON)
+        done = forked.run(command(*words), timeout=30, **options)
+        found.append((done.returncode, done.stdout, done.stderr))
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("nsqd", "--version"),
+        ("nsqlookupd", "--nonsense"),
+        ("nsqadmin", "--help"),
+        ("nsqd", "--data-path=/does/not/exist"),
+        (*TAIL, "--topic=t"),
+        ("nsqtools", "nonsense"),
+    ],
+    ids=" ".join,
+)
+def test_it_says_the_same_and_ends_alike(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (status, out, err), (real_status, real_out, real_err) = both_ways(words, monkeypatch, text=True)
+    assert (status, out) == (real_status, real_out)
+    assert without_times(err) == without_times(real_err)
+
+
+def without_times(text: str) -> list[str]:
+    return [re.sub(r"^(\[\w+\] )?[\d/]+ [\d:.]+ ", "", line) for line in text.splitlines()]
+
+
+def test_it_has_its_own_folder_environment_and_arguments(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with Nsqd(tmp_path / "data", environ={"NOBODY_KNOWS": "this"}) as nsqd:
+        environ = Path(f"/proc/{nsqd.pid}/cwd").readlink(), nsqd.http("GET", "/debug/pprof/cmdline").body
+    assert environ[0] == Path.cwd()
+    assert environ[1].split(b"\0")[1].startswith(b"--data-path=")
+
+
+def test_it_reads_what_it_is_sent_and_opens_no_more_than_it_was_given(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "one") as one:
+        words = command("nsqtools", "to_nsq", f"--nsqd-tcp-address=127.0.0.1:{one.tcp[1]}", "--topic=t")
+        done = forked.run(words, env=ENVIRON, input=b"one\ntwo\n", timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert one.topic("t")["message_count"] == 2
+        with Nsqd(tmp_path / "two") as two:
+            descriptors = [os.readlink(f"/proc/{two.pid}/fd/{number}") for number in range(3)]
+            assert descriptors[:2] == ["/dev/null", "/dev/null"]
+            assert two.descriptors <= one.descriptors + 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_how_it_has_ended_is_known(tmp_path: Path, number: signal.Signals) -> None:
+    with Nsqlookupd() as lookupd:
+        assert lookupd.stop(number) == (0 if number == signal.SIGTERM else -number)
+
+
+def test_it_is_polled_and_waited_for_in_time() -> None:
+    with forked.Popen(
+        command(*TAIL, "--topic=t", "--lookupd-http-address=127.0.0.1:1"), env=ENVIRON, stderr=subprocess.PIPE
+    ) as it:
+        assert it.stderr is not None
+        assert it.stderr.readline()  # it has begun
+        assert it.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            it.wait(0.01)
+        it.kill()
+        assert it.wait(30) == -signal.SIGKILL
+        assert it.poll() == -signal.SIGKILL
+
+
+def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(tmp_path: Path) -> None:
+    def parent_of(nsqd: Nsqd) -> int:
+        return int(Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+    with (
+        Nsqd(tmp_path / "a") as a,
+        Nsqd(tmp_path / "b") as b,
+        Nsqd(tmp_path / "c", environ={"PYTHONHASHSEED": "7"}) as c,
+        Nsqd(tmp_path / "d", environ={"LD_PRELOAD": ""}) as d,
+    ):
+        assert parent_of(a) == parent_of(b) != os.getpid()
+        assert parent_of(c) not in (parent_of(a), os.getpid())
+        assert parent_of(d) == os.getpid()
+
+
+def test_a_terminal_is_for_a_real_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, its = pty.openpty()
+    try:
+        assert not forked._can_fork(command("nsqd"), {}, [its, its, its])
+        assert forked._can_fork(command("nsqd"), {}, [0, 1, 2]) != os.isatty(0)
+    finally:
+        os.close(mine)
+        os.close(its)

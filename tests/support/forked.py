@@ -1,0 +1,193 @@
+"""Starts our programs as `subprocess.Popen` does, at once: see `zygote.py`.
+
+Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand of them. Here a
+process that has imported everything forks instead. What it cannot do as `python -m` would, `Popen` does: another
+interpreter, a preloaded library, a variable that matters while Python starts, a terminal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, AnyStr, Final
+
+from tests.support.zygote import PID, PRELOADED, STATUS
+
+_ZYGOTE: Final = Path(__file__).with_name("zygote.py")
+_START: Final = ("-P", "-m")  # python -P -m program
+# Variables that somebody reads before the first line of the program runs, or a library does when it is loaded.
+_READ_EARLY: Final = (
+    "PYTHON",
+    "LD_",
+    "MALLOC_",
+    "GLIBC_",
+    "LC_",
+    "LANG",
+    "NSQ_",
+    "OPENSSL_",
+    "SSL",
+    "COVERAGE_",
+    "FAKETIME",
+)
+# The fixture `real_starts` sets it, for tests of the start itself.
+is_off = False
+_zygotes: dict[tuple[str, ...], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+
+
+class Popen(subprocess.Popen[AnyStr]):
+    """A process that was started by a fork, where that is the same."""
+
+    _status: socket.socket | None = None  # tells how it has ended; None: it is our own child
+
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: bool,
+        pass_fds: Any,
+        cwd: Any,
+        env: Mapping[str, str] | None,
+        startupinfo: Any,
+        creationflags: int,
+        shell: bool,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        *rest: Any,
+    ) -> None:
+        """Start the process. `rest`: `restore_signals`, which a fork needs not, then what is asked for seldom."""
+        pipes = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        streams: list[int] = [
+            pipe if pipe != -1 else number for number, pipe in enumerate((p2cread, c2pwrite, errwrite))
+        ]
+        environ = dict(os.environ if env is None else env)
+        is_usual = (
+            executable is None
+            and preexec_fn is None
+            and close_fds
+            and not pass_fds
+            and not shell
+            and all(it in (None, -1, False) for it in rest[1:])
+        )
+        if not is_usual or not _can_fork(args, environ, streams):
+            super()._execute_child(  # type: ignore[misc]
+                args,
+                executable,
+                preexec_fn,
+                close_fds,
+                pass_fds,
+                cwd,
+                env,
+                startupinfo,
+                creationflags,
+                shell,
+                *pipes,
+                *rest,
+            )
+            return
+        self._status, teller = socket.socketpair()
+        with teller, ExitStack() as stack:
+            request = stack.enter_context(open(os.memfd_create("request"), "wb"))
+            asked = {
+                "command": args,
+                "arguments": [args[3], *args[4:]],
+                "environ": environ,
+                "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
+            }
+            request.write(json.dumps(asked).encode())
+            request.flush()
+            zygote = _zygote_for(args[3], environ)
+            socket.send_fds(zygote, [b"x"], [request.fileno(), *streams, teller.fileno()])
+            self.pid = PID.unpack(zygote.recv(PID.size))[0]
+        self._child_created = True
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._status is None:
+            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return found
+        if wait_flags & os.WNOHANG and not select.select([self._status], (), (), 0)[0]:
+            return 0, 0
+        data = self._status.recv(STATUS.size)
+        self._status.close()
+        return self.pid, STATUS.unpack(data)[0] if data else 0  # without a word, the zygote was killed
+
+    def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
+        if self._status is None:
+            return super()._internal_poll(*arguments, **named)  # type: ignore[misc, no-any-return]
+        if self.returncode is None and self._waitpid_lock.acquire(False):  # type: ignore[attr-defined]
+            try:
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid:
+                        self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def run(
+    command: Sequence[str], *, env: Mapping[str, str], input: Any = None, timeout: float, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run a program to its end, as `subprocess.run` does, and capture what it says."""
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    process: Popen[Any]
+    with Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> bool:
+    return (
+        not is_off
+        and isinstance(args, list)
+        and args[:1] == [sys.executable]
+        and tuple(args[1:3]) == _START
+        and args[3] in PRELOADED
+        and "NSQ_TEST_PYTHON" not in os.environ
+        and "NSQ_PLANTED" not in environ
+        and "LD_PRELOAD" not in environ
+        and sys.platform == "linux"
+        and not any(map(os.isatty, streams))
+    )
+
+
+def _zygote_for(program: str, environ: Mapping[str, str]) -> socket.socket:
+    """Return where to ask for a start of this program, with these variables from before it begins."""
+    early = {name: value for name, value in environ.items() if name.startswith(_READ_EARLY)}
+    key = (program, *(f"{name}={value}" for name, value in sorted(early.items())))
+    if key not in _zygotes:
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-P", str(_ZYGOTE), program, str(its.fileno())],
+                env=dict(environ),
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        _zygotes[key] = mine, process
+    return _zygotes[key][0]
+
+
+@atexit.register
+def _end() -> None:
+    for requests, process in _zygotes.values():
+        requests.close()  # nobody can ask any more: it ends
+        process.wait()

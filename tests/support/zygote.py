@@ -1,0 +1,110 @@
+"""A process that has imported one of our programs, and forks for each start: run by `forked.py`, never by hand.
+
+It says where each of its children is and how it has ended. A child runs `python -m program` as if it had just begun:
+with its own descriptors, folder, environment and arguments, on the modules that are here already.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import socket
+import struct
+import sys
+import time
+from typing import Any, Final
+
+_TOOLS: Final = ("bench", "dead", "deferred", "replay", "stat", "tail", "to_file", "to_http", "to_nsq")
+# What each program imports when it runs. A module that is missing here is only slower to start.
+PRELOADED: Final = {
+    "nsqd": ("nsqcommon.daemon", "nsqd.cli", "nsqd.options", "nsqd.workers.run", "nsqd.daemon", "uuid"),
+    "nsqlookupd": ("nsqcommon.daemon", "nsqlookupd.cli", "nsqlookupd.daemon"),
+    "nsqadmin": ("nsqcommon.daemon", "nsqadmin.cli", "nsqadmin.daemon"),
+    "nsqtools": (
+        "nsqtools.cli",
+        *(f"nsqtools.nsq_{tool}" for tool in _TOOLS),
+        "nsqtools.outbox_to_nsq",
+        "nsqtools.to_nsq",
+    ),
+}
+STATUS: Final = struct.Struct("i")
+PID: Final = struct.Struct("i")
+MOST_DESCRIPTORS: Final = 5
+
+
+def main() -> None:
+    program, requests = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    for name in PRELOADED[program]:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # so that a child's collections do not copy what all children share
+    _become(_serve(requests))
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+def _serve(requests: socket.socket) -> dict[str, Any]:
+    """Fork for each request until nobody can ask any more. Return only in the children, with the request."""
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    children: dict[int, tuple[int, int]] = {}  # by its pidfd: pid, and where to tell how it has ended
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in children:
+                pid, teller = children.pop(descriptor)
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                _, status = os.waitpid(pid, 0)
+                _tell(teller, status)
+                continue
+            data, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS)
+            if not data:
+                os._exit(0)
+            request, *streams, teller = descriptors
+            pid = os.fork()
+            if not pid:
+                poll.unregister(requests)
+                for other, (_, its_teller) in children.items():
+                    os.close(other)
+                    os.close(its_teller)
+                requests.close()
+                os.close(teller)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                    os.close(stream)
+                with open(request, "rb") as file:
+                    file.seek(0)
+                    return dict(json.load(file))
+            for mine in (request, *streams):
+                os.close(mine)
+            child = os.pidfd_open(pid)
+            children[child] = pid, teller
+            poll.register(child, select.POLLIN)
+            requests.send(PID.pack(pid))
+
+
+def _tell(teller: int, status: int) -> None:
+    try:
+        os.write(teller, STATUS.pack(status))
+    except BrokenPipeError:
+        pass  # whoever started it has gone
+    finally:
+        os.close(teller)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Have the folder, environment and arguments that were asked for."""
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    time.tzset()
+    # The same lists, because modules that are imported already may have taken them.
+    sys.argv[:] = request["arguments"]
+    sys.orig_argv[:] = request["command"]
+
+
+if __name__ == "__main__":
+    main()
