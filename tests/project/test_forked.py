@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,16 @@ def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(
         assert parent_of(a) == parent_of(b) != os.getpid()
         assert parent_of(c) not in (parent_of(a), os.getpid())
         assert parent_of(d) == os.getpid()
+
+
+def test_programs_that_are_started_at_the_same_time_are_not_mixed_up() -> None:
+    def version_of(program: str) -> str:
+        done = forked.run(command(program, "--version"), env=ENVIRON, text=True, timeout=30)
+        return str(done.stdout).split()[0]
+
+    programs = ["nsqd", "nsqlookupd"] * 10
+    with ThreadPoolExecutor(len(programs)) as threads:
+        assert list(threads.map(version_of, programs)) == programs
 
 
 def test_a_terminal_is_for_a_real_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,6 +40,7 @@ _READ_EARLY: Final = (
 )
 # The fixture `real_starts` sets it, for tests of the start itself.
 is_off = False
+_asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
 _zygotes: dict[tuple[str, ...], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
 
 
@@ -108,9 +110,10 @@ class Popen(subprocess.Popen[AnyStr]):
             }
             request.write(json.dumps(asked).encode())
             request.flush()
-            zygote = _zygote_for(args[3], environ)
-            socket.send_fds(zygote, [b"x"], [request.fileno(), *streams, teller.fileno()])
-            self.pid = PID.unpack(zygote.recv(PID.size))[0]
+            with _asking:
+                zygote = _zygote_for(args[3], environ)
+                socket.send_fds(zygote, [b"x"], [request.fileno(), *streams, teller.fileno()])
+                self.pid = PID.unpack(zygote.recv(PID.size))[0]
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
