@@ -338,7 +338,7 @@ BUGS: Final = (
         _ONE_PLACE,
         "nsqd/broker/operated.py",
         (("        self._finished += ranges_in(waiting)\n", ""),),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "the journal hears of a cancel later",
@@ -365,7 +365,7 @@ BUGS: Final = (
                 "waiting = self.deferred.take_out(sequences | self.deferred.among(sequences.shift(1))) |",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "a crash forgets that something was taken back which no channel had got yet",
@@ -397,7 +397,7 @@ BUGS: Final = (
                 'before their time, and return them."""\n        if here := self.among(wanted):',
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "a crash forgets that it was moved",
@@ -411,7 +411,7 @@ BUGS: Final = (
                 "        self.burials.forget_kicked(waiting)",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     # What kills find
     Bug(
@@ -430,7 +430,7 @@ BUGS: Final = (
                 "        if retry:\n",
             ),
         ),
-        ("kills", "simulation", "disk faults"),
+        ("kills", "disk faults"),
     ),
     Bug(
         "deferred messages come early",
