@@ -470,7 +470,7 @@ BUGS: Final = (
                 "finished = self.in_flight.take_finished()[self.cursor % 20 == 0 :]",
             ),
         ),
-        ("kills", "broker model"),
+        ("kills",),
     ),
     Bug(
         "attempts go down",
@@ -541,7 +541,7 @@ BUGS: Final = (
         _POSITION,
         "nsqd/log/recovery/topic_log.py",
         (("        state.log_id = log_id\n        self.save_identity()\n", "        self.save_identity()\n"),),
-        ("simulation", "log"),
+        ("log",),
     ),
     Bug(
         "a read that the disk refuses passes for damage",
@@ -566,7 +566,7 @@ BUGS: Final = (
                 "return True",
             ),
         ),
-        ("simulation", "log"),
+        ("log",),
     ),
     # Who gets what, and in which order
     Bug(
