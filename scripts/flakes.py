@@ -1,8 +1,8 @@
 """`scripts/test-flakes`: the whole suite again and again, under changing load, to find what fails now and then.
 
-Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers, so that ten runs
-are four on an idle machine, four beside two busy processes and two beside six; two of them have one worker. The file of
-results has a line for each run: a command that is started again goes on behind the last one.
+Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers: of ten runs, four
+have the machine to themselves, four run beside two busy processes and two beside six; two of them have one worker. The
+file of results has a line for each run, with its commit: a command that is started again goes on behind the last one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ALONE: Final = (4, 7)  # those of the ten that have one worker
 WORKERS: Final = 3
 _SPIN: Final = "while True:\n    pass\n"
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+OTHER_RUNS: Final = 2  # exit status: the file has runs of something else
 _PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
 
 
@@ -47,6 +48,19 @@ class Result:
     seconds: float
     status: int
     failed: list[str]
+    commit: str  # with a plus sign if something was changed since
+    arguments: list[str]
+
+
+def commit_now() -> str:
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip()
 
 
 def plan(number: int, seed: int) -> Run:
@@ -75,7 +89,9 @@ def run(it: Run, arguments: Sequence[str]) -> Result:
     if done.returncode:
         print(done.stdout)
     seconds = round(time.monotonic() - began, 1)
-    return Result(it.number, it.seed, it.busy, it.workers, seconds, done.returncode, failed)
+    return Result(
+        it.number, it.seed, it.busy, it.workers, seconds, done.returncode, failed, commit_now(), list(arguments)
+    )
 
 
 @contextmanager
@@ -94,7 +110,7 @@ def summary(results: Iterable[Result]) -> str:
     done = list(results)
     lines = [
         f"run {it.number + 1}: seed {it.seed}, {it.workers} worker{'s' * (it.workers > 1)} beside {it.busy} busy processes, "
-        f"{it.seconds:.0f} s: {_outcome(it)}"
+        f"{it.seconds:.0f} s, {it.commit}: {_outcome(it)}"
         for it in done
     ]
     counts = Counter(test for it in done for test in it.failed)
@@ -111,12 +127,15 @@ def _outcome(it: Result) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     options, of_pytest = _parser().parse_known_args(arguments)
     results = read(options.results)
-    if results and results[0].seed != options.seed:
-        print(f"{options.results} has runs from seed {results[0].seed} on; they go on from there", file=sys.stderr)
+    asked = of_pytest or ["tests"]
+    if results and (results[-1].commit, results[-1].arguments) != (commit_now(), asked):
+        last = f"{' '.join(results[-1].arguments)} at commit {results[-1].commit}"
+        print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
+        return OTHER_RUNS
     seed = results[0].seed if results else options.seed
     options.results.parent.mkdir(parents=True, exist_ok=True)
     for number in range(len(results), options.runs):
-        result = run(plan(number, seed), of_pytest or ["tests"])
+        result = run(plan(number, seed), asked)
         results.append(result)
         with open(options.results, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")
@@ -130,9 +149,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="scripts/test-flakes",
         description="Runs all tests so many times, in another order each time, alone and beside busy processes, and lists "
         "what failed. Other arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.",
-        epilog="Exit status: 0 if nothing has failed in any run, 1 if something has.",
+        epilog="Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else.",
     )
-    parser.add_argument("runs", type=int, help="how many runs the file of results shall have")
+    parser.add_argument("runs", type=int, help="how many runs there should be in the file of results")
     parser.add_argument(
         "--seed", type=int, default=1, help="of the first run; the others have the next ones (%(default)s)"
     )

@@ -33,7 +33,7 @@ def test_a_run_has_a_seed_and_names_what_failed(
     (tmp_path / "test_it.py").write_text(TESTS)
     monkeypatch.setattr(flakes, "ROOT", tmp_path)
     result = run(Run(0, seed, busy=1, workers=1), ["."])
-    assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed)
+    assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed, "", ["."])
 
 
 @pytest.fixture
@@ -44,9 +44,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     def record(it: Run, arguments: Any) -> Result:
         done.append(it)
         failed = ["tests/test_a.py::test_b"] if it.number == 1 else []
-        return Result(it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed)
+        return Result(it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed, "abc", list(arguments))
 
     monkeypatch.setattr(flakes, "run", record)
+    monkeypatch.setattr(flakes, "commit_now", lambda: "abc")
     return done
 
 
@@ -58,14 +59,31 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path, ran: list[Run]) -> None
     assert [it.failed for it in read(tmp_path / "results")] == [[], ["tests/test_a.py::test_b"], []]
 
 
+@pytest.mark.parametrize(("commit", "arguments"), [("def", []), ("abc", ["tests/e2e/test_tls.py"])])
+def test_runs_of_something_else_are_not_counted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ran: list[Run],
+    commit: str,
+    arguments: list[str],
+) -> None:
+    results = f"--results={tmp_path / 'results'}"
+    flakes.main(["1", results])
+    monkeypatch.setattr(flakes, "commit_now", lambda: commit)
+    assert flakes.main(["2", results, *arguments]) == flakes.OTHER_RUNS
+    assert len(ran) == 1
+    assert "has runs of tests at commit abc; name another file with --results" in capsys.readouterr().err
+
+
 def test_the_summary_names_runs_and_tests() -> None:
-    bad = Result(1, 6, 2, 3, 700.4, 1, ["tests/test_a.py::test_b"])
+    bad = Result(1, 6, 2, 3, 700.4, 1, ["tests/test_a.py::test_b"], "abc", ["tests"])
     assert summary(
         [replace(bad, number=0, workers=1, status=0, failed=[]), bad, replace(bad, status=3, failed=[])]
     ) == (
-        "run 1: seed 6, 1 worker beside 2 busy processes, 700 s: passed\n"
-        "run 2: seed 6, 3 workers beside 2 busy processes, 700 s: 1 failed\n"
-        "run 2: seed 6, 3 workers beside 2 busy processes, 700 s: went wrong, status 3\n"
+        "run 1: seed 6, 1 worker beside 2 busy processes, 700 s, abc: passed\n"
+        "run 2: seed 6, 3 workers beside 2 busy processes, 700 s, abc: 1 failed\n"
+        "run 2: seed 6, 3 workers beside 2 busy processes, 700 s, abc: went wrong, status 3\n"
         "failed in 1 of 3: tests/test_a.py::test_b"
     )
 
