@@ -281,7 +281,7 @@ class Broker(TopicWork[Channel, Topic]):
             if not topic.ephemeral
         }
 
-    def snapshot_topic(self, name: str) -> Iterable[Change]:
+    def snapshot_topic(self, name: str) -> Iterable[Change | None]:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
@@ -314,7 +314,8 @@ class Broker(TopicWork[Channel, Topic]):
                 if name in untold or state.in_doubt:
                     topic.record(("snapshot", name))
                     for change in topic.snapshot_changes():
-                        topic.record(change)
+                        if change is not None:
+                            topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal

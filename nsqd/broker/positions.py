@@ -47,6 +47,7 @@ _DROPPED_WITH_EACH: Final = 4
 _DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
 _UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
 _LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
+_PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
@@ -316,10 +317,13 @@ class Retries:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return _still_retried(chain(self._former, self._queue), self._members)
+        return filter(None, _still_retried(chain(self._former, self._queue), self._members))
 
-    def copy(self) -> Iterator[tuple[int, int]]:
-        """Return an iterator over a copy of the present positions."""
+    def copy(self) -> Iterator[tuple[int, int] | None]:
+        """Return an iterator over a copy of the present positions.
+
+        Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
+        """
         return _still_retried(chain(self._former.copy(), self._queue.copy()), self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
@@ -411,7 +415,7 @@ class Retries:
         queue = self._first()
         rest = self._queue if queue is self._former else ()
         some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
-        return list(islice(_still_retried(some, self._members), count))
+        return list(islice(filter(None, _still_retried(some, self._members)), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
         """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
@@ -484,7 +488,7 @@ class Deferred:
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
         entries = chain(self._former, self._heap, _unpacked(self._runs))
-        return _still_deferred(entries, self._members)
+        return filter(None, _still_deferred(entries, self._members))
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._members.sequences
@@ -498,8 +502,11 @@ class Deferred:
         """Return those of these sequences that are here."""
         return self._members.sequences & sequences
 
-    def copy(self) -> Iterator[tuple[int, int, int]]:
-        """Return an iterator over a copy of the present positions."""
+    def copy(self) -> Iterator[tuple[int, int, int] | None]:
+        """Return an iterator over a copy of the present positions.
+
+        Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
+        """
         entries = chain(self._former.copy(), self._heap.copy(), _unpacked(self._runs.copy()))
         return _still_deferred(entries, self._members.copy())
 
@@ -687,17 +694,29 @@ def _deferred(packed: int) -> int:
     return packed >> _REST_BITS & _SEQUENCE_MASK
 
 
-def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int]]:
+def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int] | None]:
+    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+    passed = 0
     for packed in entries:
         sequence = _retried(packed)
         if members.counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS)):
             yield sequence, packed & _ATTEMPTS_MASK
+            continue
+        passed += 1
+        if passed % _PASSED_OVER == 0:
+            yield None
 
 
-def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int]]:
+def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int] | None]:
+    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+    passed = 0
     for packed in entries:
         if members.counts(_deferred(packed), packed & _GENERATION_MASK):
             yield _unpack_deferred(packed)
+            continue
+        passed += 1
+        if passed % _PASSED_OVER == 0:
+            yield None
 
 
 def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:

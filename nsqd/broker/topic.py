@@ -390,8 +390,11 @@ class Topic(Published):
         if not channel.ephemeral:
             self.record(change)
 
-    def snapshot_changes(self) -> Iterator[Change]:
-        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later."""
+    def snapshot_changes(self) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later.
+
+        A None among them is an opportunity for others to have their turn.
+        """
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
             state.append(("learned", self.name))

@@ -17,6 +17,7 @@ from nsqd.broker.kicked import Kicked
 from nsqd.broker.operated import Found
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
+from tests.support.fake_store import changes_in
 from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
 
@@ -178,7 +179,7 @@ def test_a_crash_takes_nothing_away(rotated: bool) -> None:
     node = node_with_two_buried()
     before = [*channel_of(node).burials.buried.from_place(0)]
     if rotated:
-        node.store.journal[:] = [("topic", "t"), *node.broker.snapshot_topic("t")]
+        node.store.journal[:] = [("topic", "t"), *changes_in(node.broker.snapshot_topic("t"))]
     node.crash()
     assert [*channel_of(node).burials.buried.from_place(0)] == before
     assert comes(node) == [(b"d", 1)]

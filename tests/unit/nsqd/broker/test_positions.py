@@ -131,7 +131,7 @@ def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: li
     if in_order:
         assert list(deferred.earliest(99, after=in_order[0][:2])) == in_order[1:]
     assert sorted(it for piece in deferred.sequences() for it in piece) == sorted(model)
-    assert sorted(deferred.copy()) == in_order
+    assert sorted(filter(None, deferred.copy())) == in_order
 
 
 @pytest.mark.parametrize("distinct", [7, 20_000, 10**9])
@@ -142,7 +142,7 @@ def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: i
         deferred.add(random.randrange(distinct), sequence, sequence % 3)
     for sequence in range(0, 60_000, 5):
         deferred.take_out(BitMap64([sequence]))
-    in_order = sorted(deferred.copy())
+    in_order = sorted(filter(None, deferred.copy()))
     for sequence in range(1, 60_000, 5):  # these stay in the heap until they are met there
         deferred.take_out(BitMap64([sequence]))
     in_order = [it for it in in_order if it[1] % 5 > 1]
@@ -299,7 +299,9 @@ def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() ->
     deferred.add(5, 90, 2)
     deferred.add_run(7, 10, 20)
     assert (len(deferred), 12 in deferred, deferred.has_any(15, 30), deferred.lowest()) == (11, True, True, 10)
-    assert sorted(deferred) == sorted(deferred.copy()) == [(5, 90, 2), *((7, it, 0) for it in range(10, 20))]
+    assert (
+        sorted(deferred) == sorted(filter(None, deferred.copy())) == [(5, 90, 2), *((7, it, 0) for it in range(10, 20))]
+    )
     deferred.take_out(BitMap64([11, 12, 13]))
     deferred.add(3, 12, 0)
     deferred.unpack(4)

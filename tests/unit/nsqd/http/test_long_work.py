@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import Mock
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.operated import Found
 from nsqd.broker.recall import Recall
+from nsqd.broker.replay import replay
 from nsqd.http import Reading
+from nsqd.log.journal.rotation import Rotation
 from tests.support.asgi import Answer, ask_in_loop
 from tests.support.fake_history import at_once
 from tests.support.looks import Looks
@@ -24,6 +29,7 @@ from tests.unit.nsqd.http.test_stats import CLIENT
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
+    from nsqd.broker.store import Entry
 
 COUNT: Final = 20_000  # messages
 MOST: Final = 10_000  # that may be looked at between two turns: some ten milliseconds
@@ -218,6 +224,30 @@ def test_going_on_elsewhere_and_once_more_look_at_what_they_name_only(nsqd: Nsqd
     assert channel.waits_before(10)
     assert channel.redeliver([5, 6, COUNT]) == (0, 3, 0)
     assert looks.count == 0
+
+
+@pytest.mark.parametrize("place", ["deferred", "retries"])
+def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd, place: str) -> None:
+    publish(nsqd, COUNT, f"&key=k&defer={DEFER}" if place == "deferred" else "")
+    if place == "retries":
+        retry_all(nsqd)
+    while channel_of(nsqd).deferred.has_runs:
+        nsqd.broker.expire()
+    looks, rotation = counted(nsqd), Rotation()
+    for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
+        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {Found.MOVED: end - start}
+    rotation.begin(Path("journal"), ["t"])
+    told: list[Entry] = []
+    looks.turn()
+    looks.most = 0
+    while rotation.lacks_snapshots:
+        told += rotation.next_changes(nsqd.broker.snapshot_topic)
+        rotation.written()
+        looks.turn()
+    waiting = replay(told)["t"].channels["c"].waiting
+    assert sum(bool(due) for _, due in waiting.values()) == (COUNT if place == "deferred" else 12_000)
+    assert len(waiting) == COUNT
+    assert looks.most <= MOST
 
 
 def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -> None:
