@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
-_FREED_IN_TURN: Final = 4  # dictionaries of up to 16,384 entries; a few milliseconds
 
 
 class Broker(TopicWork[Channel, Topic]):
@@ -166,10 +165,6 @@ class Broker(TopicWork[Channel, Topic]):
         overflowing, self.overflowing = self.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
-
-    def free_some(self) -> None:
-        """Free some of what was left over: a million integers at once would take too long."""
-        del self.left_over[-_FREED_IN_TURN:]
 
     def expire(self) -> None:
         """Have each channel whose alarm is due look at its timeouts and deferrals."""

@@ -69,9 +69,9 @@ class Places:
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
-        self.in_flight = InFlight()
-        self.retries = Retries()
-        self.deferred = Deferred()
+        self.in_flight = InFlight(work.leftovers)
+        self.retries = Retries(work.leftovers)
+        self.deferred = Deferred(work.leftovers)
         self.burials = Burials(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left

@@ -27,6 +27,8 @@ from typing import Final
 
 from pyroaring import BitMap64
 
+from nsqd.broker.leftovers import MANY, Leftovers
+
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
@@ -302,9 +304,10 @@ class Members:
 class Retries:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_former", "_members", "_queue")
+    __slots__ = ("_former", "_leftovers", "_members", "_queue")
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
         self._members = Members()
@@ -324,7 +327,8 @@ class Retries:
 
         Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
         """
-        return _still_retried(chain(self._former.copy(), self._queue.copy()), self._members.copy())
+        entries = chain(_taken_from(self._former.copy()), _taken_from(self._queue.copy()))
+        return _still_retried(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
@@ -462,8 +466,12 @@ class Retries:
         return self._members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
-        self._queue.clear()
-        self._former.clear()
+        if self.entries > MANY:
+            self._leftovers.add(self._queue, self._former)
+            self._queue, self._former = deque(), deque()
+        else:
+            self._queue.clear()
+            self._former.clear()
         self._members.clear()
 
 
@@ -474,9 +482,10 @@ class Deferred:
     *run* in front of the heap, from where `unpack` takes some thousands each time.
     """
 
-    __slots__ = ("_former", "_heap", "_members", "_runs")
+    __slots__ = ("_former", "_heap", "_leftovers", "_members", "_runs")
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._heap: list[int] = []  # due, sequence, attempts, generation
         self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
         self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
@@ -507,7 +516,7 @@ class Deferred:
 
         Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
         """
-        entries = chain(self._former.copy(), self._heap.copy(), _unpacked(self._runs.copy()))
+        entries = chain(_taken_from(self._former.copy()), _taken_from(self._heap.copy()), _unpacked(self._runs.copy()))
         return _still_deferred(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
@@ -540,6 +549,7 @@ class Deferred:
                 if len(found) >= count or ceiling == _NO_CEILING:
                     break
                 ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
+            self._leftovers.add(heap)
             found.sort()
         for packed in found[:count]:
             yield _unpack_deferred(packed)
@@ -678,9 +688,13 @@ class Deferred:
             self.clear()
 
     def clear(self) -> None:
-        self._heap.clear()
+        if self.entries > MANY:
+            self._leftovers.add(self._heap, self._former)
+            self._heap, self._former = [], []
+        else:
+            self._heap.clear()
+            self._former.clear()
         self._runs.clear()
-        self._former.clear()
         self._members.clear()
 
 
@@ -717,6 +731,16 @@ def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[
         passed += 1
         if passed % _PASSED_OVER == 0:
             yield None
+
+
+def _taken_from(entries: deque[int] | list[int]) -> Iterator[int]:
+    """Yield these entries, and let go of each: to free a copy of a million at once takes too long."""
+    if isinstance(entries, list):
+        while entries:
+            yield entries.pop()
+    else:
+        while entries:
+            yield entries.popleft()
 
 
 def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:

@@ -10,6 +10,7 @@ import pytest
 from nsqd.broker.burials import Taken
 from nsqd.broker.buried import Buried, Note
 from nsqd.broker.channel import Channel
+from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.replay import ChannelState
 
 _Places = Sequence[tuple[int, int, int]]
@@ -61,7 +62,7 @@ def _forget_after_a_crash(patch: pytest.MonkeyPatch) -> None:
     restore = Channel.restore
 
     def planted(self: Channel, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
-        state.buried.clear()
+        state.buried.clear(Leftovers())
         restore(self, state, wall_ms_to_due)
 
     patch.setattr(Channel, "restore", planted)
