@@ -38,7 +38,8 @@ _GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
 _REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
 _LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
-_WALKED_PAST: Final = 500  # positions that a walk may leave behind before it begins
+_WALKED_AT_ONCE: Final = 1_000  # positions of a page; some milliseconds
+_WALKED_PAST: Final = 10_000  # positions that a walk may leave behind before it begins; a few milliseconds
 _SAMPLED: Final = 1_000  # about so many positions tell which of them belong to a page
 _SPARE: Final = 10  # sampled positions beyond the end of a page, so that it is seldom too short
 _NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
@@ -532,25 +533,35 @@ class Deferred:
 
         Yield None now and then, so that others can have their turn: far behind the first position, all are looked at.
         """
-        while self._runs:
-            self.unpack(_UNPACKED_AT_ONCE)
-            yield None
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
-        found = self._walk(count, bound)
-        if found is None:
-            heap = self._heap + self._former
-            ceiling = _ceiling(heap, count, bound)
-            while True:
-                found = []
-                for start in range(0, len(heap), _LOOKED_AT):
-                    piece = heap[start : start + _LOOKED_AT]
-                    found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
-                    yield None
-                if len(found) >= count or ceiling == _NO_CEILING:
-                    break
-                ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
-            self._leftovers.add(heap)
-            found.sort()
+        while True:
+            while self._runs:
+                self.unpack(_UNPACKED_AT_ONCE)
+                yield None
+            wanted = min(count, _WALKED_AT_ONCE)
+            found = self._walk(wanted, bound)
+            if found is None:
+                break
+            for packed in found:
+                yield _unpack_deferred(packed)
+            count -= len(found)
+            if not count or len(found) < wanted:
+                return
+            bound = ((found[-1] >> _REST_BITS) + 1) << _REST_BITS
+            yield None
+        heap = self._heap + self._former
+        ceiling = _ceiling(heap, count, bound)
+        while True:
+            found = []
+            for start in range(0, len(heap), _LOOKED_AT):
+                piece = heap[start : start + _LOOKED_AT]
+                found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
+                yield None
+            if len(found) >= count or ceiling == _NO_CEILING:
+                break
+            ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
+        self._leftovers.add(heap)
+        found.sort()
         for packed in found[:count]:
             yield _unpack_deferred(packed)
 
@@ -559,17 +570,29 @@ class Deferred:
 
         The next of a heap is always among the children of those before it, so the others need not be looked at.
         """
-        places = [(heap[0], 0, heap) for heap in (self._heap, self._former) if heap]
+        left = _WALKED_PAST
+        places: list[tuple[int, int, list[int]]] = []
+        before = [(0, heap) for heap in (self._heap, self._former) if heap]
+        while before:  # in any order, which is much quicker
+            place, heap = before.pop()
+            packed = heap[place]
+            if packed >= bound:
+                places.append((packed, place, heap))
+                continue
+            left -= 1
+            if left < 0:
+                return None
+            before += [(child, heap) for child in range(2 * place + 1, min(2 * place + 3, len(heap)))]
         heapify(places)
         found: list[int] = []
-        left = count + _WALKED_PAST
         while places and len(found) < count:
             packed, place, heap = heappop(places)
-            if packed >= bound and self._is_here(packed):
+            if self._is_here(packed):
                 found.append(packed)
             elif left <= 0:
                 return None
-            left -= 1
+            else:
+                left -= 1
             for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heappush(places, (heap[child], child, heap))
         return found

@@ -464,12 +464,17 @@ class Topic(Published):
     # Seen from outside
 
     def snapshots(self, *, channel: str, clients: bool, ages_at: float | None = None) -> Iterator[TopicSnapshot | None]:
-        """Yield None after each channel, when a turn may end, and then the figures of the topic."""
+        """Yield None where a turn may end, at least after each channel, and then the figures of the topic."""
         channels: list[ChannelSnapshot] = []
         for name in [channel] if channel else sorted(self.channels):
-            if (found := self.channels.get(name)) is not None:
-                channels.append(found.snapshot(clients=clients, ages_at=ages_at))
+            if (found := self.channels.get(name)) is None:
+                continue
+            for snapshot in found.snapshots(clients=clients, ages_at=ages_at):
+                if snapshot is not None:
+                    channels.append(snapshot)
                 yield None
+                if self.channels.get(name) is not found:
+                    break  # it was deleted
         yield self._snapshot(channels, ages_at)
 
     def _snapshot(self, channels: Sequence[ChannelSnapshot], ages_at: float | None) -> TopicSnapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import pytest
@@ -162,6 +162,32 @@ def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> Non
     found = list(deferred.earliest(100, (60_000, 60_000)))
     assert found[-100:] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
     assert found[:-100] == [None] * 6  # twice for each 50,000 positions begun
+
+
+def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
+    deferred = Deferred()
+    for sequence in range(30_000):
+        deferred.add(sequence % 1_000, sequence, 0)
+    found = list(deferred.earliest(8_000))
+    assert [it for it in found if it is not None] == sorted(deferred)[:8_000]
+    assert max(len(list(turn)) for is_turn, turn in groupby(found, bool) if is_turn) <= 1_000
+
+
+def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> None:
+    deferred = Deferred()
+    for sequence in range(20_000):
+        deferred.add(2 * sequence, sequence, 0)
+    found: list[tuple[int, int, int]] = []
+    for number, place in enumerate(deferred.earliest(9_000)):
+        if place is not None:
+            found.append(place)
+            continue
+        deferred.add(1, 30_000 + number, 0)  # before what was listed
+        deferred.add(40_001, 40_000 + number, 0)
+        deferred.take_out(BitMap64([found[-1][1] + 1]))
+    assert found == sorted(found)
+    assert len(found) == len(set(found)) == 9_000
+    assert found[-1][1] == 8_999 + 8  # one was taken out in each turn that others had
 
 
 def test_positions_are_taken_out_with_their_attempts() -> None:
