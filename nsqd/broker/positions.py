@@ -550,6 +550,7 @@ class Deferred:
             bound = ((found[-1] >> _REST_BITS) + 1) << _REST_BITS
             yield None
         heap = self._heap + self._former
+        yield None
         ceiling = _ceiling(heap, count, bound)
         while True:
             found = []
@@ -572,17 +573,22 @@ class Deferred:
         """
         left = _WALKED_PAST
         places: list[tuple[int, int, list[int]]] = []
-        before = [(0, heap) for heap in (self._heap, self._former) if heap]
-        while before:  # in any order, which is much quicker
-            place, heap = before.pop()
-            packed = heap[place]
-            if packed >= bound:
-                places.append((packed, place, heap))
-                continue
-            left -= 1
-            if left < 0:
-                return None
-            before += [(child, heap) for child in range(2 * place + 1, min(2 * place + 3, len(heap)))]
+        for heap in (self._heap, self._former):
+            before = [0] if heap else []
+            while before:  # those before it are walked past in any order, which is much quicker
+                place = before.pop()
+                packed = heap[place]
+                if packed >= bound:
+                    places.append((packed, place, heap))
+                    continue
+                left -= 1
+                if left < 0:
+                    return None
+                child = 2 * place + 1
+                if child < len(heap):
+                    before.append(child)
+                if child + 1 < len(heap):
+                    before.append(child + 1)
         heapify(places)
         found: list[int] = []
         while places and len(found) < count:
