@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
-_FREED_IN_TURN: Final = 4  # dictionaries of up to 16,384 entries; a few milliseconds
 
 
 class Broker(TopicWork[Channel, Topic]):
@@ -167,10 +166,6 @@ class Broker(TopicWork[Channel, Topic]):
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
 
-    def free_some(self) -> None:
-        """Free some of what was left over: a million integers at once would take too long."""
-        del self.left_over[-_FREED_IN_TURN:]
-
     def expire(self) -> None:
         """Have each channel whose alarm is due look at its timeouts and deferrals."""
         # A channel with another alarm by now has been given another time, or is gone. All are taken first, because one may
@@ -281,7 +276,7 @@ class Broker(TopicWork[Channel, Topic]):
             if not topic.ephemeral
         }
 
-    def snapshot_topic(self, name: str) -> Iterable[Change]:
+    def snapshot_topic(self, name: str) -> Iterable[Change | None]:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
@@ -314,7 +309,8 @@ class Broker(TopicWork[Channel, Topic]):
                 if name in untold or state.in_doubt:
                     topic.record(("snapshot", name))
                     for change in topic.snapshot_changes():
-                        topic.record(change)
+                        if change is not None:
+                            topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal

@@ -12,7 +12,7 @@ They are one object, because a step from one to another would cost each message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -492,7 +492,16 @@ class Channel(Ruled):
 
     # Seen from outside
 
-    def snapshot(self, *, clients: bool, ages_at: float | None = None) -> ChannelSnapshot:
+    def snapshots(self, *, clients: bool, ages_at: float | None = None) -> Iterator[ChannelSnapshot | None]:
+        """Yield the figures, and before them None where a turn may end."""
+        since: dict[Consumer, float] = {}
+        if clients and ages_at is not None:
+            # This may look at everything in flight, so it is done only where asked for.
+            for _ in self.in_flight.find_oldest({it for it in self.consumers if it.in_flight}, since):
+                yield None
+        yield self._snapshot(since, clients=clients, ages_at=ages_at)
+
+    def _snapshot(self, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None) -> ChannelSnapshot:
         return ChannelSnapshot(
             channel_name=self.name,
             depth=self.depth,
@@ -512,7 +521,7 @@ class Channel(Ruled):
             requeue_count=self.requeue_count,
             timeout_count=self.timeout_count,
             client_count=len(self.consumers),
-            clients=self._describe_clients(ages_at) if clients else None,
+            clients=self._describe_clients(since, ages_at) if clients else None,
             paused=self.paused,
             e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
             oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
@@ -526,12 +535,10 @@ class Channel(Ruled):
             self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
         )
 
-    def _describe_clients(self, ages_at: float | None) -> list[ClientSnapshot]:
+    def _describe_clients(self, since: Mapping[Consumer, float], ages_at: float | None) -> list[ClientSnapshot]:
         described = [consumer.describe() for consumer in self.consumers]
         if ages_at is None:
             return described
-        # This may look at everything in flight, so it is done only where asked for.
-        since = self.in_flight.held_since(sum(consumer.in_flight > 0 for consumer in self.consumers))
         return [
             replace(client, oldest_in_flight_ms=max(0, int((ages_at - since[consumer]) * 1000)))
             if consumer in since

@@ -301,7 +301,7 @@ class Operated(Places):
         exceptions = len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred)
         if exceptions + self.burials.buried.count_ranges() > most:
             return None
-        waiting = list(self._all_waiting())
+        waiting = list(filter(None, self._all_waiting()))
         return Backlog(
             next=self.cursor,
             end=self.topic.handed_over,

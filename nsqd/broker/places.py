@@ -69,9 +69,9 @@ class Places:
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
-        self.in_flight = InFlight()
-        self.retries = Retries()
-        self.deferred = Deferred()
+        self.in_flight = InFlight(work.leftovers)
+        self.retries = Retries(work.leftovers)
+        self.deferred = Deferred(work.leftovers)
         self.burials = Burials(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left
@@ -323,16 +323,19 @@ class Places:
         if self.kept is None:
             self._work.record(change, urgent=True)
 
-    def snapshot_changes(self) -> Iterator[Change]:
-        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later."""
+    def snapshot_changes(self) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
+
+        A None among them is an opportunity for others to have their turn.
+        """
         changes = self._snapshot_changes(
             self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
         )
         return chain(changes, self.burials.snapshot_changes(self.topic.name, self.name))
 
     def _snapshot_changes(
-        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
-    ) -> Iterator[Change]:
+        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
+    ) -> Iterator[Change | None]:
         topic, name = self.topic.name, self.name
         yield "channel", topic, name, cursor
         if paused:
@@ -340,27 +343,34 @@ class Places:
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
-        for sequence, attempts, due_ms in waiting:
-            entries += (sequence, attempts, due_ms)
+        for place in waiting:
+            if place is None:
+                yield None
+                continue
+            entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
                 yield "wait", topic, name, entries
                 entries = []
         if entries:
             yield "wait", topic, name, entries
 
-    def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
+    def _all_waiting(self) -> Iterator[tuple[int, int, int] | None]:
         # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
         at_once = chain(self.in_flight.positions(), self.retries.copy())
         return self._waiting(at_once, self.deferred.copy())
 
     def _waiting(
-        self, at_once: Iterator[tuple[int, int]], later: Iterator[tuple[int, int, int]]
-    ) -> Iterator[tuple[int, int, int]]:
-        for sequence, attempts in at_once:
-            yield sequence, attempts, 0
+        self, at_once: Iterator[tuple[int, int] | None], later: Iterator[tuple[int, int, int] | None]
+    ) -> Iterator[tuple[int, int, int] | None]:
+        for place in at_once:
+            yield (*place, 0) if place is not None else None
         wall_milliseconds = self._work.wall_milliseconds
-        for due, sequence, attempts in later:
-            yield sequence, attempts, wall_milliseconds(due)
+        for deferred in later:
+            if deferred is None:
+                yield None
+            else:
+                due, sequence, attempts = deferred
+                yield sequence, attempts, wall_milliseconds(due)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
         """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""

@@ -390,8 +390,11 @@ class Topic(Published):
         if not channel.ephemeral:
             self.record(change)
 
-    def snapshot_changes(self) -> Iterator[Change]:
-        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later."""
+    def snapshot_changes(self) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal of this topic, as of this call, even if iterated later.
+
+        A None among them is an opportunity for others to have their turn.
+        """
         state: list[Change] = [("topic", self.name)]
         if not self.learning:
             state.append(("learned", self.name))
@@ -461,12 +464,17 @@ class Topic(Published):
     # Seen from outside
 
     def snapshots(self, *, channel: str, clients: bool, ages_at: float | None = None) -> Iterator[TopicSnapshot | None]:
-        """Yield None after each channel, when a turn may end, and then the figures of the topic."""
+        """Yield None where a turn may end, at least after each channel, and then the figures of the topic."""
         channels: list[ChannelSnapshot] = []
         for name in [channel] if channel else sorted(self.channels):
-            if (found := self.channels.get(name)) is not None:
-                channels.append(found.snapshot(clients=clients, ages_at=ages_at))
+            if (found := self.channels.get(name)) is None:
+                continue
+            for snapshot in found.snapshots(clients=clients, ages_at=ages_at):
+                if snapshot is not None:
+                    channels.append(snapshot)
                 yield None
+                if self.channels.get(name) is not found:
+                    break  # it was deleted
         yield self._snapshot(channels, ages_at)
 
     def _snapshot(self, channels: Sequence[ChannelSnapshot], ages_at: float | None) -> TopicSnapshot:

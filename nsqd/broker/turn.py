@@ -78,5 +78,5 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             break
     if broker.overflowing:
         broker.drop_overflow()
-    if broker.left_over:
-        broker.free_some()
+    if not broker.leftovers.is_empty:
+        broker.leftovers.free_some()

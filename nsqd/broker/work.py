@@ -22,6 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from nsqd.broker.keys import KeyMemory
+from nsqd.broker.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -99,7 +100,7 @@ class ChannelWork(Generic[C]):
         self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
         self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
         self.alarms: Alarms[C] = Alarms()
-        self.left_over: list[dict[int, int]] = []  # large dictionaries that nobody needs; some are freed in each turn
+        self.leftovers = Leftovers()
         self.urgent_changes = 0  # recorded since the start
 
     def record(self, change: Change, *, urgent: bool) -> None:
@@ -151,7 +152,7 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
             store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
         )
         self.ids = ids
-        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys)
+        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.leftovers)
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
         self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
         self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages

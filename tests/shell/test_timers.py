@@ -89,6 +89,25 @@ def test_publishes_that_wait_for_a_removal_go_on_although_nothing_else_happens()
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+def test_leftovers_are_freed_although_nothing_else_happens() -> None:
+    node = Node()
+    node.broker.leftovers.add(list(range(100_000)))
+
+    async def main() -> None:
+        turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.free_leftovers, node.broker, turn)
+            await trio.sleep(1)
+            assert node.broker.leftovers.is_empty
+            with in_turn(turn):
+                node.broker.leftovers.add(dict.fromkeys(range(100_000)))
+            await trio.sleep(1)
+            assert node.broker.leftovers.is_empty
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_memory_is_returned_after_a_crowd() -> None:
     class Sessions:
         sessions_gone = 0

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import Mock
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.leftovers import FREED_IN_TURN
+from nsqd.broker.operated import Found
 from nsqd.broker.recall import Recall
+from nsqd.broker.replay import replay
 from nsqd.http import Reading
+from nsqd.log.journal.rotation import Rotation
 from tests.support.asgi import Answer, ask_in_loop
 from tests.support.fake_history import at_once
 from tests.support.looks import Looks
@@ -24,6 +33,7 @@ from tests.unit.nsqd.http.test_stats import CLIENT
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
+    from nsqd.broker.store import Entry
 
 COUNT: Final = 20_000  # messages
 MOST: Final = 10_000  # that may be looked at between two turns: some ten milliseconds
@@ -218,6 +228,84 @@ def test_going_on_elsewhere_and_once_more_look_at_what_they_name_only(nsqd: Nsqd
     assert channel.waits_before(10)
     assert channel.redeliver([5, 6, COUNT]) == (0, 3, 0)
     assert looks.count == 0
+
+
+@pytest.mark.parametrize("place", ["deferred", "retries"])
+def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd, place: str) -> None:
+    publish(nsqd, COUNT, f"&key=k&defer={DEFER}" if place == "deferred" else "")
+    if place == "retries":
+        retry_all(nsqd)
+    while channel_of(nsqd).deferred.has_runs:
+        nsqd.broker.expire()
+    looks, rotation = counted(nsqd), Rotation()
+    for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
+        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {Found.MOVED: end - start}
+    rotation.begin(Path("journal"), ["t"])
+    told: list[Entry] = []
+    looks.turn()
+    looks.most = 0
+    while rotation.lacks_snapshots:
+        told += rotation.next_changes(nsqd.broker.snapshot_topic)
+        rotation.written()
+        looks.turn()
+    waiting = replay(told)["t"].channels["c"].waiting
+    assert sum(bool(due) for _, due in waiting.values()) == (COUNT if place == "deferred" else 12_000)
+    assert len(waiting) == COUNT
+    assert looks.most <= MOST
+
+
+def defer_each(nsqd: Nsqd) -> None:
+    for start in range(0, COUNT, 1_000):
+        for number in range(start, start + 1_000):
+            nsqd.broker.topics["t"].publish(b"\0\0\0\1x", (0, 5), DEFER, b"k-%d" % number, b"")
+        nsqd.turn.finish()
+
+
+def defer_batch(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT, f"&defer={DEFER}")
+    while channel_of(nsqd).deferred.has_runs:
+        nsqd.broker.expire()
+
+
+def hold_all(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT)
+    ready = 2_500
+    for _ in range(0, COUNT, ready):
+        consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+        consumer.ready_count = ready
+        channel_of(nsqd).join(consumer)
+        channel_of(nsqd).wants_attention()
+        nsqd.turn.finish()
+    assert len(channel_of(nsqd).in_flight) == COUNT
+
+
+def retry_batch(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT)
+    retry_all(nsqd)
+    for consumer in list(channel_of(nsqd).consumers):
+        channel_of(nsqd).leave(consumer)
+
+
+@pytest.mark.parametrize("fill", [defer_each, defer_batch, hold_all, retry_batch])
+@pytest.mark.parametrize("target", [f"/channel/empty?{CHANNEL}", f"/channel/delete?{CHANNEL}", "/topic/delete?topic=t"])
+def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
+    nsqd: Nsqd, target: str, fill: Callable[[Nsqd], None]
+) -> None:
+    fill(nsqd)
+    blocks = [sys.getallocatedblocks()]
+    for asked in (target, "/topic/create?topic=t", f"/channel/create?{CHANNEL}"):
+        assert nsqd.post(asked).status == 200
+        blocks.append(sys.getallocatedblocks())
+    assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).deferred) == 0
+    publish(nsqd, 5, f"&key=new&defer={DEFER}")
+    while not nsqd.broker.leftovers.is_empty:
+        blocks.append(sys.getallocatedblocks())
+        nsqd.turn.finish()
+    blocks.append(sys.getallocatedblocks())
+    freed = [before - after for before, after in pairwise(blocks)]
+    assert max(freed) < 2 * FREED_IN_TURN + 2_000
+    assert sum(freed) > COUNT * 0.9
+    assert len(channel_of(nsqd).deferred) == 5
 
 
 def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -> None:
