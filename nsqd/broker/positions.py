@@ -507,6 +507,15 @@ class Deferred:
         """Return the sequences of all present positions, in pieces."""
         return in_pieces(self._members.sequences)
 
+    def positions_of(self, wanted: BitMap64) -> list[tuple[int, int, int]]:
+        """Return (due, sequence, attempts so far) of those of the wanted sequences that are here, in no order.
+
+        This looks at all entries, a hundred thousand in some milliseconds.
+        """
+        entries = chain(self._former, self._heap, _unpacked(self._runs))
+        found = [packed for packed in entries if packed >> _REST_BITS & _SEQUENCE_MASK in wanted]
+        return list(_still_deferred(found, self._members))
+
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
         return self._members.lowest()
