@@ -329,6 +329,8 @@ class Channel(Ruled):
         deadline = now + consumer.msg_timeout
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
         self.in_flight.add(ids, delivery)
+        if self.kept is not None:
+            self.kept.hand_out(first, stop)
         if self.in_flight.next_deadline < self.alarm:
             self._set_alarm()
         consumer.in_flight += count
@@ -375,6 +377,8 @@ class Channel(Ruled):
         if not isinstance(delivery, Delivery):
             return delivery
         sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
+        if self.kept is not None:
+            self.kept.take_back(sequence, sequence + 1)
         if counts and self._is_last(attempts):
             note = _note_by(_exhausted(attempts, "requeued"), consumer)
             self._bury([(sequence, int(message_id, 16), attempts)], note)
@@ -441,6 +445,8 @@ class Channel(Ruled):
         for sequence, delivery in self.in_flight.expire(now):
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
+            if self.kept is not None:
+                self.kept.take_back(sequence, sequence + 1)
             if self._is_last(delivery.attempts):
                 place = sequence, sequence - delivery.offset, delivery.attempts
                 exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)

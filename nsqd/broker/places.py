@@ -264,15 +264,14 @@ class Places:
         if kept.bytes <= work.mem_queue_bytes:
             return excess
         self.record_progress()  # so that finished messages are not counted
-        # Messages in flight are not counted either. This happens so seldom that no running count is kept of them.
-        too_much = kept.bytes - work.mem_queue_bytes
-        too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
+        too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
         count = 0
-        for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+        for start, end in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
             if too_much <= 0:
                 break
-            too_much -= kept.size_of(sequence)
-            count += 1
+            newest, size = kept.newest_within(too_much, start, end)
+            too_much -= size
+            count += newest
         return max(excess, count)
 
     def _set_alarm(self, not_before: float = 0.0) -> None:
@@ -301,6 +300,9 @@ class Places:
     def record_progress(self, *, urgent: bool = False) -> None:
         """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
+        if self.kept is not None:
+            for start, end in finished:
+                self.kept.take_back(start, end)
         if self._finished:
             finished = sorted(finished + self._finished)
             self._finished = []
