@@ -300,12 +300,13 @@ class Members:
 class Retries:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_former", "_members", "_queue")
+    __slots__ = ("_former", "_members", "_queue", "passed")
 
     def __init__(self) -> None:
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
         self._members = Members()
+        self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
 
     def __len__(self) -> int:
         return self._members.count
@@ -443,6 +444,7 @@ class Retries:
             if self._is_here(queue[0]):
                 return queue
             queue.popleft()
+            self.passed += 1
             if not queue:
                 queue = self._queue
         lowest = self._members.sequences.min()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import Mock
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
@@ -149,6 +150,28 @@ def test_a_batch_of_any_length_is_dealt_with_in_slices(nsqd: Nsqd, what: str, do
     assert (len(channel.deferred), len(channel.retries)) == (
         (0, COUNT) if is_due else (0, 0) if what == "cancel" else (COUNT, 0)
     )
+
+
+def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd) -> None:
+    """They lie between others, so each message that is taken has some on its way."""
+    for _ in range(3):
+        publish(nsqd, COUNT)
+    channel = channel_of(nsqd)
+    channel.seek(3 * COUNT)
+    channel.redeliver(range(3 * COUNT))
+    channel.cancel(BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
+    looks = counted(nsqd)
+    consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+    consumer.ready_count = 100
+    channel.join(consumer)
+    channel.wants_attention()
+    while consumer.in_flight < 100:
+        before = looks.count
+        nsqd.turn.finish()
+        assert looks.count - before <= 2 * MOST + 3_000  # two looks at each
+        nsqd.broker.now += 0.001
+        nsqd.broker.expire()
+    assert channel.in_flight.lowest() == 0
 
 
 def test_one_of_many_is_moved_without_a_look_at_the_others(nsqd: Nsqd) -> None:
