@@ -266,7 +266,7 @@ class Places:
         self.record_progress()  # so that finished messages are not counted
         too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
         count = 0
-        for start, end in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.handed_over)):
             if too_much <= 0:
                 break
             newest, size = kept.newest_within(too_much, start, end)

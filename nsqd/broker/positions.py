@@ -148,9 +148,9 @@ class SkipRanges:
         self.total += len(free)
         return list(ranges_in(free))[::-1]
 
-    def free_backwards(self, floor: int, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of [floor, end) that no range covers, the newest first; `end` is beyond all ranges."""
-        return list(ranges_in(bitmap_of(floor, end) - self._covered))[::-1]
+    def free_ranges(self, floor: int, end: int) -> list[tuple[int, int]]:
+        """Return the ascending ranges of [floor, end) that no range covers."""
+        return list(ranges_in(bitmap_of(floor, end) - self._covered))
 
     def pass_over(self, sequence: int) -> int:
         """Return where a cursor at `sequence` stands after the ranges there. Ranges before that place are dropped."""
