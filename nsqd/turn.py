@@ -38,7 +38,7 @@ class Turn:
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # until files are removed
-        self.publishes_put_off = Wakeup()  # to the next turn
+        self.work_put_off = Wakeup()  # to the next turn
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
@@ -60,8 +60,8 @@ class Turn:
             self.progress_made.set()
         if broker.postponed:
             self.publishes_wait.set()
-        if broker.put_off:
-            self.publishes_put_off.set()
+        if broker.put_off or broker.starting:
+            self.work_put_off.set()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk."""
