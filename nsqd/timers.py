@@ -100,6 +100,17 @@ async def free_leftovers(broker: Broker, turn: Turn) -> None:
             pass
 
 
+async def do_rest(broker: Broker, turn: Turn) -> None:
+    """Begin turns as long as work is put off: publishes to very many topics, or very much that waits for a channel."""
+    while True:
+        turn.work_put_off.clear()
+        if not broker.put_off and not broker.starting:
+            await turn.work_put_off.wait()
+        await trio.lowlevel.checkpoint()
+        with in_turn(turn):
+            pass
+
+
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:
     """Let logs drop what has become too old, even in topics where nothing happens.
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
-_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
+DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
@@ -188,7 +188,7 @@ class Places:
         self.skips.add(start, start + count)
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
             return  # `keep` had no room for the batch
-        if count > _DEFERRED_ONE_BY_ONE:
+        if count > DEFERRED_ONE_BY_ONE:
             self.deferred.add_run(due, start, start + count)
             self._come_back(self._work.now)  # `expire` unpacks it
         else:
@@ -264,15 +264,14 @@ class Places:
         if kept.bytes <= work.mem_queue_bytes:
             return excess
         self.record_progress()  # so that finished messages are not counted
-        # Messages in flight are not counted either. This happens so seldom that no running count is kept of them.
-        too_much = kept.bytes - work.mem_queue_bytes
-        too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
+        too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
         count = 0
-        for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.handed_over)):
             if too_much <= 0:
                 break
-            too_much -= kept.size_of(sequence)
-            count += 1
+            newest, size = kept.newest_within(too_much, start, end)
+            too_much -= size
+            count += newest
         return max(excess, count)
 
     def _set_alarm(self, not_before: float = 0.0) -> None:
@@ -301,6 +300,9 @@ class Places:
     def record_progress(self, *, urgent: bool = False) -> None:
         """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
+        if self.kept is not None:
+            for start, end in finished:
+                self.kept.take_back(start, end)
         if self._finished:
             finished = sorted(finished + self._finished)
             self._finished = []

@@ -21,10 +21,12 @@ from nsqd.broker.leftovers import FREED_IN_TURN
 from nsqd.broker.operated import Found
 from nsqd.broker.recall import Recall
 from nsqd.broker.replay import replay
+from nsqd.broker.rules import ChannelRules
 from nsqd.http import Reading
 from nsqd.log.journal.rotation import Rotation
 from tests.support.asgi import Answer, ask_in_loop
 from tests.support.fake_history import at_once
+from tests.support.given_rules import GivenRules
 from tests.support.looks import Looks
 from tests.support.node import Node
 from tests.unit.nsqd.http.conftest import Nsqd
@@ -159,6 +161,53 @@ def test_a_batch_of_any_length_is_dealt_with_in_slices(nsqd: Nsqd, what: str, do
     assert (len(channel.deferred), len(channel.retries)) == (
         (0, COUNT) if is_due else (0, 0) if what == "cancel" else (COUNT, 0)
     )
+
+
+def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd) -> None:
+    """They lie between others, so each message that is taken has some on its way."""
+    for _ in range(3):
+        publish(nsqd, COUNT)
+    channel = channel_of(nsqd)
+    channel.seek(3 * COUNT)
+    channel.redeliver(range(3 * COUNT))
+    channel.cancel(BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
+    looks = counted(nsqd)
+    consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+    consumer.ready_count = 100
+    channel.join(consumer)
+    channel.wants_attention()
+    while consumer.in_flight < 100:
+        before = looks.count
+        nsqd.turn.finish()
+        assert looks.count - before <= MOST + 3_000  # two looks at each
+        nsqd.broker.now += 0.001
+        nsqd.broker.expire()
+    assert channel.in_flight.lowest() == 0
+
+
+def test_old_files_are_passed_in_pieces_where_every_other_message_was_taken_back() -> None:
+    hour = 3_600_000_000_000
+    node = Node(policy=GivenRules(ChannelRules(ttl=hour)))
+    channel = node.broker.topic("t").channel("c")
+    for _ in range(COUNT // 2_000):
+        node.broker.topic("t").publish(b"\0\0\0\1x" * 2_000, range(0, 10_001, 5))
+        node.turn()
+    channel.cancel(BitMap64(range(0, COUNT, 2)))
+    node.broker.record_progress()
+    node.turn()
+    told, depth = len(node.store.journal), channel.depth
+    node.now += 2 * 3_600
+    node.broker.now, node.broker.timestamp = node.now, node.broker.timestamp + 2 * hour
+    while channel.depth:
+        node.broker.expire()
+        node.broker.record_progress()
+        node.store.write_journal(force=True)
+        assert depth - 6_000 <= channel.depth < depth
+        depth = channel.depth
+    assert channel.policy_counts == {"ttl, dropped": COUNT // 2}
+    assert max(len(change[-1]) for change in node.store.journal[told:] if change[0] == "progress") <= 2 * 6_000
+    node.crash()
+    assert node.broker.topics["t"].channels["c"].depth == 0
 
 
 def test_one_of_many_is_moved_without_a_look_at_the_others(nsqd: Nsqd) -> None:
