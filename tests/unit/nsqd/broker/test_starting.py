@@ -122,7 +122,7 @@ def test_a_new_journal_tells_how_far_it_is(node: Node) -> None:
     topic.unpause()
     node.turn()
     assert topic.starting
-    node.store.journal = [("snapshot", "t"), *filter(None, topic.snapshot_changes())]
+    node.store.journal = [("snapshot", "t"), *(it for it in topic.snapshot_changes() if it is not None)]
     node.store.unwritten = []
     node.crash()
     finish(node)
