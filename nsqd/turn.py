@@ -60,7 +60,7 @@ class Turn:
             self.progress_made.set()
         if broker.postponed:
             self.publishes_wait.set()
-        if broker.put_off or broker.starting:
+        if broker.has_rest:
             self.work_put_off.set()
 
     async def durable(self) -> None:
