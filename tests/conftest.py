@@ -85,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    has_its_order = config.getvalue("dist") == "loadfile" and config.getoption("--shuffle") is None
+    has_its_order = config.getvalue("dist") == "loadfile" and config.getoption("--shuffle", None) is None
     return FromBothEnds(config, log) if has_its_order else None
 
 

@@ -153,7 +153,7 @@ class KeysMachine(RuleBasedStateMachine):
         self.topic.channels[name].record_progress(urgent=True)  # or a crash would bring back what was finished
         self.node.turn()
 
-    @rule(seconds=st.sampled_from([0.5, 45.0, 100.0, 400.0]))
+    @rule(seconds=st.sampled_from([0.5, 25.0, 45.0, 100.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.node.pass_time(seconds)
 

@@ -711,10 +711,10 @@ BUGS: Final = (
     ),
     # Leases
     Bug(
-        "a stream that goes on finishes what had not arrived",
+        "a holder may answer for another one",
         "A message is delivered again and again until a consumer answers `FIN`.",
         "nsqd/broker/leases.py",
-        (("[lessee.sent.index(after) + 1 :]", "[lessee.sent.index(after) + 2 :]"),),
+        (("elif not isinstance(owner, Lessee) or owner.holder != holder:", "elif not isinstance(owner, Lessee):"),),
         ("leases model",),
     ),
     # The relay of an outbox
