@@ -26,6 +26,7 @@ STEADY_CHANNELS: Final = ("a", "b")
 PASSING_TOPICS: Final = ("passing-0", "passing-1", "passing-2")
 PASSING_CHANNELS: Final = ("x", "y")
 DRAIN_TIMEOUT: Final = 60.0
+BUSY_TIMEOUT: Final = 120.0  # for some thousand messages, on a busy machine
 
 BROKEN: Final = (Disconnected, OSError, TimeoutError, http.client.HTTPException)  # what a kill looks like
 
@@ -96,6 +97,13 @@ class Load:
                     self.stopping.wait(0.005)
         except Exception as error:
             self.violations.append(error)
+
+    def go_on_until(self, is_enough: Callable[[], bool]) -> None:
+        """Let it go on until this is so, or something is wrong, which `ended` raises."""
+        deadline = time.monotonic() + BUSY_TIMEOUT
+        while not (is_enough() or self.violations):
+            self.stopping.wait(0.005)
+            assert time.monotonic() < deadline, "the load has come to a standstill"
 
     def ended(self) -> None:
         """Wait for all threads, which end when nsqd is gone. Raise what went wrong in one of them."""
