@@ -167,7 +167,7 @@ def _live(
 ) -> None:
     """Live one life, up to the start of the next one."""
     load = Load(nsqd, ledger, chance, PACE)
-    load.stopping.wait(chance.uniform(0.2, 1.5))
+    _go_on_for(load, ledger, chance.randrange(60, 200))
     for last in (False, True):
         disorder = chance.choice(disorders or (IN_ORDER,))
         story.append(disorder.name)
@@ -181,7 +181,7 @@ def _live(
         if disorder.is_sickness:
             _wait_until_well(nsqd)
             ledger.is_well()
-        load.stopping.wait(chance.uniform(0.2, 1.0))
+        _go_on_for(load, ledger, chance.randrange(60, 150))
     killed_at = time.monotonic()
     nsqd.kill()
     load.ended()
@@ -198,10 +198,16 @@ def _live(
     ledger.is_well()
 
 
+def _go_on_for(load: Load, ledger: Ledger, count: int) -> None:
+    """Let the load go on until so many more messages were acknowledged."""
+    goal = ledger.acknowledged + count
+    load.go_on_until(lambda: ledger.acknowledged >= goal)
+
+
 def _fill_side_files(nsqd: Nsqd, ledger: Ledger, chance: random.Random) -> None:
     """Let consumers keep up for a while, so that only the deferred messages of most segments are left, and carried."""
     load = Load(nsqd, ledger, chance, PACE)
-    load.stopping.wait(2.5)
+    _go_on_for(load, ledger, 300)
     load.ended()
 
 
