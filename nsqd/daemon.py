@@ -265,6 +265,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
     nursery.start_soon(timers.retry_postponed, broker, turn)
+    nursery.start_soon(timers.free_leftovers, broker, turn)
     nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)
@@ -296,6 +297,7 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
     poller = node.poller
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
+        nursery.start_soon(timers.do_rest, node.broker, node.turn)  # the last answers may have to wait for it
         yield
         # The web server has given its last answers. Those over HTTPS may still be in their tunnels.
         with trio.move_on_after(_LAST_WORDS, shield=True):

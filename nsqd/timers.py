@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
 _POSTPONED_INTERVAL: Final = 0.1  # seconds
+_FREEING_INTERVAL: Final = 0.002  # seconds
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _SWEEP_INTERVAL: Final = 1.0  # seconds
@@ -84,6 +85,28 @@ async def retry_postponed(broker: Broker, turn: Turn) -> None:
         if not broker.postponed:
             await turn.publishes_wait.wait()
         await trio.sleep(_POSTPONED_INTERVAL)
+        with in_turn(turn):
+            pass
+
+
+async def free_leftovers(broker: Broker, turn: Turn) -> None:
+    """Begin turns while there are leftovers: each turn frees some thousands of entries, and there may be no others."""
+    while True:
+        turn.something_is_left_over.clear()
+        if broker.leftovers.is_empty:
+            await turn.something_is_left_over.wait()
+        await trio.sleep(_FREEING_INTERVAL)
+        with in_turn(turn):
+            pass
+
+
+async def do_rest(broker: Broker, turn: Turn) -> None:
+    """Begin turns as long as work is put off: publishes to very many topics, or very much that waits for a channel."""
+    while True:
+        turn.work_put_off.clear()
+        if not broker.put_off and not broker.starting:
+            await turn.work_put_off.wait()
+        await trio.lowlevel.checkpoint()
         with in_turn(turn):
             pass
 

@@ -38,6 +38,8 @@ class Turn:
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # until files are removed
+        self.something_is_left_over = Wakeup()
+        self.work_put_off = Wakeup()  # to the next turn
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
@@ -59,6 +61,10 @@ class Turn:
             self.progress_made.set()
         if broker.postponed:
             self.publishes_wait.set()
+        if not broker.leftovers.is_empty:
+            self.something_is_left_over.set()
+        if broker.put_off or broker.starting:
+            self.work_put_off.set()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk."""

@@ -15,7 +15,7 @@ from xdist.scheduler import Scheduling
 
 from nsqpipe import shared_classes
 from tests.support import forked
-from tests.support.distribution import FromBothEnds
+from tests.support.distribution import FromBothEnds, shuffled
 from tests.support.needs import need
 from tests.support.skips import SkipReport
 
@@ -44,6 +44,9 @@ for number, action in (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", metavar="SEED", type=int, help="run files, and the tests of each, in this random order"
+    )
     parser.addoption("--skips", metavar="PART", help="in CI, compare what is skipped with this part of tests/skips.txt")
 
 
@@ -67,11 +70,13 @@ def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects tests
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with the name of its top folder; a folder without its marker in pyproject.toml is an error."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
+    if (seed := config.getoption("--shuffle")) is not None:
+        items[:] = shuffled(items, seed)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -80,7 +85,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
+    has_its_order = config.getvalue("dist") == "loadfile" and config.getoption("--shuffle") is None
+    return FromBothEnds(config, log) if has_its_order else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
+MOST_TOPICS: Final = 50  # that were published to in a turn, and as many of earlier ones: 5 to 10 ms of system calls
 MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
-_FREED_IN_TURN: Final = 4  # dictionaries of up to 16,384 entries; a few milliseconds
 
 
 class Broker(TopicWork[Channel, Topic]):
@@ -107,6 +107,20 @@ class Broker(TopicWork[Channel, Topic]):
 
     # The steps of a turn
 
+    def ration(self) -> None:
+        """Put off some topics, because each that was published to costs a write to a file of its own.
+
+        This turn serves the first `MOST_TOPICS` that were published to in it, and as many of those that earlier turns
+        have put off. So a publisher to one topic does not wait behind somebody else's thousands.
+        """
+        for topic in list(islice(self.unsealed, MOST_TOPICS, None)):
+            del self.unsealed[topic]
+            self.deferring.pop(topic, None)
+            self.put_off[topic] = None
+        for topic in list(islice(self.put_off, MOST_TOPICS)):
+            del self.put_off[topic]
+            self.unsealed[topic] = self.deferring[topic] = None
+
     def make_room(self, refusal: str | None) -> None:
         """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.
 
@@ -161,15 +175,18 @@ class Broker(TopicWork[Channel, Topic]):
             for channel in channels:
                 channel.distribute(self.now)
 
+    def hand_over_some(self) -> None:
+        """Have the topic whose turn it is hand over some of what is parked in it; the next turn goes on."""
+        topic = next(iter(self.starting))
+        del self.starting[topic]
+        self.starting[topic] = None  # behind the others
+        topic.hand_over_some()
+
     def drop_overflow(self) -> None:
         """Reduce ephemeral channels to what fits. Called when every socket has taken what it could."""
         overflowing, self.overflowing = self.overflowing, {}
         for channel, before in overflowing.items():
             channel.drop_overflow(before)
-
-    def free_some(self) -> None:
-        """Free some of what was left over: a million integers at once would take too long."""
-        del self.left_over[-_FREED_IN_TURN:]
 
     def expire(self) -> None:
         """Have each channel whose alarm is due look at its timeouts and deferrals."""
@@ -281,7 +298,7 @@ class Broker(TopicWork[Channel, Topic]):
             if not topic.ephemeral
         }
 
-    def snapshot_topic(self, name: str) -> Iterable[Change]:
+    def snapshot_topic(self, name: str) -> Iterable[Change | None]:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
@@ -314,7 +331,8 @@ class Broker(TopicWork[Channel, Topic]):
                 if name in untold or state.in_doubt:
                     topic.record(("snapshot", name))
                     for change in topic.snapshot_changes():
-                        topic.record(change)
+                        if change is not None:
+                            topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # nsqd may have stopped between the last FIN of a segment and its removal

@@ -227,7 +227,7 @@ class Burials:
     def clear(self) -> None:
         self.job = None
         self.drop_kick()
-        self._work.left_over += self.buried.clear()
+        self.buried.clear(self._work.leftovers)
 
     def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
@@ -329,5 +329,5 @@ class Burials:
     def drop_kick(self) -> None:
         """Have no kick that can be taken back."""
         if self.kicked is not None:
-            self._work.left_over += self.kicked.clear()
+            self.kicked.clear(self._work.leftovers)
             self.kicked = None

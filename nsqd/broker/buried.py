@@ -17,6 +17,7 @@ from nsqd.broker.positions import between, in_pieces, number_of_ranges, ranges_i
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
+    from nsqd.broker.leftovers import Leftovers
 
 BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
@@ -110,6 +111,10 @@ class Notes:
 
     def copy(self) -> list[str]:
         return self._texts.copy()
+
+    def clear(self, leftovers: Leftovers) -> None:
+        leftovers.add(self._texts, self._counts, self._shared, self._free)
+        self._texts, self._counts, self._shared, self._free = [], [], {}, []
 
     def shared(self) -> Iterator[tuple[Note, int]]:
         """Yield each shared note, and how many messages have it."""
@@ -264,14 +269,14 @@ class Buried:
             self.remove(sequence)
         return bool(beyond)
 
-    def clear(self) -> list[dict[int, int]]:
-        """Forget everything. Return what has to be freed, a piece at a time."""
-        blocks, self._blocks = self._blocks, {}
+    def clear(self, leftovers: Leftovers) -> None:
+        """Forget everything."""
+        leftovers.add_blocks(self._blocks.values())
+        self._notes.clear(leftovers)
+        self._blocks = {}
         self._shared.clear()
         self._count = 0
-        self._notes = Notes()
         self._sequences.clear()
-        return list(blocks.values())
 
     # The journal
 

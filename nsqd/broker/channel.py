@@ -12,7 +12,7 @@ They are one object, because a step from one to another would cost each message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -39,6 +39,7 @@ _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so th
 _DUE_AT_ONCE: Final = 5_000  # messages whose time has come, or was to come before somebody took them out
 _DEFERRED_AT_ONCE: Final = 2_000  # past messages that are not due yet; each one is deferred by itself
 _JUDGED_IN_TURN: Final = 1_500  # messages whose own times to live are looked at
+_PASSED_IN_TURN: Final = 5_000  # entries of retries that were taken out
 _PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 NOT_ON_DISK: Final = b"channel is not on disk"
@@ -54,6 +55,8 @@ class Channel(Ruled):
         self._next_consumer = 0  # the position of the consumer that is served first
         self._judged = 0  # messages whose own times to live were looked at in one turn,
         self._judged_at = -inf  # which is this one
+        self._passed_from = 0  # what the retries had passed when a turn began,
+        self._passed_at = -inf  # which is this one
         self._retry_first = False  # alternates, for consumers that have room for one message only
         self._pace = pace_of(None, self.rules.max_rate, work.now)
         self._tried_pace = pace_of(None, self.tried.max_rate, work.now)
@@ -225,7 +228,12 @@ class Channel(Ruled):
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
         source = self._source
         taken = 0
+        if self._passed_at != now:
+            self._passed_from, self._passed_at = self.retries.passed, now
         while taken < limit and self.retries and consumer.room > 0:
+            if self.retries.passed - self._passed_from >= _PASSED_IN_TURN:
+                self._come_back(now)
+                break
             sequence, _ = self.retries.peek()
             if source.next_readable(sequence) != sequence:
                 self.retries.pop_run(1, sequence + 1)
@@ -329,6 +337,8 @@ class Channel(Ruled):
         deadline = now + consumer.msg_timeout
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
         self.in_flight.add(ids, delivery)
+        if self.kept is not None:
+            self.kept.hand_out(first, stop)
         if self.in_flight.next_deadline < self.alarm:
             self._set_alarm()
         consumer.in_flight += count
@@ -375,6 +385,8 @@ class Channel(Ruled):
         if not isinstance(delivery, Delivery):
             return delivery
         sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
+        if self.kept is not None:
+            self.kept.take_back(sequence, sequence + 1)
         if counts and self._is_last(attempts):
             note = _note_by(_exhausted(attempts, "requeued"), consumer)
             self._bury([(sequence, int(message_id, 16), attempts)], note)
@@ -441,6 +453,8 @@ class Channel(Ruled):
         for sequence, delivery in self.in_flight.expire(now):
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
+            if self.kept is not None:
+                self.kept.take_back(sequence, sequence + 1)
             if self._is_last(delivery.attempts):
                 place = sequence, sequence - delivery.offset, delivery.attempts
                 exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
@@ -492,7 +506,16 @@ class Channel(Ruled):
 
     # Seen from outside
 
-    def snapshot(self, *, clients: bool, ages_at: float | None = None) -> ChannelSnapshot:
+    def snapshots(self, *, clients: bool, ages_at: float | None = None) -> Iterator[ChannelSnapshot | None]:
+        """Yield the figures, and before them None where a turn may end."""
+        since: dict[Consumer, float] = {}
+        if clients and ages_at is not None:
+            # This may look at everything in flight, so it is done only where asked for.
+            for _ in self.in_flight.find_oldest({it for it in self.consumers if it.in_flight}, since):
+                yield None
+        yield self._snapshot(since, clients=clients, ages_at=ages_at)
+
+    def _snapshot(self, since: Mapping[Consumer, float], *, clients: bool, ages_at: float | None) -> ChannelSnapshot:
         return ChannelSnapshot(
             channel_name=self.name,
             depth=self.depth,
@@ -512,7 +535,7 @@ class Channel(Ruled):
             requeue_count=self.requeue_count,
             timeout_count=self.timeout_count,
             client_count=len(self.consumers),
-            clients=self._describe_clients(ages_at) if clients else None,
+            clients=self._describe_clients(since, ages_at) if clients else None,
             paused=self.paused,
             e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
             oldest_timestamp=self.oldest_timestamp() if ages_at is not None else None,
@@ -526,12 +549,10 @@ class Channel(Ruled):
             self.rules, self.idle_since, is_empty=self.is_empty, now=self._work.now, at=self._work.timestamp
         )
 
-    def _describe_clients(self, ages_at: float | None) -> list[ClientSnapshot]:
+    def _describe_clients(self, since: Mapping[Consumer, float], ages_at: float | None) -> list[ClientSnapshot]:
         described = [consumer.describe() for consumer in self.consumers]
         if ages_at is None:
             return described
-        # This may look at everything in flight, so it is done only where asked for.
-        since = self.in_flight.held_since(sum(consumer.in_flight > 0 for consumer in self.consumers))
         return [
             replace(client, oldest_in_flight_ms=max(0, int((ages_at - since[consumer]) * 1000)))
             if consumer in since

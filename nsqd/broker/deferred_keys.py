@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from nsqd.broker.leftovers import Leftovers
+
 _COUNT_BITS: Final = 32
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 _TIME_BITS: Final = 48
@@ -29,11 +31,12 @@ Waits = Callable[[int, int], bool]  # returns whether one of the messages [start
 class DeferredKeys:
     """Each entry packs the start of the messages, the time of their publication in milliseconds, and their count."""
 
-    __slots__ = ("_left_behind", "_order", "_places", "_window", "is_complete")
+    __slots__ = ("_left_behind", "_leftovers", "_order", "_places", "_window", "is_complete")
 
-    def __init__(self, window: int, *, is_complete: bool) -> None:
+    def __init__(self, window: int, *, is_complete: bool, leftovers: Leftovers | None = None) -> None:
         self.is_complete = is_complete  # otherwise some are missing that only the log knows
         self._window = window
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._places: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()  # in which the entries are looked at
         self._left_behind: set[bytes] = set()  # keys in that order that have no entry now
@@ -100,9 +103,8 @@ class DeferredKeys:
             self._left_behind.remove(key)
 
     def clear(self) -> None:
-        self._places.clear()
-        self._order.clear()
-        self._left_behind.clear()
+        self._leftovers.add(self._places, self._order, self._left_behind)
+        self._places, self._order, self._left_behind = {}, deque(), set()
 
 
 def _range_of(place: int) -> tuple[int, int]:

@@ -14,13 +14,14 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
+from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.positions import between, in_pieces
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class InFlight:
         "_entries",
         "_finished",
         "_finished_ranges",
+        "_leftovers",
         "_looked_at",
         "_looking",
         "_open_end",
@@ -78,7 +80,8 @@ class InFlight:
         "next_deadline",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`
@@ -190,20 +193,6 @@ class InFlight:
         delivery = self._entries.get(message_id)
         return delivery.consumer if delivery is not None else None
 
-    def ids_of(self, consumer: Consumer) -> list[bytes]:
-        """Return everything that this consumer has, in the order of delivery.
-
-        This looks at everything in flight, up to the last message of the consumer.
-        """
-        found: list[bytes] = []
-        count = consumer.in_flight
-        for message_id, delivery in self._entries.items():
-            if len(found) == count:
-                break
-            if delivery.consumer is consumer:
-                found.append(message_id)
-        return found
-
     @property
     def is_looking(self) -> bool:
         """Whether `expire` has to be called again at once, because it has not looked at everything."""
@@ -238,6 +227,7 @@ class InFlight:
         self.next_deadline = next_deadline
         self._looked_at = stop
         if stop >= len(self._looking):
+            self._leftovers.add(self._looking)
             self._looking = []
             self._looked_at = 0
         if expired:
@@ -260,27 +250,46 @@ class InFlight:
         self._settle()
         return self._sequences.min() if self._entries else None
 
-    def held_since(self, holders: int) -> dict[Consumer, float]:
-        """Return for each of so many consumers when it got the oldest of the messages that it still has.
+    def find_oldest(self, holders: set[Consumer], since: dict[Consumer, float]) -> Iterator[None]:
+        """Note for each of these consumers when it got the oldest of the messages that it still has.
 
-        They are in the order of delivery, so this ends with the consumer whose oldest message is the youngest.
+        Messages are in the order of delivery, so this ends with the consumer whose oldest message is the youngest. It
+        yields after some thousands of messages, when others may have their turn.
         """
-        since: dict[Consumer, float] = {}
-        last: Delivery | None = None
-        for delivery in self._entries.values():
-            if delivery is not last and delivery.consumer not in since:
-                since[delivery.consumer] = delivery.delivered_at
-                if len(since) == holders:
-                    break
-            last = delivery
-        return since
+        deliveries = list(islice(self._entries.values(), _LOOKED_AT))
+        if _note_oldest(deliveries, holders, since) or len(self._entries) <= _LOOKED_AT:
+            return
+        yield
+        deliveries = list(self._entries.values())
+        for start in range(0, len(deliveries), _LOOKED_AT):
+            if _note_oldest(deliveries[start : start + _LOOKED_AT], holders, since):
+                break
+            yield
+        self._leftovers.add(deliveries)
 
     def positions(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over (sequence, attempts) of everything that is in flight now.
 
         The copies take some milliseconds for a million; unpacking them takes half a second.
         """
-        return _positions(list(self._entries), list(self._entries.values()))
+        ids, deliveries = list(self._entries), list(self._entries.values())
+        ids.reverse()
+        deliveries.reverse()
+        return _positions(ids, deliveries)
+
+    def attempts_before(self, end: int) -> dict[int, int]:
+        """Return the attempts of each message in flight before a sequence.
+
+        This looks at everything in flight, a hundred thousand messages in some milliseconds.
+        """
+        if not self._entries:
+            return {}
+        numbers = _numbers(len(self._entries)).unpack(unhexlify(b"".join(self._entries)))
+        return {
+            sequence: delivery.attempts
+            for number, delivery in zip(numbers, self._entries.values(), strict=True)
+            if (sequence := number + delivery.offset) < end
+        }
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of everything in flight now, in pieces."""
@@ -310,7 +319,8 @@ class InFlight:
             self._open_start = self._open_end
 
     def clear(self) -> None:
-        self._entries.clear()
+        self._leftovers.add(self._entries, self._looking)
+        self._entries = {}
         self._finished.clear()
         self._finished_ranges = []
         self._sequences.clear()
@@ -320,9 +330,23 @@ class InFlight:
         self.next_deadline = inf
 
 
-def _positions(ids: Sequence[bytes], deliveries: Sequence[Delivery]) -> Iterator[tuple[int, int]]:
-    for message_id, delivery in zip(ids, deliveries, strict=True):
-        yield delivery.sequence_of(message_id), delivery.attempts
+def _note_oldest(deliveries: Sequence[Delivery], holders: set[Consumer], since: dict[Consumer, float]) -> bool:
+    """Move each of these consumers that has one of these deliveries from `holders` to `since`. Return whether all have."""
+    last: Delivery | None = None
+    for delivery in deliveries:
+        if delivery is not last:
+            last = delivery
+            if delivery.consumer in holders:
+                holders.remove(delivery.consumer)
+                since[delivery.consumer] = delivery.delivered_at
+    return not holders
+
+
+def _positions(ids: list[bytes], deliveries: list[Delivery]) -> Iterator[tuple[int, int]]:
+    """Yield what these are, the last one first, and let go of each: to free a million at once takes too long."""
+    while ids:
+        delivery = deliveries.pop()
+        yield delivery.sequence_of(ids.pop()), delivery.attempts
 
 
 @lru_cache(maxsize=512)

@@ -8,7 +8,7 @@ that is in flight or deferred for long holds its own batch, and none behind it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ _FEW: Final = 64  # entries of dropped batches in `_bases` that are not worth a 
 class Kept:
     """Batches in ascending order, with gaps. What is not kept here is read from the log, as long as the log has it."""
 
-    __slots__ = ("_bases", "_batches", "_left", "_log", "bytes", "messages")
+    __slots__ = ("_bases", "_batches", "_left", "_log", "bytes", "in_hand", "messages")
 
     def __init__(self, log: BatchSource) -> None:
         self.messages = 0  # those not let go yet
         self.bytes = 0  # size of these messages, each with its size prefix and headers
+        self.in_hand = 0  # bytes of those that consumers hold
         self._log = log
         self._batches: dict[int, Batch] = {}  # by their first sequence
         self._left: dict[int, int] = {}  # how many messages of each batch have not been let go
@@ -64,7 +65,37 @@ class Kept:
         self._batches.clear()
         self._left.clear()
         self._bases.clear()
-        self.messages = self.bytes = 0
+        self.messages = self.bytes = self.in_hand = 0
+
+    def hand_out(self, start: int, end: int) -> None:
+        """Note that a consumer holds the messages [start, end)."""
+        self.in_hand += self._size_of(start, end)
+
+    def take_back(self, start: int, end: int) -> None:
+        """Note that consumers hold [start, end) no longer. They are let go after that, if at all."""
+        self.in_hand -= self._size_of(start, end)
+
+    def newest_within(self, size: int, start: int, end: int) -> tuple[int, int]:
+        """Return how many of the newest messages of [start, end) have so many bytes together, and how many they have.
+
+        If all of them have fewer, that is all.
+        """
+        place = end
+        left = size
+        while place > start and left > 0:
+            batch = self.find(place - 1)
+            if batch is None:
+                place -= 1
+                continue
+            first = max(start, batch.base_sequence)
+            if (whole := _size(batch, first, place)) > left:
+                stop = place
+                counts = range(1, stop - first + 1)
+                count = counts[bisect_left(counts, left, key=lambda n: _size(batch, stop - n, stop))]
+                return end - stop + count, size - left + _size(batch, stop - count, stop)
+            left -= whole
+            place = first
+        return end - place, size - left
 
     def find(self, sequence: int) -> Batch | None:
         batch = self._batches.get(sequence)
@@ -76,9 +107,18 @@ class Kept:
         batch = self._batches.get(self._bases[index])
         return batch if batch is not None and sequence < batch.end_sequence else None
 
-    def size_of(self, sequence: int) -> int:
-        batch = self.find(sequence)
-        return _size(batch, sequence, sequence + 1) if batch is not None else 0
+    def _size_of(self, start: int, end: int) -> int:
+        """Return the bytes of those of the messages [start, end) that are kept here."""
+        size, bases = 0, self._bases
+        index = max(0, bisect_right(bases, start) - 1)
+        while index < len(bases) and bases[index] < end:
+            batch = self._batches.get(bases[index])
+            index += 1
+            if batch is not None and (first := max(start, batch.base_sequence)) < (
+                stop := min(end, batch.end_sequence)
+            ):
+                size += _size(batch, first, stop)
+        return size
 
     # What a channel reads from
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys, Waits
+from nsqd.broker.leftovers import Leftovers
 
 _PARTS: Final = 8
 _LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
@@ -61,11 +62,16 @@ class Shelf:
         self.keys: set[bytes] = set()
         self.forgotten: dict[bytes, int] | None = None  # with the packed places of their messages
 
+    def free(self, leftovers: Leftovers) -> None:
+        """Have its keys freed; nobody uses the shelf afterwards."""
+        leftovers.add(self.keys, self.forgotten or {})
+
 
 class KeyMemory:
     """Bounds in time and number what the topics remember."""
 
-    def __init__(self, window: int, most: int) -> None:
+    def __init__(self, window: int, most: int, leftovers: Leftovers | None = None) -> None:
+        self.leftovers = leftovers if leftovers is not None else Leftovers()
         self.window = window  # 0: no key is remembered
         self.longest = window + window // _PARTS  # for which a key may be remembered
         self.count = 0
@@ -163,7 +169,7 @@ class TopicKeys:
     def __init__(self, memory: KeyMemory, refusal: Callable[[], str | None], *, is_new: bool = True) -> None:
         """`is_new`: nothing was published to the topic before, so there are no deferred publishes to learn of."""
         self.repeats = 0  # publishes that were not made again
-        self.deferred = DeferredKeys(memory.window, is_complete=is_new)
+        self.deferred = DeferredKeys(memory.window, is_complete=is_new, leftovers=memory.leftovers)
         self._memory = memory
         self._refusal = refusal
         self._shelves: list[Shelf] = []
@@ -325,14 +331,18 @@ class TopicKeys:
         for shelf in self._shelves:
             self._count_on(shelf, -len(shelf.keys) - len(shelf.forgotten or ()))
             shelf.piece.topics.remove(self)
+            shelf.free(self._memory.leftovers)
         self._shelves = []
         before = len(self.deferred)
         self.deferred.clear()
         self._note_fewer_deferred(before)
-        self._waiting.clear()
-        self._receipts.clear()
+        self._memory.leftovers.add(self._waiting, self._receipts)
+        self._waiting, self._receipts = deque(), {}
 
     def forget_slice(self, piece: Slice) -> None:
+        for shelf in self._shelves:
+            if shelf.piece is piece:
+                shelf.free(self._memory.leftovers)
         self._shelves = [it for it in self._shelves if it.piece is not piece]
 
     # The shelves

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.buried import BLOCK_BITS, NOTE_SHIFT, Burial, parsed_note, unpacked
+
+if TYPE_CHECKING:
+    from nsqd.broker.leftovers import Leftovers
 
 KEPT_FOR: Final = 600.0  # seconds after the kick has ended
 _NOTHING: Final[dict[int, int]] = {}
@@ -79,7 +82,9 @@ class Kicked:
                 del self._blocks[number]
         return packed
 
-    def clear(self) -> list[dict[int, int]]:
-        """Forget everything. Return what has to be freed, a piece at a time."""
-        blocks, self._blocks, self._count = self._blocks, {}, 0
-        return list(blocks.values())
+    def clear(self, leftovers: Leftovers) -> None:
+        """Forget everything."""
+        leftovers.add_blocks(self._blocks.values())
+        leftovers.add(self._texts, self._numbers)
+        self._blocks, self._count = {}, 0
+        self._texts, self._numbers = [], {}

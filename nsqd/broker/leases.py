@@ -179,7 +179,7 @@ class Leases:
                 lessee.end()
                 lost = list(lessee.sent)[lessee.sent.index(after) + 1 :]
                 lessee.give_back([it for it in lost if channel.in_flight.owner(it) is lessee])
-                if arrived := channel.in_flight.ids_of(lessee):
+                if arrived := lessee.held_ids():
                     channel.finish(lessee, arrived)
                     channel.record_progress(urgent=True)
                 lessee.sent.clear()

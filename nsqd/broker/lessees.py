@@ -22,6 +22,7 @@ NANOSECONDS: Final = 1_000_000_000
 _SUBSCRIBED: Final = 3  # the state of a TCP client that has subscribed
 _ID: Final = 18  # where the id begins in a frame, behind size, type, timestamp and attempts
 _END_OF_ID: Final = 34
+_FEW: Final = 64  # ids of what is no longer in flight, which are not worth forgetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +263,7 @@ class Streamer(Lessee):
         self.ends = 0  # of the leases of what is taken next, wall clock, nanoseconds
         self._most = 0
         self._pieces: list[bytes] = []
+        self._taken: dict[bytes, None] = {}  # what was taken and is in flight, with some of what is no longer
 
     def begin(self, most: int) -> None:
         """Let it have messages, up to so many in flight."""
@@ -289,11 +291,20 @@ class Streamer(Lessee):
         self.unsent_bytes = 0
         if not had_room and self.room > 0:
             self.channel.wants_attention()
-        self.sent += ids_in(pieces)
+        ids = list(ids_in(pieces))
+        self.sent += ids
+        self._taken.update(dict.fromkeys(ids))
+        if len(self._taken) > 2 * self._most + _FEW:
+            self._taken = dict.fromkeys(self.held_ids())
         while len(self.sent) > self._most + 1:  # what has not arrived is in flight, which is no more
             self.sent.popleft()
         self.seen = self.work.now
         return pieces
+
+    def held_ids(self) -> list[bytes]:
+        """Return what was sent and is in flight. A search in everything that is in flight would take too long."""
+        in_flight = self.channel.in_flight
+        return [it for it in self._taken if in_flight.owner(it) is self]
 
     def end(self) -> None:
         """Close the stream. What was not sent goes back, and what was sent stays leased."""

@@ -301,7 +301,7 @@ class Operated(Places):
         exceptions = len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred)
         if exceptions + self.burials.buried.count_ranges() > most:
             return None
-        waiting = list(self._all_waiting())
+        waiting = list(filter(None, self._all_waiting()))
         return Backlog(
             next=self.cursor,
             end=self.topic.handed_over,
@@ -360,9 +360,7 @@ class Operated(Places):
         count = len(self.in_flight.before(end))
         if count > most or (count and len(self.in_flight) > _LOOKED_AT * most):
             return None
-        return (
-            {sequence: attempts for sequence, attempts in self.in_flight.positions() if sequence < end} if count else {}
-        )
+        return self.in_flight.attempts_before(end) if count else {}
 
     def _waiting_among(self, sequences: BitMap64, most: int) -> list[tuple[int, int, int]] | None:
         """Return sequence, attempts and due_ms of those of these messages that wait; None: that is too much."""
@@ -373,7 +371,7 @@ class Operated(Places):
         found = [(sequence, self.retries.attempts_of(sequence), 0) for sequence in retried]
         if deferred:
             due_ms = self._work.wall_milliseconds
-            found += [(it, attempts, due_ms(due)) for due, it, attempts in self.deferred if it in deferred]
+            found += [(it, attempts, due_ms(due)) for due, it, attempts in self.deferred.positions_of(deferred)]
         return found + [(sequence, 0, 0) for sequence in ahead]
 
     def _replace_before(self, end: int, cursor: int, skipped: BitMap64) -> None:

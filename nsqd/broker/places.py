@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
-_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
+DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
@@ -69,9 +69,9 @@ class Places:
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
-        self.in_flight = InFlight()
-        self.retries = Retries()
-        self.deferred = Deferred()
+        self.in_flight = InFlight(work.leftovers)
+        self.retries = Retries(work.leftovers)
+        self.deferred = Deferred(work.leftovers)
         self.burials = Burials(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left
@@ -188,7 +188,7 @@ class Places:
         self.skips.add(start, start + count)
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
             return  # `keep` had no room for the batch
-        if count > _DEFERRED_ONE_BY_ONE:
+        if count > DEFERRED_ONE_BY_ONE:
             self.deferred.add_run(due, start, start + count)
             self._come_back(self._work.now)  # `expire` unpacks it
         else:
@@ -264,15 +264,14 @@ class Places:
         if kept.bytes <= work.mem_queue_bytes:
             return excess
         self.record_progress()  # so that finished messages are not counted
-        # Messages in flight are not counted either. This happens so seldom that no running count is kept of them.
-        too_much = kept.bytes - work.mem_queue_bytes
-        too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
+        too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
         count = 0
-        for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.handed_over)):
             if too_much <= 0:
                 break
-            too_much -= kept.size_of(sequence)
-            count += 1
+            newest, size = kept.newest_within(too_much, start, end)
+            too_much -= size
+            count += newest
         return max(excess, count)
 
     def _set_alarm(self, not_before: float = 0.0) -> None:
@@ -301,6 +300,9 @@ class Places:
     def record_progress(self, *, urgent: bool = False) -> None:
         """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
+        if self.kept is not None:
+            for start, end in finished:
+                self.kept.take_back(start, end)
         if self._finished:
             finished = sorted(finished + self._finished)
             self._finished = []
@@ -323,16 +325,19 @@ class Places:
         if self.kept is None:
             self._work.record(change, urgent=True)
 
-    def snapshot_changes(self) -> Iterator[Change]:
-        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later."""
+    def snapshot_changes(self) -> Iterator[Change | None]:
+        """Return the changes that tell a new journal of this channel, as of this call, even if iterated later.
+
+        A None among them is an opportunity for others to have their turn.
+        """
         changes = self._snapshot_changes(
             self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
         )
         return chain(changes, self.burials.snapshot_changes(self.topic.name, self.name))
 
     def _snapshot_changes(
-        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
-    ) -> Iterator[Change]:
+        self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
+    ) -> Iterator[Change | None]:
         topic, name = self.topic.name, self.name
         yield "channel", topic, name, cursor
         if paused:
@@ -340,27 +345,34 @@ class Places:
         for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
-        for sequence, attempts, due_ms in waiting:
-            entries += (sequence, attempts, due_ms)
+        for place in waiting:
+            if place is None:
+                yield None
+                continue
+            entries += place
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
                 yield "wait", topic, name, entries
                 entries = []
         if entries:
             yield "wait", topic, name, entries
 
-    def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
+    def _all_waiting(self) -> Iterator[tuple[int, int, int] | None]:
         # Copies of packed integers: a million take some milliseconds, where yielding them takes half a second.
         at_once = chain(self.in_flight.positions(), self.retries.copy())
         return self._waiting(at_once, self.deferred.copy())
 
     def _waiting(
-        self, at_once: Iterator[tuple[int, int]], later: Iterator[tuple[int, int, int]]
-    ) -> Iterator[tuple[int, int, int]]:
-        for sequence, attempts in at_once:
-            yield sequence, attempts, 0
+        self, at_once: Iterator[tuple[int, int] | None], later: Iterator[tuple[int, int, int] | None]
+    ) -> Iterator[tuple[int, int, int] | None]:
+        for place in at_once:
+            yield (*place, 0) if place is not None else None
         wall_milliseconds = self._work.wall_milliseconds
-        for due, sequence, attempts in later:
-            yield sequence, attempts, wall_milliseconds(due)
+        for deferred in later:
+            if deferred is None:
+                yield None
+            else:
+                due, sequence, attempts = deferred
+                yield sequence, attempts, wall_milliseconds(due)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
         """Take over the state that recovery found, and free its memory. What was in flight is deliverable at once."""

@@ -27,6 +27,8 @@ from typing import Final
 
 from pyroaring import BitMap64
 
+from nsqd.broker.leftovers import MANY, Leftovers
+
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
@@ -36,7 +38,8 @@ _GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
 _REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
 _LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
-_WALKED_PAST: Final = 500  # positions that a walk may leave behind before it begins
+_WALKED_AT_ONCE: Final = 1_000  # positions of a page; some milliseconds
+_WALKED_PAST: Final = 10_000  # positions that a walk may leave behind before it begins; a few milliseconds
 _SAMPLED: Final = 1_000  # about so many positions tell which of them belong to a page
 _SPARE: Final = 10  # sampled positions beyond the end of a page, so that it is seldom too short
 _NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
@@ -47,6 +50,7 @@ _DROPPED_WITH_EACH: Final = 4
 _DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
 _UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
 _LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
+_PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
@@ -148,10 +152,9 @@ class SkipRanges:
         self.total += len(free)
         return list(ranges_in(free))[::-1]
 
-    def free_backwards(self, floor: int, end: int) -> Iterator[int]:
-        """Yield the sequences of [floor, end) that no range covers, the newest first; `end` is beyond all ranges."""
-        for start, stop in reversed(list(ranges_in(bitmap_of(floor, end) - self._covered))):
-            yield from range(stop - 1, start - 1, -1)
+    def free_ranges(self, floor: int, end: int) -> list[tuple[int, int]]:
+        """Return the ascending ranges of [floor, end) that no range covers."""
+        return list(ranges_in(bitmap_of(floor, end) - self._covered))
 
     def pass_over(self, sequence: int) -> int:
         """Return where a cursor at `sequence` stands after the ranges there. Ranges before that place are dropped."""
@@ -301,12 +304,14 @@ class Members:
 class Retries:
     """Positions that wait for their next delivery, first come first served."""
 
-    __slots__ = ("_former", "_members", "_queue")
+    __slots__ = ("_former", "_leftovers", "_members", "_queue", "passed")
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
         self._members = Members()
+        self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
 
     def __len__(self) -> int:
         return self._members.count
@@ -316,11 +321,15 @@ class Retries:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return _still_retried(chain(self._former, self._queue), self._members)
+        return filter(None, _still_retried(chain(self._former, self._queue), self._members))
 
-    def copy(self) -> Iterator[tuple[int, int]]:
-        """Return an iterator over a copy of the present positions."""
-        return _still_retried(chain(self._former.copy(), self._queue.copy()), self._members.copy())
+    def copy(self) -> Iterator[tuple[int, int] | None]:
+        """Return an iterator over a copy of the present positions.
+
+        Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
+        """
+        entries = chain(_taken_from(self._former.copy()), _taken_from(self._queue.copy()))
+        return _still_retried(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
@@ -411,7 +420,7 @@ class Retries:
         queue = self._first()
         rest = self._queue if queue is self._former else ()
         some = islice(chain(queue, rest), count + _LEFT_OVER_AT_ONCE)
-        return list(islice(_still_retried(some, self._members), count))
+        return list(islice(filter(None, _still_retried(some, self._members)), count))
 
     def pop_run(self, limit: int, end: int) -> tuple[int, int, int]:
         """Take out up to `limit` neighbours below `end` with equal attempts. Return (first, end, attempts)."""
@@ -444,6 +453,7 @@ class Retries:
             if self._is_here(queue[0]):
                 return queue
             queue.popleft()
+            self.passed += 1
             if not queue:
                 queue = self._queue
         lowest = self._members.sequences.min()
@@ -458,8 +468,12 @@ class Retries:
         return self._members.counts(_retried(packed), packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS))
 
     def clear(self) -> None:
-        self._queue.clear()
-        self._former.clear()
+        if self.entries > MANY:
+            self._leftovers.add(self._queue, self._former)
+            self._queue, self._former = deque(), deque()
+        else:
+            self._queue.clear()
+            self._former.clear()
         self._members.clear()
 
 
@@ -470,9 +484,10 @@ class Deferred:
     *run* in front of the heap, from where `unpack` takes some thousands each time.
     """
 
-    __slots__ = ("_former", "_heap", "_members", "_runs")
+    __slots__ = ("_former", "_heap", "_leftovers", "_members", "_runs")
 
-    def __init__(self) -> None:
+    def __init__(self, leftovers: Leftovers | None = None) -> None:
+        self._leftovers = leftovers if leftovers is not None else Leftovers()
         self._heap: list[int] = []  # due, sequence, attempts, generation
         self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
         self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
@@ -484,7 +499,7 @@ class Deferred:
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
         entries = chain(self._former, self._heap, _unpacked(self._runs))
-        return _still_deferred(entries, self._members)
+        return filter(None, _still_deferred(entries, self._members))
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._members.sequences
@@ -498,14 +513,26 @@ class Deferred:
         """Return those of these sequences that are here."""
         return self._members.sequences & sequences
 
-    def copy(self) -> Iterator[tuple[int, int, int]]:
-        """Return an iterator over a copy of the present positions."""
-        entries = chain(self._former.copy(), self._heap.copy(), _unpacked(self._runs.copy()))
+    def copy(self) -> Iterator[tuple[int, int, int] | None]:
+        """Return an iterator over a copy of the present positions.
+
+        Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
+        """
+        entries = chain(_taken_from(self._former.copy()), _taken_from(self._heap.copy()), _unpacked(self._runs.copy()))
         return _still_deferred(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
         return in_pieces(self._members.sequences)
+
+    def positions_of(self, wanted: BitMap64) -> list[tuple[int, int, int]]:
+        """Return (due, sequence, attempts so far) of those of the wanted sequences that are here, in no order.
+
+        This looks at all entries, a hundred thousand in some milliseconds.
+        """
+        entries = chain(self._former, self._heap, _unpacked(self._runs))
+        found = [packed for packed in entries if packed >> _REST_BITS & _SEQUENCE_MASK in wanted]
+        return list(filter(None, _still_deferred(found, self._members)))
 
     def lowest(self) -> int | None:
         """Return the lowest sequence; None: there is none."""
@@ -516,24 +543,36 @@ class Deferred:
 
         Yield None now and then, so that others can have their turn: far behind the first position, all are looked at.
         """
-        while self._runs:
-            self.unpack(_UNPACKED_AT_ONCE)
-            yield None
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
-        found = self._walk(count, bound)
-        if found is None:
-            heap = self._heap + self._former
-            ceiling = _ceiling(heap, count, bound)
-            while True:
-                found = []
-                for start in range(0, len(heap), _LOOKED_AT):
-                    piece = heap[start : start + _LOOKED_AT]
-                    found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
-                    yield None
-                if len(found) >= count or ceiling == _NO_CEILING:
-                    break
-                ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
-            found.sort()
+        while True:
+            while self._runs:
+                self.unpack(_UNPACKED_AT_ONCE)
+                yield None
+            wanted = min(count, _WALKED_AT_ONCE)
+            found = self._walk(wanted, bound)
+            if found is None:
+                break
+            for packed in found:
+                yield _unpack_deferred(packed)
+            count -= len(found)
+            if not count or len(found) < wanted:
+                return
+            bound = ((found[-1] >> _REST_BITS) + 1) << _REST_BITS
+            yield None
+        heap = self._heap + self._former
+        yield None
+        ceiling = _ceiling(heap, count, bound)
+        while True:
+            found = []
+            for start in range(0, len(heap), _LOOKED_AT):
+                piece = heap[start : start + _LOOKED_AT]
+                found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
+                yield None
+            if len(found) >= count or ceiling == _NO_CEILING:
+                break
+            ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
+        self._leftovers.add(heap)
+        found.sort()
         for packed in found[:count]:
             yield _unpack_deferred(packed)
 
@@ -542,17 +581,34 @@ class Deferred:
 
         The next of a heap is always among the children of those before it, so the others need not be looked at.
         """
-        places = [(heap[0], 0, heap) for heap in (self._heap, self._former) if heap]
+        left = _WALKED_PAST
+        places: list[tuple[int, int, list[int]]] = []
+        for heap in (self._heap, self._former):
+            before = [0] if heap else []
+            while before:  # those before it are walked past in any order, which is much quicker
+                place = before.pop()
+                packed = heap[place]
+                if packed >= bound:
+                    places.append((packed, place, heap))
+                    continue
+                left -= 1
+                if left < 0:
+                    return None
+                child = 2 * place + 1
+                if child < len(heap):
+                    before.append(child)
+                if child + 1 < len(heap):
+                    before.append(child + 1)
         heapify(places)
         found: list[int] = []
-        left = count + _WALKED_PAST
         while places and len(found) < count:
             packed, place, heap = heappop(places)
-            if packed >= bound and self._is_here(packed):
+            if self._is_here(packed):
                 found.append(packed)
             elif left <= 0:
                 return None
-            left -= 1
+            else:
+                left -= 1
             for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heappush(places, (heap[child], child, heap))
         return found
@@ -671,9 +727,13 @@ class Deferred:
             self.clear()
 
     def clear(self) -> None:
-        self._heap.clear()
+        if self.entries > MANY:
+            self._leftovers.add(self._heap, self._former)
+            self._heap, self._former = [], []
+        else:
+            self._heap.clear()
+            self._former.clear()
         self._runs.clear()
-        self._former.clear()
         self._members.clear()
 
 
@@ -687,17 +747,39 @@ def _deferred(packed: int) -> int:
     return packed >> _REST_BITS & _SEQUENCE_MASK
 
 
-def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int]]:
+def _still_retried(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int] | None]:
+    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+    passed = 0
     for packed in entries:
         sequence = _retried(packed)
         if members.counts(sequence, packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS)):
             yield sequence, packed & _ATTEMPTS_MASK
+            continue
+        passed += 1
+        if passed % _PASSED_OVER == 0:
+            yield None
 
 
-def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int]]:
+def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[int, int, int] | None]:
+    """Yield the positions of these entries, and None after each few thousand entries that were taken out."""
+    passed = 0
     for packed in entries:
         if members.counts(_deferred(packed), packed & _GENERATION_MASK):
             yield _unpack_deferred(packed)
+            continue
+        passed += 1
+        if passed % _PASSED_OVER == 0:
+            yield None
+
+
+def _taken_from(entries: deque[int] | list[int]) -> Iterator[int]:
+    """Yield these entries, and let go of each: to free a copy of a million at once takes too long."""
+    if isinstance(entries, list):
+        while entries:
+            yield entries.pop()
+    else:
+        while entries:
+            yield entries.popleft()
 
 
 def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
+_PASSED_AT_ONCE: Final = (
+    50  # messages of old files from the next skip range on: behind it may be as many ranges as messages
+)
 _BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
 _PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000
@@ -56,6 +59,7 @@ class Ruled(Operated):
             if not self._pass_expired(ttl):
                 break
         else:
+            self.record_progress()  # which may be thousands of ranges, so it does not wait for those of other turns
             self._come_back(now)
             return
         is_read = self._batch is not None and self._batch.base_sequence <= self.cursor < self._batch.end_sequence
@@ -96,15 +100,12 @@ class Ruled(Operated):
         if end <= self.cursor:
             return False
         start = self.cursor
-        for low, high in [*self.skips, (end, end)]:
-            low = min(low, end)
-            if start < low:
-                self._finish_unseen(start, low)
-                self._count("ttl, dropped", low - start)
-            start = max(start, high)
-            if start >= end:
-                break
-        self.cursor = end
+        if (next_skip := self.skips.next_start()) is not None:
+            end = min(end, max(start, next_skip) + _PASSED_AT_ONCE)
+        for first, stop in self.skips.free_ranges(start, end):
+            self._finish_unseen(first, stop)
+            self._count("ttl, dropped", stop - first)
+        self.cursor = self.skips.pass_over(end)
         return True
 
     def _finish_unseen(self, start: int, end: int) -> None:

@@ -1,7 +1,9 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
 
-0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
-   wait until files of its log are removed is left to a later turn.
+0. **Room.** Where a turn has published to very many topics, most of them are put off to later turns, because each costs a
+   write. A topic that begins to flow hands over some of what is parked in it, where that is very much. Where the policy
+   bounds what may pile up, the oldest messages are dropped for those that come. What has to wait until files of its log
+   are removed is left to a later turn.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
@@ -23,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
+
+from nsqd.broker.broker import MOST_TOPICS
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -54,6 +58,10 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
+    if broker.put_off or len(broker.unsealed) > MOST_TOPICS:
+        broker.ration()
+    if broker.starting:
+        broker.hand_over_some()
     while True:
         if broker.dropping or broker.postponed:
             broker.make_room(disk.publishing_error)
@@ -78,5 +86,5 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             break
     if broker.overflowing:
         broker.drop_overflow()
-    if broker.left_over:
-        broker.free_some()
+    if not broker.leftovers.is_empty:
+        broker.leftovers.free_some()

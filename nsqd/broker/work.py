@@ -22,6 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from nsqd.broker.keys import KeyMemory
+from nsqd.broker.leftovers import Leftovers
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -99,7 +100,7 @@ class ChannelWork(Generic[C]):
         self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
         self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
         self.alarms: Alarms[C] = Alarms()
-        self.left_over: list[dict[int, int]] = []  # large dictionaries that nobody needs; some are freed in each turn
+        self.leftovers = Leftovers()
         self.urgent_changes = 0  # recorded since the start
 
     def record(self, change: Change, *, urgent: bool) -> None:
@@ -151,11 +152,13 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
             store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
         )
         self.ids = ids
-        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys)
+        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.leftovers)
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
+        self.put_off: dict[T, None] = {}  # topics that were published to, and whose logs later turns write
         self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
         self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told
+        self.starting: dict[T, None] = {}  # topics that hand over what is parked, some in each turn
         self.to_release: dict[T, None] = {}  # topics that need less of their log, once the journal has written why
         self.shape_unsaved = False  # topics, channels or pauses have changed
         self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement

@@ -7,13 +7,14 @@ before anything is changed, and no document makes nsqd keep more than `MOST` ent
 from __future__ import annotations
 
 import json as plain_json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqcommon.http_api import HttpError, Request, Response, json
 from nsqd.broker.backlog import Backlog, from_place, is_in
+from nsqd.http.lines import handler_slices
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
 from nsqd.http.sequences import sequences_argument
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 MOST: Final = 10_000  # ranges and exceptions of a document
 LONGEST: Final = 1 << 20  # bytes of a document; nsqd's own have half as many at most
+_TOO_LONG: Final = f"more than {MOST} ranges and exceptions"
+_MOST_BRACKETS: Final = 2 * MOST  # of a kind, with those of members that we do not know
+_MOST_COMMAS: Final = 6 * MOST
+_CHECKED_AT_ONCE: Final = 1_000  # entries: half a millisecond
 _HIGHEST: Final = (1 << 63) - 1
 _MOST_ATTEMPTS: Final = (1 << 16) - 1
 _LATEST: Final = 253_402_300_799_999  # the end of the year 9999, in milliseconds
@@ -86,7 +91,7 @@ class BacklogEndpoints:
         if len(body) > LONGEST:
             raise HttpError(413, "BODY_TOO_BIG", details={"reason": f"more than {LONGEST} bytes"})
         try:
-            document = parse_document(body)
+            (document,) = await handler_slices().all_of(parsing(body))
         except BadDocument as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
         with self._calls.journaled_turn():
@@ -139,42 +144,59 @@ def _beyond_end(past: Past, topic: Topic) -> HttpError:
 # The document
 
 
-def parse_document(text: bytes) -> Document:
-    """Parse what `GET /channel/state` has answered. Raises BadDocument. Unknown members are ignored."""
+def parsing(text: bytes) -> Iterator[Document | None]:
+    """Parse what `GET /channel/state` has answered. Raises BadDocument. Unknown members are ignored.
+
+    The document comes last. A None comes after every few milliseconds of work, when others may have their turn.
+    """
+    # Counted in the text, because decoding a million brackets would take longer than a turn may.
+    if text.count(b"[") > _MOST_BRACKETS or text.count(b"{") > _MOST_BRACKETS or text.count(b",") > _MOST_COMMAS:
+        raise BadDocument(_TOO_LONG)
     try:
         found = plain_json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadDocument(f"expected JSON: {error}") from error
+    yield None
     if not isinstance(found, dict):
         raise BadDocument("expected an object")
     log, paused = found.get("log"), found.get("paused")
     if not isinstance(log, str) or not isinstance(paused, bool):
         raise BadDocument("expected `log`, a text, and `paused`, true or false")
-    return Document(log, paused, _backlog_in(found))
+    backlog = yield from _backlog_in(found)
+    yield Document(log, paused, backlog)
 
 
-def _backlog_in(found: Mapping[str, Any]) -> Backlog:
+def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:
     end = _number(found.get("end"), _HIGHEST, "end")
+    next_ = _number(found.get("next"), end, "next")
+    finished = yield from _entries(found, "finished", (end, end))
+    requeued = yield from _entries(found, "requeued", (end - 1, _MOST_ATTEMPTS))
+    deferred = yield from _entries(found, "deferred", (end - 1, _MOST_ATTEMPTS, _LATEST))
+    buried = (yield from _entries(found, "buried", (end, end))) if "buried" in found else []
+    if len(finished) + len(requeued) + len(deferred) + len(buried) > MOST:
+        raise BadDocument(_TOO_LONG)
     backlog = Backlog(
-        next=_number(found.get("next"), end, "next"),
+        next=next_,
         end=end,
-        finished=[(it[0], it[1]) for it in _entries(found, "finished", (end, end))],
-        requeued=[(it[0], it[1]) for it in _entries(found, "requeued", (end - 1, _MOST_ATTEMPTS))],
-        deferred=[(it[0], it[1], it[2]) for it in _entries(found, "deferred", (end - 1, _MOST_ATTEMPTS, _LATEST))],
-        buried=[(it[0], it[1]) for it in _entries(found, "buried", (end, end))] if "buried" in found else (),
+        finished=[(it[0], it[1]) for it in finished],
+        requeued=[(it[0], it[1]) for it in requeued],
+        deferred=[(it[0], it[1], it[2]) for it in deferred],
+        buried=[(it[0], it[1]) for it in buried],
     )
-    if len(backlog.finished) + len(backlog.requeued) + len(backlog.deferred) + len(backlog.buried) > MOST:
-        raise BadDocument(f"more than {MOST} ranges and exceptions")
-    _check_consistent(backlog)
+    yield from _checking(backlog)
     return backlog
 
 
-def _entries(found: Mapping[str, Any], member: str, highest: tuple[int, ...]) -> list[list[int]]:
+def _entries(found: Mapping[str, Any], member: str, highest: tuple[int, ...]) -> Generator[None, None, list[list[int]]]:
     """Return the entries of a list, each of which has a number for each of the `highest`."""
     entries = found.get(member)
     if not isinstance(entries, list):
         raise BadDocument(f"{member}: expected a list")
-    for entry in entries:
+    if len(entries) > MOST:
+        raise BadDocument(_TOO_LONG)
+    for place, entry in enumerate(entries):
+        if place % _CHECKED_AT_ONCE == 0:
+            yield None
         if not isinstance(entry, list) or len(entry) != len(highest):
             raise BadDocument(f"{member}: expected entries of {len(highest)} numbers")
         for number, most in zip(entry, highest, strict=True):
@@ -188,9 +210,10 @@ def _number(value: object, highest: int, member: str) -> int:
     return value
 
 
-def _check_consistent(backlog: Backlog) -> None:
+def _checking(backlog: Backlog) -> Iterator[None]:
     """Refuse what says of one message that it is in two places, or of a range that it is nowhere."""
     ranges = backlog.finished
+    yield None
     if any(not backlog.next <= start < end for start, end in ranges):
         raise BadDocument("finished: expected ranges between next and end")
     if any(start >= end for start, end in backlog.buried):
@@ -198,13 +221,17 @@ def _check_consistent(backlog: Backlog) -> None:
     for member, ascending in (("finished", ranges), ("buried", backlog.buried)):
         if any(end > start for (_, end), (start, _) in pairwise(ascending)):
             raise BadDocument(f"{member}: expected ascending ranges that do not overlap")
+    yield None
     if backlog.count_among_ranges(from_place(backlog.buried, backlog.next)):
         raise BadDocument("buried: a message behind next is not in finished")
+    yield None
     exceptions = backlog.exceptions()
     if len(set(exceptions)) < len(exceptions):
         raise BadDocument("requeued, deferred: a message is there twice")
+    yield None
     if any(is_in(sequence, ranges) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in finished")
+    yield None
     if any(is_in(sequence, backlog.buried) for sequence in exceptions):
         raise BadDocument("requeued, deferred: a message is also in buried")
     if any(not due for _, _, due in backlog.deferred):

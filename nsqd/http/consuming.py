@@ -1,6 +1,6 @@
 """Consuming over HTTP: `POST /sub` takes messages, `GET /sub` streams them, four more finish, requeue, touch or bury them.
 
-See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them.
+See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them, and one that finds many in the next.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SHORTEST_LEASE: Final = 1.0
 HEARTBEAT_INTERVAL: Final = 15.0
 _STREAMED: Final = 100  # in flight to a stream, unless the request says how many
 _TO_LOAD: Final = 0.25  # seconds for the disk to read messages, for a request that does not want to wait
+_MANY: Final = 200  # messages, whose lines are made in a turn of their own
 _MOST_BYTES: Final = 64 * 1024  # of a list of ids
 _EVENTS: Final = b"text/event-stream"
 _INVALID_ID: Final = b"invalid message ID"
@@ -69,6 +70,8 @@ class ConsumeEndpoints:
                 poll = self._begin(topic, channel, caller, most, lease)
             if not poll.is_answerable:
                 await self._wait(request, poll, wait)
+            elif poll.count > _MANY:
+                await asyncio.sleep(0)  # to deliver them took a while, and so does the answer
             if poll.is_over:
                 raise HttpError(404, "CHANNEL_NOT_FOUND")
             pieces, taken, poll = poll.take(), poll, None

@@ -44,8 +44,11 @@ _PROBE: Final = "probe.tmp"
 class Topics(Protocol):
     """What the upkeep of the files asks about topics, and only the broker knows."""
 
-    def snapshot_topic(self, name: str) -> Iterable[Entry]:
-        """Return everything that a new journal has to be told of the topic, as of this call, even if iterated later."""
+    def snapshot_topic(self, name: str) -> Iterable[Entry | None]:
+        """Return everything that a new journal has to be told of the topic, as of this call, even if iterated later.
+
+        A None among the changes is an opportunity for others to have their turn.
+        """
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
         """Return, in pieces, the sequences that the topic's channels need, besides those ahead of their cursors."""

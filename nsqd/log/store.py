@@ -398,7 +398,7 @@ class Store:
         self.journal_keeper.check()
         return started
 
-    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> bool:
         topic_log = self.logs.get(self.journal.next_topic)
         if isinstance(topic_log, DiskLog):
             self.journal.record_quietly([checkpoint_of(topic_log)])

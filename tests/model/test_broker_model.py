@@ -35,7 +35,7 @@ from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
 from tests.support.broker_settings import broker_settings
-from tests.support.fake_store import FakeStore, tell_nobody
+from tests.support.fake_store import FakeStore, changes_in, tell_nobody
 from tests.support.given_rules import GivenRules
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
@@ -796,7 +796,7 @@ class BrokerMachine(RuleBasedStateMachine):
             return
         name = self.rotating.pop()
         self.store.record(("snapshot", name), urgent=True)
-        for change in self.broker.snapshot_topic(name):
+        for change in changes_in(self.broker.snapshot_topic(name)):
             self.store.record(change, urgent=True)
         self.store.write_journal()
         if not self.rotating:
@@ -1017,7 +1017,9 @@ class BrokerMachine(RuleBasedStateMachine):
         for _, model, real in self._channels():
             if model.ephemeral or real.topic.ephemeral:
                 continue
-            state = replay([("topic", real.topic.name), *real.snapshot_changes()])[real.topic.name].channels[real.name]
+            state = replay([("topic", real.topic.name), *changes_in(real.snapshot_changes())])[
+                real.topic.name
+            ].channels[real.name]
             assert state.cursor == real.cursor
             buried = {s for piece in state.buried.sequences() for s in piece}
             assert state.waiting.keys() == self._places(real).keys() - set(_ahead(real)) - buried

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
+from tests.support.fake_store import changes_in
 from tests.support.node import Node
 from tests.support.recalling import recalled
 
@@ -162,7 +163,7 @@ class KeysMachine(RuleBasedStateMachine):
             self.node.broker.let_go(["t"])
             self.node.turn()
         if rotates:
-            self.node.store.journal = [("snapshot", "t"), *self.topic.snapshot_changes()]
+            self.node.store.journal = [("snapshot", "t"), *changes_in(self.topic.snapshot_changes())]
         self.node.crash()
         self.node.pass_time(0.0)  # what has become due meanwhile, or was before, is deferred no longer
 

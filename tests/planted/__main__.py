@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tasks += tasks_of_table([bug for bug in BUGS if options.only in bug.name])
     if options.what != "bugs":
         tasks += tasks_of_mutants([it for it in mutants.stored() if options.only in it.bug.name])
-    done = read(options.results) if options.results and options.results.exists() else {}
+    done = {key: it for key, it in read(options.results).items() if it.verdict != "broken"} if options.results else {}
     left = [task for task in tasks if (task.name, task.suite) not in done]
 
     def tell(result: Result) -> None:
@@ -37,10 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     run_all(left, jobs=options.jobs, tell=tell)
     results = [done[task.name, task.suite] for task in tasks]
-    if options.keep:
-        write(KNOWN, results)
-        return 0
-    wrong = complaints(results, read(KNOWN).values())
+    known = read(KNOWN)
+    wrong = complaints(results, known.values())
+    if options.keep and not wrong:
+        every = [*tasks_of_table(BUGS), *tasks_of_mutants(mutants.stored())]
+        merged = known | {it.key: it for it in results}
+        write(KNOWN, [merged[it.name, it.suite] for it in every if (it.name, it.suite) in merged])
     print(summary(results))
     for complaint in wrong:
         print(complaint, file=sys.stderr)
@@ -57,7 +59,7 @@ def complaints(results: Iterable[Result], known: Iterable[Result]) -> list[str]:
                 wrong.append(f"{it.suite} fails without any bug: {it.by}")
         elif it.verdict == "broken":
             wrong.append(f"{it.name}: {it.suite} could not be run: {it.by}")
-        elif it.verdict == "missed" and (it.key in was_found or not it.suite.startswith("tests of ")):
+        elif it.verdict in ("missed", "hung") and (it.key in was_found or not it.suite.startswith("tests of ")):
             wrong.append(f"{it.name}: {it.suite} does not find it" + (" any more" if it.key in was_found else ""))
     return wrong
 
@@ -105,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="WORDS", help="bugs and changes with these words in their names")
     parser.add_argument("--jobs", type=int, default=2, help="so many at a time (%(default)s)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here, and leave out what it has")
-    parser.add_argument("--keep", action="store_true", help="write found.tsv from the results instead of comparing")
+    parser.add_argument(
+        "--keep", action="store_true", help="write the results to found.tsv, if nothing is wrong with them"
+    )
     parser.add_argument("--draw", type=int, metavar="SEED", help="choose the random changes anew, and end")
     return parser
 

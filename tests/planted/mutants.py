@@ -70,12 +70,14 @@ class Mutant:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """The tests that should notice: first those that are named like the file, because they mostly do."""
-        of_package = TESTS[self.file.partition("/")[0]]
-        nearest = sorted(
-            {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob(f"test_{Path(self.file).name}")}
-        )
-        return *nearest, *of_package
+        """The tests that should notice: those of the package, and first the one that is named like the file."""
+        of_package = TESTS[self.package]
+        near = {path for folder in of_package for path in (ROOT / folder).rglob(f"test_{Path(self.file).name}")}
+        return *sorted(str(path.relative_to(ROOT)) for path in near), *of_package
+
+    @property
+    def package(self) -> str:
+        return self.file.partition("/")[0]
 
 
 def stored() -> list[Mutant]:
@@ -155,10 +157,16 @@ def places_in(source: str) -> Iterator[tuple[int, Change]]:
             change = _instead(node, offset, text)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             change = _instead(node, offset, f"({ast.unparse(node.operand)})")
-        elif isinstance(node, _STATEMENTS) and not ast.unparse(node).startswith(_SAYS_ONLY):
+        elif isinstance(node, _STATEMENTS) and not _is_told_or_missed(node):
             change = _instead(node, offset, "pass")
         if change is not None:
             yield node.lineno, change
+
+
+def _is_told_or_missed(node: ast.stmt) -> bool:
+    """Return whether a statement only tells somebody something, or makes a name without which the next line fails."""
+    makes_name = isinstance(node, ast.Assign) and any(isinstance(it, ast.Name | ast.Tuple) for it in node.targets)
+    return makes_name or ast.unparse(node).startswith(_SAYS_ONLY)
 
 
 def _instead(node: ast.stmt | ast.expr, offset: Callable[[int, int], int], text: str) -> Change | None:

@@ -67,21 +67,39 @@ def with_bug(name: str) -> Mapping[str, str]:
 def plant(bug: Bug) -> list[tuple[FunctionType, CodeType]]:
     """Change this process. Return the functions that were changed, with their former code."""
     module = importlib.import_module(module_of(bug))
-    source = changed((ROOT / bug.file).read_text(encoding="utf-8"), bug)
-    codes = dict(_codes_in(compile(source, module.__file__ or bug.file, "exec")))
-    former = [(it, it.__code__) for it in _functions_of(module) if it.__qualname__ in codes]
+    source = (ROOT / bug.file).read_text(encoding="utf-8")
+    before, after = (_codes_in(compile(it, bug.file, "exec")) for it in (source, changed(source, bug)))
+    wanted = {name: code for name, code in after.items() if not _is_same(code, before.get(name))}
+    former = [(it, it.__code__) for it in _functions_of(module) if it.__qualname__ in wanted]
+    if missing := wanted.keys() - {function.__qualname__ for function, _ in former}:
+        raise DoesNotFit(f"{bug.name}: nothing can be planted at {', '.join(sorted(missing))}; is it compiled?")
     for function, _ in former:
-        function.__code__ = codes[function.__qualname__]
-    if not former:
-        raise DoesNotFit(f"{bug.name}: {bug.file} has no function to change; is it compiled?")
+        function.__code__ = wanted[function.__qualname__]
     return former
 
 
-def _codes_in(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+def _codes_in(code: CodeType) -> dict[str, CodeType]:
+    """Return the code of a module, and of the functions of it and of its classes, by name."""
+    found = {code.co_qualname: code}
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant.co_qualname, constant
-            yield from _codes_in(constant)
+        if isinstance(constant, CodeType) and "<locals>" not in constant.co_qualname:
+            found |= _codes_in(constant)
+    return found
+
+
+def _is_same(one: CodeType, other: CodeType | None) -> bool:
+    """Return whether two codes do the same, wherever they stand. What a function has within itself is a part of it."""
+    if other is None or (one.co_code, one.co_names) != (other.co_code, other.co_names):
+        return False
+    if len(one.co_consts) != len(other.co_consts):
+        return False
+    for mine, its in zip(one.co_consts, other.co_consts, strict=True):
+        if isinstance(mine, CodeType) and isinstance(its, CodeType):
+            if "<locals>" in mine.co_qualname and not _is_same(mine, its):
+                return False
+        elif (type(mine), mine) != (type(its), its):
+            return False
+    return True
 
 
 def _functions_of(owner: ModuleType | type) -> Iterator[FunctionType]:

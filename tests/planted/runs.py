@@ -6,23 +6,25 @@ import os
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.planted.mutants import Mutant
+from tests.planted.mutants import TESTS, Mutant
 from tests.planted.planting import changed
 from tests.planted.table import SUITES, Bug
 from tests.support.process import ROOT
 
-LIMIT: Final = 1200.0  # seconds; a suite that hangs has noticed something as well
+LIMIT: Final = 1200.0  # seconds for a suite
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 _PASSED, _TESTS_FAILED, _INTERRUPTED = 0, 1, 2  # pytest's exit statuses; the others mean that it ran nothing
 
@@ -39,7 +41,7 @@ class Task:
 class Result:
     name: str
     suite: str
-    verdict: str  # found, missed, broken
+    verdict: str  # found, missed, hung, or broken: it could not be tried
     seconds: float
     by: str  # the test that has found it, or why it could not be tried
 
@@ -56,7 +58,8 @@ def tasks_of_table(bugs: Sequence[Bug]) -> list[Task]:
 
 
 def tasks_of_mutants(mutants: Sequence[Mutant]) -> list[Task]:
-    return [Task(it.bug.name, f"tests of {it.file.partition('/')[0]}", it.tests, it.bug) for it in mutants]
+    whole = [Task("nothing", f"tests of {it}", TESTS[it], None) for it in sorted({it.package for it in mutants})]
+    return whole + [Task(it.bug.name, f"tests of {it.package}", it.tests, it.bug) for it in mutants]
 
 
 def run_all(tasks: Sequence[Task], *, jobs: int, tell: Callable[[Result], None]) -> None:
@@ -66,7 +69,7 @@ def run_all(tasks: Sequence[Task], *, jobs: int, tell: Callable[[Result], None])
         waiting.put(task)
     telling = threading.Lock()
 
-    def work() -> None:
+    def work(_: int) -> None:
         with _copy() as folder:
             while True:
                 try:
@@ -77,11 +80,8 @@ def run_all(tasks: Sequence[Task], *, jobs: int, tell: Callable[[Result], None])
                 with telling:
                     tell(result)
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(jobs) as threads:
+        list(threads.map(work, range(jobs)))  # raises what a thread has raised
 
 
 def run(task: Task, folder: Path) -> Result:
@@ -90,7 +90,7 @@ def run(task: Task, folder: Path) -> Result:
         try:
             status, text = _pytest(task.arguments, folder)
         except subprocess.TimeoutExpired:
-            status, text = _TESTS_FAILED, f"FAILED nothing in particular: it took more than {LIMIT:.0f} s"
+            return Result(task.name, task.suite, "hung", LIMIT, f"more than {LIMIT:.0f} s")
     seconds = time.monotonic() - began
     failed = _FAILED.findall(text)
     if status == _PASSED:
@@ -103,10 +103,15 @@ def run(task: Task, folder: Path) -> Result:
 def _pytest(arguments: Sequence[str], folder: Path) -> tuple[int, str]:
     command = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *arguments)
     environ = {**os.environ, "CI": "", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, errors="replace", timeout=LIMIT, check=False
-    )
-    return done.returncode, done.stdout
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            text, _ = process.communicate(timeout=LIMIT)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with the daemons of its tests
+            raise
+    return process.returncode, text
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Bug:
 
 _BURIED: Final = "A buried message stays"
 _NO_BOUND: Final = "No bound drops what somebody has had or asked for."
-_POLICY: Final = "Without a policy file nothing is dropped."
+_POLICY: Final = "says so (it has expired, or is too much), which is counted by its cause."
 _ONE_PLACE: Final = "A message is in exactly one place"
 _OK: Final = "A message that was answered with `OK` is not lost"
 _EVERY_CHANNEL: Final = "Every channel gets every message at least once."
@@ -338,7 +338,7 @@ BUGS: Final = (
         _ONE_PLACE,
         "nsqd/broker/operated.py",
         (("        self._finished += ranges_in(waiting)\n", ""),),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "the journal hears of a cancel later",
@@ -365,7 +365,7 @@ BUGS: Final = (
                 "waiting = self.deferred.take_out(sequences | self.deferred.among(sequences.shift(1))) |",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "a crash forgets that something was taken back which no channel had got yet",
@@ -397,7 +397,7 @@ BUGS: Final = (
                 'before their time, and return them."""\n        if here := self.among(wanted):',
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "a crash forgets that it was moved",
@@ -411,6 +411,50 @@ BUGS: Final = (
                 "        self.burials.forget_kicked(waiting)",
             ),
         ),
+        ("simulation",),
+    ),
+    # What the journal has to know at once
+    Bug(
+        "a discard is told to the journal later",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (
+            (
+                "for sequence in sequences])\n            self.record_progress(urgent=True)\n",
+                "for sequence in sequences])\n",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "a redelivery is not told to the journal",
+        _ONE_PLACE,
+        "nsqd/broker/operated.py",
+        (
+            (
+                '            self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))\n',
+                "",
+            ),
+        ),
+        ("simulation", "broker model"),
+    ),
+    Bug(
+        "a crash forgets a delay that a consumer has asked for",
+        _EARLY,
+        "nsqd/broker/channel.py",
+        (
+            (
+                '        self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))\n',
+                "",
+            ),
+        ),
+        ("simulation",),
+    ),
+    Bug(
+        "a backlog that is noted does not know what is buried",
+        _BURIED,
+        "nsqd/broker/operated.py",
+        (("buried=self.burials.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
         ("simulation", "broker model"),
     ),
     # What kills find
@@ -430,7 +474,7 @@ BUGS: Final = (
                 "        if retry:\n",
             ),
         ),
-        ("kills", "simulation", "disk faults"),
+        ("kills", "disk faults"),
     ),
     Bug(
         "deferred messages come early",
@@ -470,7 +514,7 @@ BUGS: Final = (
                 "finished = self.in_flight.take_finished()[self.cursor % 20 == 0 :]",
             ),
         ),
-        ("kills", "broker model"),
+        ("kills",),
     ),
     Bug(
         "attempts go down",
@@ -533,15 +577,27 @@ BUGS: Final = (
         "checksums are not compared",
         _DAMAGE,
         "nsqd/log/record.py",
-        (("if verify and crc(buffer", "if verify and not crc(buffer"),),
+        (("if verify and crc(buffer[position + 56 : following]) != fields[3]:", "if False:"),),
         ("damage", "log"),
+    ),
+    Bug(
+        "damage is not reported",
+        _DAMAGE,
+        "nsqd/log/recovery/topic_log.py",
+        (
+            (
+                '            self._note(segment.path.name, hole.offset, hole.first, hole.end, kept, "damage is skipped")\n',
+                "",
+            ),
+        ),
+        ("log",),
     ),
     Bug(
         "a log that has lost its end keeps its identity",
         _POSITION,
         "nsqd/log/recovery/topic_log.py",
         (("        state.log_id = log_id\n        self.save_identity()\n", "        self.save_identity()\n"),),
-        ("simulation", "log"),
+        ("log",),
     ),
     Bug(
         "a read that the disk refuses passes for damage",
@@ -566,7 +622,7 @@ BUGS: Final = (
                 "return True",
             ),
         ),
-        ("simulation", "log"),
+        ("log",),
     ),
     # Who gets what, and in which order
     Bug(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from tests.planted.planting import DoesNotFit, bug_named, changed, plant, planted
@@ -16,6 +19,19 @@ ALL = (*BUGS, *DEATHS)
 def test_a_bug_can_be_planted(name: str) -> None:
     with planted(name):
         pass
+
+
+def test_what_does_not_stand_in_a_function_is_an_error() -> None:
+    bug = replace(bug_named("the breaker never trips"), edits=(("FEWEST: Final = 20", "FEWEST: Final = 21"),))
+    with pytest.raises(DoesNotFit, match="nothing can be planted at <module>"):
+        plant(bug)
+
+
+def test_each_promise_has_a_bug() -> None:
+    promised = GUARANTEES.partition("## Promised")[2].partition("## Not promised")[0]
+    promises = re.findall(r"^\*\*(.+?)\*\*", promised, re.MULTILINE)
+    assert len(promises) > 10
+    assert not [it for it in promises if not any(bug.promise.startswith(it.rstrip(".")) for bug in BUGS)]
 
 
 def test_no_two_bugs_have_the_same_name() -> None:
@@ -59,5 +75,5 @@ def test_a_place_that_is_not_there_once_is_an_error() -> None:
 
 def test_a_change_outside_of_functions_cannot_be_planted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.planted.planting._functions_of", lambda module: iter(()))
-    with pytest.raises(DoesNotFit, match="no function to change"):
+    with pytest.raises(DoesNotFit, match=r"nothing can be planted at Breaker\.has_tripped"):
         plant(bug_named("the breaker never trips"))

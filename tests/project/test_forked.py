@@ -9,13 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import forked
-from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd
+from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
 
 ENVIRON = {**os.environ, "PYTHONPATH": PYTHONPATH}
 TAIL = ("nsqtools", "nsq_tail")
@@ -58,12 +60,17 @@ def without_times(text: str) -> list[str]:
     return [re.sub(r"^(\[\w+\] )?[\d/]+ [\d:.]+ ", "", line) for line in text.splitlines()]
 
 
-def test_it_has_its_own_folder_environment_and_arguments(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    with Nsqd(tmp_path / "data", environ={"NOBODY_KNOWS": "this"}) as nsqd:
-        environ = Path(f"/proc/{nsqd.pid}/cwd").readlink(), nsqd.http("GET", "/debug/pprof/cmdline").body
-    assert environ[0] == Path.cwd()
-    assert environ[1].split(b"\0")[1].startswith(b"--data-path=")
+def test_it_has_its_own_folder_environment_zone_and_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.toml").write_text('log_prefix = "[of the file] "\n')
+    environ = {**ENVIRON, "NSQD_DATA_PATH": "/proc/of-the-environment", "TZ": "Etc/GMT-9"}
+    hours = set()
+    for _, _, log in both_ways(("nsqd", "--config=a.toml"), monkeypatch, cwd=tmp_path, env=environ, text=True):
+        assert re.fullmatch(
+            r"\[of the file\] .+ FATAL: .+ open /proc/of-the-environment: no such file or directory\n", log
+        )
+        hours.add(datetime.strptime(log[14:27], "%Y/%m/%d %H"))
+    here = datetime.now(timezone(timedelta(hours=9))).replace(tzinfo=None)
+    assert all(timedelta(0) <= here - hour < timedelta(hours=1, minutes=1) for hour in hours)
 
 
 def test_it_reads_what_it_is_sent_and_opens_no_more_than_it_was_given(tmp_path: Path) -> None:
@@ -98,10 +105,11 @@ def test_it_is_polled_and_waited_for_in_time() -> None:
         assert it.poll() == -signal.SIGKILL
 
 
-def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(tmp_path: Path) -> None:
-    def parent_of(nsqd: Nsqd) -> int:
-        return int(Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()[1])
+def parent_of(nsqd: Nsqd) -> int:
+    return int(Path(f"/proc/{nsqd.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
+
+def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(tmp_path: Path) -> None:
     with (
         Nsqd(tmp_path / "a") as a,
         Nsqd(tmp_path / "b") as b,
@@ -111,6 +119,52 @@ def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(
         assert parent_of(a) == parent_of(b) != os.getpid()
         assert parent_of(c) not in (parent_of(a), os.getpid())
         assert parent_of(d) == os.getpid()
+
+
+def test_programs_that_are_started_at_the_same_time_are_not_mixed_up() -> None:
+    def version_of(program: str) -> str:
+        done = forked.run(command(program, "--version"), env=ENVIRON, text=True, timeout=30)
+        return str(done.stdout).split()[0]
+
+    programs = ["nsqd", "nsqlookupd"] * 10
+    with ThreadPoolExecutor(len(programs)) as threads:
+        assert list(threads.map(version_of, programs)) == programs
+
+
+def test_a_program_whose_zygote_was_killed_has_not_ended_well_and_the_next_one_starts(tmp_path: Path) -> None:
+    environ = {"NSQ_NOBODY_READS": str(tmp_path)}  # so that the zygote is this test's own
+    with Nsqd(tmp_path / "a", environ=environ) as nsqd:
+        pid = nsqd.pid
+        os.kill(parent_of(nsqd), signal.SIGKILL)
+        assert nsqd.wait() == -signal.SIGKILL
+        eventually(lambda: not Path(f"/proc/{pid}").exists())
+        with pytest.raises(forked.ZygoteHasGone):
+            nsqd.start()
+        nsqd.start()
+        assert nsqd.http("GET", "/ping").status == 200
+
+
+def test_what_a_fork_would_not_inherit_makes_a_real_start(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with Nsqd(tmp_path / "a") as nsqd:
+            assert parent_of(nsqd) == os.getpid()
+    finally:
+        os.umask(before)
+
+
+def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path) -> None:
+    asked = [
+        "-c",
+        "import tests.support.zygote as it, trio; trio._core._run._r.seed(1)\n"
+        "import json, os\n"
+        "it._take({'folder': '/', 'environ': dict(os.environ), 'arguments': ['x'], 'command': ['x']})\n"
+        "print(trio._core._run._r.random())",
+    ]
+    said = {
+        subprocess.run([sys.executable, *asked], env=ENVIRON, capture_output=True, check=True).stdout for _ in range(3)
+    }
+    assert len(said) == 3
 
 
 def test_a_terminal_is_for_a_real_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,16 @@ minutes.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
+
+if TYPE_CHECKING:
+    import pytest
 
 _COMPUTING_LONGEST: Final = (
     "tests/docs/test_commands.py::test_a_newcomer",
@@ -51,6 +57,19 @@ def place_of(scope: str) -> tuple[int, str]:
     """Return the group's place in the row."""
     place = next((place for place, begin in enumerate(ROW) if scope.startswith(begin)), len(_COMPUTING_LONGEST))
     return place, scope
+
+
+def shuffled(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Return the tests in another order, which is the same in each process: files, and within each file its tests."""
+    chance = Random(seed)
+    of_files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        of_files.setdefault(item.path, []).append(item)
+    files = list(of_files.values())
+    chance.shuffle(files)
+    for tests in files:
+        chance.shuffle(tests)
+    return [item for tests in files for item in tests]
 
 
 class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types

@@ -5,7 +5,7 @@ Journal changes go through msgpack, as on disk. `crash()` returns the store that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -272,3 +272,8 @@ def tell_nobody(topics: Collection[str]) -> None:
 def finish_turn(broker: Broker, store: FakeStore, announce: turn.Announce = tell_nobody) -> None:
     """End a turn in which nothing is sent."""
     turn.finish_turn(broker, store, announce=announce, flush=lambda: None)
+
+
+def changes_in(snapshot: Iterable[Change | None]) -> list[Change]:
+    """Return the changes that a new journal is told, without the opportunities for others to have their turn."""
+    return [change for change in snapshot if change is not None]

@@ -1,8 +1,15 @@
-"""Starts our programs as `subprocess.Popen` does, at once: see `zygote.py`.
+"""Starts our programs as `subprocess.Popen` does, but by forking a process that has imported them: a *zygote*.
 
-Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand of them. Here a
-process that has imported everything forks instead. What it cannot do as `python -m` would, `Popen` does: another
-interpreter, a preloaded library, a variable that matters while Python starts, a terminal.
+Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand programs. A fork
+takes 0.02 s. A program is started in the normal way where a fork would not be equivalent: another interpreter, a
+preloaded library, a planted bug, a terminal, another umask or other signals than the zygote has. A variable that Python
+or a library reads while it starts makes a zygote of its own.
+
+To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
+zygote writes to the stderr of the tests.
+
+`Popen` replaces three methods that the standard library calls internal. They are the same in Python 3.11 to 3.14, and
+tests/project/test_forked.py compares both ways.
 """
 
 from __future__ import annotations
@@ -11,11 +18,13 @@ import atexit
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, AnyStr, Final
 
@@ -37,9 +46,15 @@ _READ_EARLY: Final = (
     "COVERAGE_",
     "FAKETIME",
 )
-# The fixture `real_starts` sets it, for tests of the start itself.
-is_off = False
+is_off = "NSQ_REAL_STARTS" in os.environ  # the fixture `real_starts` sets it, too
+# What `Popen` is told where nothing of it was asked for: gid, gids, uid, umask, start_new_session, process_group.
+_NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
+_asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
 _zygotes: dict[tuple[str, ...], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+
+
+class ZygoteHasGone(Exception):
+    """A zygote was killed, or could not import its program."""
 
 
 class Popen(subprocess.Popen[AnyStr]):
@@ -79,7 +94,7 @@ class Popen(subprocess.Popen[AnyStr]):
             and close_fds
             and not pass_fds
             and not shell
-            and all(it in (None, -1, False) for it in rest[1:])
+            and rest[1:] == _NOTHING_SPECIAL
         )
         if not is_usual or not _can_fork(args, environ, streams):
             super()._execute_child(  # type: ignore[misc]
@@ -97,9 +112,8 @@ class Popen(subprocess.Popen[AnyStr]):
                 *rest,
             )
             return
-        self._status, teller = socket.socketpair()
-        with teller, ExitStack() as stack:
-            request = stack.enter_context(open(os.memfd_create("request"), "wb"))
+        status, status_of_zygote = socket.socketpair()
+        with status_of_zygote, open(os.memfd_create("request"), "wb") as request:
             asked = {
                 "command": args,
                 "arguments": [args[3], *args[4:]],
@@ -108,9 +122,13 @@ class Popen(subprocess.Popen[AnyStr]):
             }
             request.write(json.dumps(asked).encode())
             request.flush()
-            zygote = _zygote_for(args[3], environ)
-            socket.send_fds(zygote, [b"x"], [request.fileno(), *streams, teller.fileno()])
-            self.pid = PID.unpack(zygote.recv(PID.size))[0]
+            descriptors = [request.fileno(), *streams, status_of_zygote.fileno()]
+            try:
+                self.pid = _fork(args[3], environ, descriptors)
+            except BaseException:
+                status.close()
+                raise
+        self._status = status
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -122,7 +140,11 @@ class Popen(subprocess.Popen[AnyStr]):
             return 0, 0
         data = self._status.recv(STATUS.size)
         self._status.close()
-        return self.pid, STATUS.unpack(data)[0] if data else 0  # without a word, the zygote was killed
+        if not data:  # the zygote was killed, and nobody will tell how the child ends
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            return self.pid, signal.SIGKILL
+        return self.pid, STATUS.unpack(data)[0]
 
     def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
         if self._status is None:
@@ -153,9 +175,16 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def _inherited() -> list[str]:
+    """Return what a process inherits besides descriptors and variables: the umask, and signals that do nothing."""
+    status = Path("/proc/thread-self/status").read_text(encoding="ascii")
+    return [line for line in status.splitlines() if line.startswith(("Umask:", "SigBlk:", "SigIgn:"))]
+
+
 def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> bool:
     return (
         not is_off
+        and sys.platform == "linux"
         and isinstance(args, list)
         and args[:1] == [sys.executable]
         and tuple(args[1:3]) == _START
@@ -163,12 +192,27 @@ def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> 
         and "NSQ_TEST_PYTHON" not in os.environ
         and "NSQ_PLANTED" not in environ
         and "LD_PRELOAD" not in environ
-        and sys.platform == "linux"
+        and _inherited() == _AS_STARTED
         and not any(map(os.isatty, streams))
     )
 
 
-def _zygote_for(program: str, environ: Mapping[str, str]) -> socket.socket:
+def _fork(program: str, environ: Mapping[str, str], descriptors: Sequence[int]) -> int:
+    """Have a zygote fork, and return the child's pid."""
+    with _asking:
+        key, requests = _zygote_for(program, environ)
+        try:
+            socket.send_fds(requests, [b"x"], descriptors)
+            answer = requests.recv(PID.size)
+        except OSError:
+            answer = b""
+        if not answer:
+            _stop(key)  # the next start has a new one
+            raise ZygoteHasGone(f"the zygote of {program} has gone; what it said is on stderr")
+    return int(PID.unpack(answer)[0])
+
+
+def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], socket.socket]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {name: value for name, value in environ.items() if name.startswith(_READ_EARLY)}
     key = (program, *(f"{name}={value}" for name, value in sorted(early.items())))
@@ -183,11 +227,19 @@ def _zygote_for(program: str, environ: Mapping[str, str]) -> socket.socket:
                 stdout=subprocess.DEVNULL,
             )
         _zygotes[key] = mine, process
-    return _zygotes[key][0]
+    return key, _zygotes[key][0]
+
+
+def _stop(key: tuple[str, ...]) -> None:
+    requests, process = _zygotes.pop(key)
+    requests.close()  # nobody can ask it any more: it ends
+    process.wait()
 
 
 @atexit.register
-def _end() -> None:
-    for requests, process in _zygotes.values():
-        requests.close()  # nobody can ask any more: it ends
-        process.wait()
+def _stop_all() -> None:
+    for key in list(_zygotes):
+        _stop(key)
+
+
+_AS_STARTED: Final = _inherited() if sys.platform == "linux" else []

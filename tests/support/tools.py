@@ -47,7 +47,7 @@ class Tool:
         stdin: bool = False,
         program: Path | None = None,
     ) -> None:
-        self.process = forked.Popen(
+        self.process: forked.Popen[bytes] = forked.Popen(
             _command(tool, arguments, program),
             env=_environ(environ),
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,

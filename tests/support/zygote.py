@@ -1,7 +1,8 @@
-"""A process that has imported one of our programs, and forks for each start: run by `forked.py`, never by hand.
+"""A zygote: a process that has imported one of our programs, and forks a child for each start of it.
 
-It says where each of its children is and how it has ended. A child runs `python -m program` as if it had just begun:
-with its own descriptors, folder, environment and arguments, on the modules that are here already.
+`forked.py` runs it and asks it, over a socket. It answers with the child's pid, and later with the status with which the
+child has ended. A child runs `python -m program` as if it had just begun: with its own descriptors, folder, environment
+and arguments, on the modules that are imported already.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import struct
 import sys
@@ -37,12 +39,13 @@ MOST_DESCRIPTORS: Final = 5
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end what they have started
     program, requests = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     for name in PRELOADED[program]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy what all children share
-    _become(_serve(requests))
+    _take(_serve(requests))
     runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
@@ -54,24 +57,24 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
     while True:
         for descriptor, _ in poll.poll():
             if descriptor in children:
-                pid, teller = children.pop(descriptor)
+                pid, status_pipe = children.pop(descriptor)
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 _, status = os.waitpid(pid, 0)
-                _tell(teller, status)
+                _report(status_pipe, status)
                 continue
             data, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS)
             if not data:
                 os._exit(0)
-            request, *streams, teller = descriptors
+            request, *streams, status_pipe = descriptors
             pid = os.fork()
             if not pid:
                 poll.unregister(requests)
-                for other, (_, its_teller) in children.items():
+                for other, (_, its_status_pipe) in children.items():
                     os.close(other)
-                    os.close(its_teller)
+                    os.close(its_status_pipe)
                 requests.close()
-                os.close(teller)
+                os.close(status_pipe)
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
                     os.close(stream)
@@ -81,22 +84,23 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
             for mine in (request, *streams):
                 os.close(mine)
             child = os.pidfd_open(pid)
-            children[child] = pid, teller
+            children[child] = pid, status_pipe
             poll.register(child, select.POLLIN)
             requests.send(PID.pack(pid))
 
 
-def _tell(teller: int, status: int) -> None:
+def _report(status_pipe: int, status: int) -> None:
     try:
-        os.write(teller, STATUS.pack(status))
+        os.write(status_pipe, STATUS.pack(status))
     except BrokenPipeError:
         pass  # whoever started it has gone
     finally:
-        os.close(teller)
+        os.close(status_pipe)
 
 
-def _become(request: dict[str, Any]) -> None:
-    """Have the folder, environment and arguments that were asked for."""
+def _take(request: dict[str, Any]) -> None:
+    """Take the folder, environment and arguments that were asked for, and own random numbers."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
@@ -104,6 +108,8 @@ def _become(request: dict[str, Any]) -> None:
     # The same lists, because modules that are imported already may have taken them.
     sys.argv[:] = request["arguments"]
     sys.orig_argv[:] = request["command"]
+    if (trio := sys.modules.get("trio._core._run")) is not None:
+        trio._r.seed()  # chooses which task is next; Python itself seeds `random` anew
 
 
 if __name__ == "__main__":

@@ -313,7 +313,7 @@ class Journal:
         """The topic whose snapshot is being written, or comes next."""
         return self._rotation.next_topic
 
-    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> bool:
         """Write one topic's state, or a piece of it, behind the changes that led to it. Return False if that failed.
 
         `snapshot` returns the state as of its call, whatever happens while its changes are taken.

@@ -33,7 +33,7 @@ class Rotation:
         self._is_due_again = False  # changes were lost during the present rotation
         self._rotate_at = ROTATE_AT
         self._size_after = 0  # size of the file when the last rotation had ended
-        self._rest: Iterator[Entry] | None = None  # of the snapshot that is being written
+        self._rest: Iterator[Entry | None] | None = None  # of the snapshot that is being written
         self._rest_ends = False  # whether the piece given last ends the snapshot
         self._parts = 0  # pieces given of the present snapshot
 
@@ -88,7 +88,7 @@ class Rotation:
         assert self._topics
         return self._topics[0]
 
-    def next_changes(self, snapshot: Callable[[str], Iterable[Entry]]) -> list[Entry]:
+    def next_changes(self, snapshot: Callable[[str], Iterable[Entry | None]]) -> list[Entry]:
         """Return one topic's state as changes, or a piece of it. Then call `written` or `start_anew`."""
         topic = self.next_topic
         begins = self._rest is None
@@ -140,11 +140,13 @@ def note_rotation(changes: Iterable[Entry], lacking: set[str]) -> None:
                 lacking.discard(topic)
 
 
-def _next_piece(changes: Iterator[Entry]) -> tuple[list[Entry], bool]:
-    """Take as many changes as a frame should hold. Return them, and whether they were all."""
+def _next_piece(changes: Iterator[Entry | None]) -> tuple[list[Entry], bool]:
+    """Take as many changes as a frame should hold, fewer before a None. Return them, and whether they were all."""
     piece: list[Entry] = []
     weight = 0
     for change in changes:
+        if change is None:
+            return piece, False
         piece.append(change)
         last = change[-1]
         weight += len(last) if isinstance(last, list) else 1

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from math import inf
+from random import Random
+from unittest.mock import Mock
 
 import pytest
 
-from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req
-from nsqd.broker.consumer import MOST_UNSENT_BYTES
+from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req, touch
+from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import Delivery
+from tests.support.looks import Looks
 from tests.support.node import Client, Message, Node
 
 
@@ -280,6 +283,53 @@ def test_what_waits_is_bounded_in_bytes_too(topic: str, channel: str) -> None:
     assert node.channel(topic, channel).depth == 3
     client.say(b"".join(fin(m.id) for m in got))
     assert [m.body for m in client.messages()] == bodies[3:6]
+
+
+@pytest.mark.parametrize(("topic", "channel"), EPHEMERAL)
+def test_bytes_that_consumers_hold_are_known_whatever_they_do(topic: str, channel: str) -> None:
+    random = Random(1)
+    node = Node(mem_queue_size=100, mem_queue_bytes=2_000)
+    clients = [node.consumer(topic, channel, ready=20), node.consumer(topic, channel, ready=3)]
+    publisher, found = node.client(), node.broker.topics[topic].channels[channel]
+    kept = found.kept
+    assert kept is not None
+    most = 0
+    for _ in range(150):
+        publisher.say(mpub(topic, [bytes(random.randint(1, 50)) for _ in range(random.randint(1, 9))]))
+        for client in clients:
+            for message in client.messages():
+                answers = (fin(message.id), req(message.id, 0), req(message.id, 1000), touch(message.id), nop())
+                client.say(random.choice(answers))
+        node.now += random.choice((0.1, 0.1, 0.1, 61))
+        node.broker.now = node.now
+        node.broker.expire()
+        node.turn()
+        found.record_progress()
+        batches = [(sequence, kept.find(sequence)) for sequence, _ in found.in_flight.positions()]
+        assert all(batch is not None for _, batch in batches)
+        assert kept.in_hand == sum(4 + len(batch.body(sequence)) for sequence, batch in batches if batch is not None)
+        most = max(most, kept.in_hand)
+    assert most > 200
+
+
+def test_a_publish_looks_at_no_message_that_consumers_hold() -> None:
+    node = Node(mem_queue_size=20_000, mem_queue_bytes=10_000)
+    channel = node.broker.topic("t").channel("c#ephemeral")
+    consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=Mock(), msg_timeout=60.0)
+    consumer.ready_count = 20_000
+    channel.join(consumer)
+    for _ in range(20):
+        node.broker.topic("t").publish(b"\0\0\0\1x" * 1_000, range(0, 5_001, 5))
+        node.turn()
+        consumer.unsent_bytes = 0
+        channel.wants_attention()
+    node.turn()
+    assert consumer.in_flight == 20_000
+    looks = Looks()
+    looks.watch(channel)
+    node.broker.topic("t").publish_one(b"\0\0\0\1x")
+    node.turn()
+    assert looks.count == 0
 
 
 def test_deferred_messages_of_an_ephemeral_topic_have_a_bound() -> None:

@@ -41,10 +41,31 @@ def test_the_oldest_message_of_each_consumer_counts_from_its_delivery_even_if_it
     for first, at in ((5, 10.0), (9, 20.0), (0, 30.0)):
         in_flight.add(hex_ids(first - OFFSET, 1), Delivery(busy, first, 1, OFFSET, 1, at, 90.0, published_at=0))
     in_flight.touch(busy, hex_ids(5 - OFFSET, 1)[0], 99.0)
-    assert in_flight.held_since(1) == {busy: 10.0}
-    assert idle not in in_flight.held_since(2)
+    assert oldest(in_flight, busy, idle) == {busy: 10.0}
     in_flight.finish(busy, hex_ids(5 - OFFSET, 1))
-    assert in_flight.held_since(1) == {busy: 20.0}
+    assert oldest(in_flight, busy) == {busy: 20.0}
+
+
+def test_one_who_has_gone_is_in_nobodys_way_to_the_oldest_message() -> None:
+    in_flight, gone, here = InFlight(), consumer(), consumer()
+    deliver(in_flight, gone, 0, 3)
+    deliver(in_flight, here, 3, 1)
+    assert oldest(in_flight, here) == {here: 0.0}
+
+
+def test_others_have_their_turn_while_the_oldest_messages_are_looked_for() -> None:
+    in_flight, long, short = InFlight(), consumer(), consumer()
+    deliver(in_flight, long, 0, 20_000)
+    deliver(in_flight, short, 20_000, 1)
+    since: dict[Consumer, float] = {}
+    assert len(list(in_flight.find_oldest({long, short}, since))) == 5
+    assert since.keys() == {long, short}
+
+
+def oldest(in_flight: InFlight, *holders: Consumer) -> dict[Consumer, float]:
+    since: dict[Consumer, float] = {}
+    assert list(in_flight.find_oldest(set(holders), since)) == []
+    return since
 
 
 def test_a_run_may_span_deliveries() -> None:

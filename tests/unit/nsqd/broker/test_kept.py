@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from nsqd.broker.batch import Batch
 from nsqd.broker.kept import Kept
 from nsqd.log.memory_log import MemoryLog
@@ -72,3 +74,12 @@ def test_any_order_of_letting_go_leaves_nothing() -> None:
             it.let_go(sequence, sequence + 1)
             assert it.messages == len(left)
         assert it.bytes == 0
+
+
+@pytest.mark.parametrize(("size", "newest"), [(1, (1, 5)), (5, (1, 5)), (6, (2, 10)), (11, (3, 15)), (99, (5, 25))])
+def test_the_newest_messages_of_so_many_bytes_are_found_across_batches(size: int, newest: tuple[int, int]) -> None:
+    assert kept(2, 3).newest_within(size, 0, 5) == newest
+
+
+def test_what_is_not_kept_has_no_bytes() -> None:
+    assert kept(2, -3, 1).newest_within(6, 0, 6) == (5, 10)

@@ -15,6 +15,7 @@ from nsqd.broker.deferred_keys import DeferredKeys
 from nsqd.broker.keys import KeyMemory, TopicKeys
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
+from tests.support.fake_store import changes_in
 from tests.support.node import Node
 from tests.support.recalling import recalled
 
@@ -777,7 +778,7 @@ def test_a_snapshot_of_the_journal_tells_which_keys_were_forgotten(node: Node) -
     node.turn()
     recalled(topic, 1, 2, key=b"k1")
     node.turn()
-    node.store.journal = [("snapshot", "t"), *topic.snapshot_changes()]
+    node.store.journal = [("snapshot", "t"), *changes_in(topic.snapshot_changes())]
     node.crash()
     assert [node.broker.topic("t").knows_key(b"k%d" % number) for number in range(3)] == [True, False, True]
 

@@ -11,6 +11,7 @@ from nsqd.broker.lessees import Caller, Poll, Streamer, ids_in
 from nsqd.broker.rules import Backoff, ChannelRules
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
+from tests.support.looks import Looks
 from tests.support.node import Node
 
 ANA = Caller(holder="10.0.0.1", remote_address="10.0.0.1:5000", user_agent="curl/8")
@@ -364,6 +365,33 @@ def test_a_reconnect_finishes_what_has_arrived_and_gets_again_what_has_not() -> 
     shown = desk.node.channel()
     assert (shown.depth, shown.in_flight_count) == (0, 3)
     assert former.finish_count == 2
+
+
+def test_a_reconnect_finishes_also_what_was_sent_long_before() -> None:
+    desk = Desk(node=Node(mem_queue_size=1_000))
+    streamer = desk.stream(most=2)
+    desk.publish(*[b"x"] * 200)
+    first, last = desk.sent(streamer)
+    while sent := desk.sent(streamer) if not desk.finish(last) else []:
+        (last,) = sent
+    assert desk.channel.in_flight.owner(first) is streamer
+    desk.stream(after=last)
+    assert desk.channel.in_flight.owner(first) is None
+    assert not desk.channel.depth
+
+
+def test_a_reconnect_looks_at_no_message_of_others() -> None:
+    desk, looks = Desk(), Looks()
+    others = desk.stream(BEN, most=5)
+    desk.publish(*[b"x"] * 5)
+    desk.sent(others)
+    streamer = desk.stream(most=1)
+    desk.publish(b"mine")
+    (mine,) = desk.sent(streamer)
+    looks.watch(desk.channel)
+    desk.stream(after=mine)
+    assert looks.count == 0
+    assert desk.channel.in_flight.owner(mine) is None
 
 
 def test_a_reconnect_says_nothing_about_messages_of_others() -> None:

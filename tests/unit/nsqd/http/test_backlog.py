@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcommon import slices
 from nsqd.http import Reading
-from nsqd.http.backlog import LONGEST, MOST, BadDocument, parse_document
+from nsqd.http.backlog import LONGEST, MOST, BadDocument, parsing
+from tests.support import asgi
 from tests.support.fake_history import at_once
 from tests.unit.nsqd.http.conftest import Nsqd, code
+from tests.unit.nsqd.http.test_turns import LineCounter
 
 CHANNEL = "topic=t&channel=c"
 LOG = "8a217571e710893474d0e8e31e8ff94c"
@@ -202,6 +205,45 @@ def test_a_document_is_bounded(nsqd: Nsqd) -> None:
     assert (answer.status, json.loads(answer.body)["message"]) == (413, "BODY_TOO_BIG")
 
 
+def long_document() -> dict[str, Any]:
+    """Return a document of as many entries as it may have, which ends beyond the log."""
+    few = MOST // 4
+    return {
+        **SOUND,
+        "next": 2 * few,
+        "end": 6 * few,
+        "requeued": [[number, 1] for number in range(few)],
+        "deferred": [[few + number, 1, 1_800_000_000_000] for number in range(few)],
+        "finished": [[2 * few + 2 * number, 2 * few + 2 * number + 1] for number in range(2 * few)],
+    }
+
+
+def test_a_long_document_is_checked_while_others_have_their_turns(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = LineCounter()
+    monkeypatch.setattr(slices, "SLICE", 0.0)
+    monkeypatch.setattr(asgi, "run", counter.run)
+    answer = restore(nsqd, long_document())
+    assert (answer.status, json.loads(answer.body)["message"]) == (400, "BEYOND_END")
+    assert counter.longest < 4 * MOST  # a few lines for each entry
+
+
+@pytest.mark.parametrize("document", [
+    {**SOUND, "requeued": [[0, 1]] * 150_000},
+    {**SOUND, "unknown": [[]] * 300_000},
+    {**SOUND, "unknown": [0] * 300_000},
+])  # fmt: skip
+def test_a_document_that_is_far_too_long_is_refused_before_it_is_decoded(
+    nsqd: Nsqd, document: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps(document, separators=(",", ":")).encode()
+    counter = LineCounter()
+    monkeypatch.setattr(asgi, "run", counter.run)
+    answer = nsqd.post(f"/channel/restore?{CHANNEL}", body)
+    assert answer.status == 400
+    assert f"more than {MOST} ranges and exceptions" in answer.body.decode()
+    assert counter.longest < MOST
+
+
 def test_a_state_of_too_many_pieces_is_refused(nsqd: Nsqd) -> None:
     channel = nsqd.broker.topics["t"].channels["c"]
     for sequence in range(MOST + 1):
@@ -214,9 +256,11 @@ def test_a_state_of_too_many_pieces_is_refused(nsqd: Nsqd) -> None:
 def test_whatever_a_member_is_a_document_is_parsed_or_refused(value: object, data: st.DataObject) -> None:
     document = {**SOUND, data.draw(st.sampled_from(sorted(SOUND))): value}
     try:
-        backlog = parse_document(json.dumps(document).encode()).backlog
+        *_, last = parsing(json.dumps(document).encode())
     except BadDocument:
         return
+    assert last is not None
+    backlog = last.backlog
     assert 0 <= backlog.next <= backlog.end
     assert 0 <= backlog.count <= backlog.end
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from nsqcommon.http_api import Request, Stream
+from nsqcommon.wire.limits import Limits
 from nsqd.auth.grants import Question, decode_grant
 from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls
 from nsqd.http.consuming import MOST_MESSAGES, ConsumeEndpoints
 from nsqd.http.leasing import Leasing
-from tests.support.asgi import Answer, ask, run_directly
+from tests.support.asgi import Answer, ask, ask_in_loop, run_directly
 from tests.support.leasing import bounds, leasing_of
 from tests.unit.nsqd.http.conftest import Nsqd, code
 
@@ -358,3 +359,25 @@ def test_an_auth_server_that_does_not_answer_lets_nobody_in(nsqd: Nsqd) -> None:
             return (await asking).body
 
     assert asyncio.run(main()) == code("UNAUTHORIZED")
+
+
+@pytest.mark.parametrize(("count", "turns"), [(200, 0), (201, 1), (1_000, 1)])
+def test_the_lines_of_many_messages_are_made_when_others_had_their_turn(count: int, turns: int) -> None:
+    nsqd, passed = Nsqd(within=bounds(in_channel=1_000, of_holder=1_000)), 0
+    sub(nsqd)
+    nsqd.publishing.limits = Limits(max_message=100, max_body=10_000)
+    nsqd.post("/mpub?topic=t", b"x\n" * 1_000)
+
+    async def both() -> Answer | None:
+        nonlocal passed
+        request = asyncio.ensure_future(ask_in_loop(nsqd.app, "POST", f"/sub?{AT}&max={count}"))
+        channel = nsqd.broker.topics["t"].channels["c"]
+        while not request.done():
+            passed += len(channel.in_flight) > 0
+            await asyncio.sleep(0)
+        return await request
+
+    answer = asyncio.run(both())
+    assert answer is not None
+    assert len(lines(answer)) == count
+    assert passed == turns

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import Mock
 
 import pytest
+from pyroaring import BitMap64
 
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
+from nsqd.broker.leftovers import FREED_IN_TURN
+from nsqd.broker.operated import Found
 from nsqd.broker.recall import Recall
+from nsqd.broker.replay import replay
+from nsqd.broker.rules import ChannelRules
 from nsqd.http import Reading
+from nsqd.log.journal.rotation import Rotation
 from tests.support.asgi import Answer, ask_in_loop
 from tests.support.fake_history import at_once
+from tests.support.given_rules import GivenRules
 from tests.support.looks import Looks
 from tests.support.node import Node
 from tests.unit.nsqd.http.conftest import Nsqd
@@ -24,6 +35,7 @@ from tests.unit.nsqd.http.test_stats import CLIENT
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
     from nsqd.broker.channel import Channel
+    from nsqd.broker.store import Entry
 
 COUNT: Final = 20_000  # messages
 MOST: Final = 10_000  # that may be looked at between two turns: some ten milliseconds
@@ -151,6 +163,53 @@ def test_a_batch_of_any_length_is_dealt_with_in_slices(nsqd: Nsqd, what: str, do
     )
 
 
+def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd) -> None:
+    """They lie between others, so each message that is taken has some on its way."""
+    for _ in range(3):
+        publish(nsqd, COUNT)
+    channel = channel_of(nsqd)
+    channel.seek(3 * COUNT)
+    channel.redeliver(range(3 * COUNT))
+    channel.cancel(BitMap64(number for number in range(3 * COUNT // 2) if number % 1_000))
+    looks = counted(nsqd)
+    consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+    consumer.ready_count = 100
+    channel.join(consumer)
+    channel.wants_attention()
+    while consumer.in_flight < 100:
+        before = looks.count
+        nsqd.turn.finish()
+        assert looks.count - before <= MOST + 3_000  # two looks at each
+        nsqd.broker.now += 0.001
+        nsqd.broker.expire()
+    assert channel.in_flight.lowest() == 0
+
+
+def test_old_files_are_passed_in_pieces_where_every_other_message_was_taken_back() -> None:
+    hour = 3_600_000_000_000
+    node = Node(policy=GivenRules(ChannelRules(ttl=hour)))
+    channel = node.broker.topic("t").channel("c")
+    for _ in range(COUNT // 2_000):
+        node.broker.topic("t").publish(b"\0\0\0\1x" * 2_000, range(0, 10_001, 5))
+        node.turn()
+    channel.cancel(BitMap64(range(0, COUNT, 2)))
+    node.broker.record_progress()
+    node.turn()
+    told, depth = len(node.store.journal), channel.depth
+    node.now += 2 * 3_600
+    node.broker.now, node.broker.timestamp = node.now, node.broker.timestamp + 2 * hour
+    while channel.depth:
+        node.broker.expire()
+        node.broker.record_progress()
+        node.store.write_journal(force=True)
+        assert depth - 6_000 <= channel.depth < depth
+        depth = channel.depth
+    assert channel.policy_counts == {"ttl, dropped": COUNT // 2}
+    assert max(len(change[-1]) for change in node.store.journal[told:] if change[0] == "progress") <= 2 * 6_000
+    node.crash()
+    assert node.broker.topics["t"].channels["c"].depth == 0
+
+
 def test_one_of_many_is_moved_without_a_look_at_the_others(nsqd: Nsqd) -> None:
     publish(nsqd, COUNT)
     retry_all(nsqd)
@@ -218,6 +277,84 @@ def test_going_on_elsewhere_and_once_more_look_at_what_they_name_only(nsqd: Nsqd
     assert channel.waits_before(10)
     assert channel.redeliver([5, 6, COUNT]) == (0, 3, 0)
     assert looks.count == 0
+
+
+@pytest.mark.parametrize("place", ["deferred", "retries"])
+def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd, place: str) -> None:
+    publish(nsqd, COUNT, f"&key=k&defer={DEFER}" if place == "deferred" else "")
+    if place == "retries":
+        retry_all(nsqd)
+    while channel_of(nsqd).deferred.has_runs:
+        nsqd.broker.expire()
+    looks, rotation = counted(nsqd), Rotation()
+    for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
+        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {Found.MOVED: end - start}
+    rotation.begin(Path("journal"), ["t"])
+    told: list[Entry] = []
+    looks.turn()
+    looks.most = 0
+    while rotation.lacks_snapshots:
+        told += rotation.next_changes(nsqd.broker.snapshot_topic)
+        rotation.written()
+        looks.turn()
+    waiting = replay(told)["t"].channels["c"].waiting
+    assert sum(bool(due) for _, due in waiting.values()) == (COUNT if place == "deferred" else 12_000)
+    assert len(waiting) == COUNT
+    assert looks.most <= MOST
+
+
+def defer_each(nsqd: Nsqd) -> None:
+    for start in range(0, COUNT, 1_000):
+        for number in range(start, start + 1_000):
+            nsqd.broker.topics["t"].publish(b"\0\0\0\1x", (0, 5), DEFER, b"k-%d" % number, b"")
+        nsqd.turn.finish()
+
+
+def defer_batch(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT, f"&defer={DEFER}")
+    while channel_of(nsqd).deferred.has_runs:
+        nsqd.broker.expire()
+
+
+def hold_all(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT)
+    ready = 2_500
+    for _ in range(0, COUNT, ready):
+        consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+        consumer.ready_count = ready
+        channel_of(nsqd).join(consumer)
+        channel_of(nsqd).wants_attention()
+        nsqd.turn.finish()
+    assert len(channel_of(nsqd).in_flight) == COUNT
+
+
+def retry_batch(nsqd: Nsqd) -> None:
+    publish(nsqd, COUNT)
+    retry_all(nsqd)
+    for consumer in list(channel_of(nsqd).consumers):
+        channel_of(nsqd).leave(consumer)
+
+
+@pytest.mark.parametrize("fill", [defer_each, defer_batch, hold_all, retry_batch])
+@pytest.mark.parametrize("target", [f"/channel/empty?{CHANNEL}", f"/channel/delete?{CHANNEL}", "/topic/delete?topic=t"])
+def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
+    nsqd: Nsqd, target: str, fill: Callable[[Nsqd], None]
+) -> None:
+    fill(nsqd)
+    blocks = [sys.getallocatedblocks()]
+    for asked in (target, "/topic/create?topic=t", f"/channel/create?{CHANNEL}"):
+        assert nsqd.post(asked).status == 200
+        blocks.append(sys.getallocatedblocks())
+    assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).deferred) == 0
+    publish(nsqd, 5, f"&key=new&defer={DEFER}")
+    while not nsqd.broker.leftovers.is_empty:
+        blocks.append(sys.getallocatedblocks())
+        nsqd.turn.finish()
+    blocks.append(sys.getallocatedblocks())
+    freed = [before - after for before, after in pairwise(blocks)]
+    assert max(freed) < 2 * FREED_IN_TURN + 2_000
+    assert sum(freed) > COUNT * 0.9
+    assert len(channel_of(nsqd).deferred) == 5
 
 
 def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -> None:

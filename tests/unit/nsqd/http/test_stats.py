@@ -121,6 +121,7 @@ def test_ages_are_told_to_who_asks_for_them(nsqd: Nsqd) -> None:
     consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
     channel.join(consumer)
     channel.in_flight.add((b"0" * 16,), Delivery(consumer, 0, 1, 0, 1, time.monotonic() - 2.0, 1e9, 0))
+    consumer.in_flight = 1
     assert b"oldest_in_flight_ms" not in nsqd.get("/stats?format=json").body
     (client,) = json.loads(nsqd.get("/stats?format=json&ages=true").body)["topics"][0]["channels"][0]["clients"]
     assert 2000 <= client["oldest_in_flight_ms"] < 600_000

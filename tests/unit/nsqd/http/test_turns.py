@@ -22,11 +22,13 @@ from bench.turns.cases import CASES, MPUB, Case, missing
 from bench.turns.filling import CHANNEL, KEY, LATER
 from nsqcommon import slices
 from nsqcommon.wire.limits import Limits
+from nsqd.broker.consumer import Consumer
 from nsqd.http import Reading
 from tests.support import asgi
 from tests.support.fake_history import at_once
 from tests.support.leasing import bounds
 from tests.unit.nsqd.http.conftest import Nsqd
+from tests.unit.nsqd.http.test_stats import CLIENT
 
 COUNT: Final = 24_000
 LOG: Final = "8a217571e710893474d0e8e31e8ff94c"
@@ -184,6 +186,24 @@ def test_no_request_does_something_for_each_message(case: Case, state: str) -> N
 
 def test_the_walk_knows_each_route_and_command() -> None:
     assert missing([f"{route.method} {route.path}" for route in Nsqd().app.routes]) == set()
+
+
+def test_the_oldest_message_of_each_consumer_is_looked_for_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    nsqd, counter = Walked("waiting", COUNT), LineCounter()
+    channel = nsqd.topic.channels[CHANNEL]
+    for ready in (COUNT - 1, 1):  # the oldest message of the second one comes last of all
+        consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
+        consumer.ready_count = ready
+        channel.join(consumer)
+        while consumer.in_flight < ready:
+            consumer.unsent_bytes = 0
+            channel.wants_attention()
+            nsqd.turn.finish()
+    monkeypatch.setattr(slices, "SLICE", 0.0)
+    monkeypatch.setattr(asgi, "run", counter.run)
+    (topic,) = json.loads(nsqd.get("/stats?format=json&topic=t&ages=true").body)["topics"]
+    assert all("oldest_in_flight_ms" in it for it in topic["channels"][0]["clients"])
+    assert counter.longest < COUNT // 2
 
 
 @pytest.mark.parametrize("target", ["/stats?format=json&ages=true", "/stats", "/metrics"])

@@ -1,0 +1,169 @@
+"""`scripts/test-flakes`: the whole suite again and again, under changing load, to find what fails now and then.
+
+Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers: of ten runs, four
+have the machine to themselves, four run beside two busy processes and two beside six; two of them have one worker. The
+file of results has a line for each run, with its commit: a command that is started again goes on behind the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+BUSY: Final = (0, 2, 0, 2, 0, 2, 0, 2, 6, 6)  # processes that compute meanwhile, in each of ten runs
+ALONE: Final = (4, 7)  # those of the ten that have one worker
+WORKERS: Final = 3
+_SPIN: Final = "while True:\n    pass\n"
+_FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
+OTHER_RUNS: Final = 2  # exit status: the file has runs of something else
+_PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    number: int
+    seed: int
+    busy: int
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    number: int
+    seed: int
+    busy: int
+    workers: int
+    seconds: float
+    status: int
+    failed: list[str]
+    commit: str  # with a plus sign if something was changed since
+    arguments: list[str]
+
+
+def commit_now() -> str:
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip()
+
+
+def plan(number: int, seed: int) -> Run:
+    """Return what the run of this number, from 0 on, is like."""
+    place = number % len(BUSY)
+    return Run(number, seed + number, BUSY[place], 1 if place in ALONE else WORKERS)
+
+
+def read(path: Path) -> list[Result]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Result(**json.loads(line)) for line in lines]
+
+
+def run(it: Run, arguments: Sequence[str]) -> Result:
+    environ = {**os.environ, "PYTHONHASHSEED": str(it.seed % (1 << 32))}
+    began = time.monotonic()
+    with _busy(it.busy):
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", f"--shuffle={it.seed}"),
+            *(f"--numprocesses={it.workers}", "--dist=loadfile", "--no-loadscope-reorder", *arguments),
+        ]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, errors="replace", check=False
+        )
+    failed = sorted(set(_FAILED.findall(done.stdout)))
+    if done.returncode:
+        print(done.stdout)
+    seconds = round(time.monotonic() - began, 1)
+    return Result(
+        it.number, it.seed, it.busy, it.workers, seconds, done.returncode, failed, commit_now(), list(arguments)
+    )
+
+
+@contextmanager
+def _busy(count: int) -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", _SPIN]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def summary(results: Iterable[Result]) -> str:
+    """Return a line for each run, and then for each test that has failed."""
+    done = list(results)
+    lines = [
+        f"run {it.number + 1}: seed {it.seed}, {it.workers} worker{'s' * (it.workers > 1)} beside {it.busy} busy processes, "
+        f"{it.seconds:.0f} s, {it.commit}: {_outcome(it)}"
+        for it in done
+    ]
+    counts = Counter(test for it in done for test in it.failed)
+    lines += [f"failed in {count} of {len(done)}: {test}" for test, count in counts.most_common()]
+    return "\n".join(lines)
+
+
+def _outcome(it: Result) -> str:
+    if it.status == _PASSED:
+        return "passed"
+    return f"{len(it.failed)} failed" if it.status == _TESTS_FAILED and it.failed else f"went wrong, status {it.status}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, of_pytest = _parser().parse_known_args(arguments)
+    results = read(options.results)
+    asked = of_pytest or ["tests"]
+    if results and (results[-1].commit, results[-1].arguments) != (commit_now(), asked):
+        last = f"{' '.join(results[-1].arguments)} at commit {results[-1].commit}"
+        print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
+        return OTHER_RUNS
+    seed = results[0].seed if results else options.seed
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    for number in range(len(results), options.runs):
+        result = run(plan(number, seed), asked)
+        results.append(result)
+        with open(options.results, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+        print(summary([result]), flush=True)
+    print(summary(results))
+    return 1 if any(it.status for it in results) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/test-flakes",
+        description="Runs all tests so many times, in another order each time, alone and beside busy processes, and lists "
+        "what failed. Other arguments go to pytest: `scripts/test-flakes 50 tests/e2e/test_tls.py`.",
+        epilog="Exit status: 0 if nothing has failed in any run, 1 if something has, 2 if the file has runs of something else.",
+    )
+    parser.add_argument("runs", type=int, help="how many runs there should be in the file of results")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the first run; the others have the next ones (%(default)s)"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=ROOT / "build/flakes.jsonl",
+        metavar="FILE",
+        help="a line for each run; what it has is not run again (%(default)s)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
