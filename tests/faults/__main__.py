@@ -31,6 +31,7 @@ from tests.faults.jobs import command as jobs
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.promise import Violation
 from tests.faults.simulation import Outcome, run
+from tests.support import forked
 from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
@@ -275,6 +276,7 @@ def abandon(size: int, channels: int, times: float) -> int:
 
 
 def go_back(commit: str, store: Path | None) -> int:
+    forked.is_off = True  # the earlier version has other modules than those that a zygote imports
     with TemporaryDirectory() as folder:
         if store is not None:
             going_back.store(Path(folder), commit, store)
@@ -284,6 +286,7 @@ def go_back(commit: str, store: Path | None) -> int:
 
 
 def upgrade_and_go_back(commit: str, store: Path | None) -> int:
+    forked.is_off = True  # see go_back
     with TemporaryDirectory() as folder:
         if store is not None:
             released.store(Path(folder), commit, store)
