@@ -23,7 +23,8 @@ SEEDS: Final[dict[str, Sequence[int]]] = sized(
 # more, run `python -m tests.faults simulate` with the bug, and put the seed that has failed here.
 SHARP: Final = (
     *(("history", 0), ("simulate", 0), ("power-loss", 0), ("simulate", 5), ("power-loss", 1), ("simulate", 2)),
-    *(("history", 14), ("history", 20), ("history", 18), ("simulate", 76), ("power-loss", 29), ("history", 4)),
+    *(("history", 14), ("history", 20), ("history", 18), ("simulate", 76), ("simulate", 32), ("power-loss", 29)),
+    ("history", 4),
 )
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
