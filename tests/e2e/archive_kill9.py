@@ -31,7 +31,7 @@ SETTINGS: Sequence[Sequence[str]] = (
 )
 
 
-_MOST_WAITING = 500
+_MOST_WAITING = 150
 
 
 def archived(folder: Path) -> Iterator[bytes]:

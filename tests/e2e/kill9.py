@@ -12,10 +12,31 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from tests.support.lengths import sized
 from tests.support.process import Nsqd
-from tests.support.promises import Ledger
-from tests.support.traffic import Load, check_nothing_is_left, check_shape, drain, log_of, new_ledger, set_up
+from tests.support.promises import KILLED, Excuses, Ledger
+from tests.support.traffic import (
+    Load,
+    before_a_kill,
+    check_nothing_is_left,
+    check_shape,
+    drain,
+    log_of,
+    new_ledger,
+    set_up,
+)
+
+CYCLES: Final = sized(short=3, long=17)  # of a test
+# How many messages are acknowledged and delivered before a kill: some kills come while everything begins.
+EARLY: Final = range(300)
+LATE: Final = range(600, 1200)
+
+
+def _wait_for_the_kill(load: Load, ledger: Ledger, count: int) -> None:
+    goal = ledger.acknowledged + ledger.delivered + count
+    load.go_on_until(lambda: ledger.acknowledged + ledger.delivered >= goal)
 
 
 def run(
@@ -32,13 +53,14 @@ def run(
     with Nsqd(data_path, *options, environ=environ) as nsqd:
         try:
             set_up(nsqd, ledger)
-            for _ in range(cycles):
+            for cycle in range(cycles):
                 load = Load(nsqd, ledger, chance)
-                load.stopping.wait(chance.choice((chance.uniform(0, 0.2), chance.uniform(0.2, 0.9))))
+                _wait_for_the_kill(load, ledger, chance.choice(EARLY if cycle % 2 else LATE))
+                window = before_a_kill(nsqd, at_least=KILLED.finishes)
                 killed_at = time.monotonic()
                 nsqd.kill()
                 load.ended()
-                ledger.ended(killed_at)
+                ledger.ended(killed_at, Excuses(finishes=window))
                 nsqd.start()
                 check_shape(nsqd, ledger)
             drain(nsqd, ledger)

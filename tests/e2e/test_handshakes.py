@@ -19,12 +19,13 @@ import pytest
 
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
 
 CROWD: Final = Path(__file__).parent / "peers" / "handshake_crowd.py"
-COUNT: Final = int(os.environ.get("HANDSHAKES", "200"))
+COUNT: Final = int(os.environ.get("HANDSHAKES") or sized(short=60, long=200))
 ROUNDS: Final = int(os.environ.get("HANDSHAKE_ROUNDS", "3"))
 WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: /debug/freememory is called instead
 LIMIT: Final = 1.0  # seconds for a message on a busy machine; measured with 1,000: 120 ms

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import archive_kill9
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
@@ -122,7 +123,8 @@ def test_topics_are_found_by_a_pattern_also_with_one_nsqlookupd_down(tmp_path: P
 def test_kill_9_loses_nothing(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)  # noqa: T201
-    archive_kill9.run(tmp_path, kills=10, seed=seed)
+    settings = len(archive_kill9.SETTINGS)
+    archive_kill9.run(tmp_path, kills=sized(short=settings, long=3 * settings), seed=seed)
 
 
 def test_a_disk_that_takes_no_more_ends_it_and_nothing_is_finished(nsqd: Nsqd, topic: str, tmp_path: Path) -> None:

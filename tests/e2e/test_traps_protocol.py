@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from struct import pack
 
 import pytest
@@ -10,10 +11,14 @@ import pytest
 from nsqcommon.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
 from nsqcommon.wire.frames import FrameType
 from tests.e2e.conftest import StartNsqd
-from tests.support.client import HEARTBEAT, TIMEOUT, Refused
+from tests.support.client import HEARTBEAT, TIMEOUT, Client, Refused
+from tests.support.go_data import GoData, messages
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
+
+BEFORE = sized(short=65_500, long=0)  # attempts of a message that comes from a Go nsqd
 
 
 def refusal(nsqd: Nsqd, *sent: bytes) -> bytes:
@@ -274,24 +279,30 @@ def test_trap_19_what_a_sample_leaves_out_is_gone_for_good(nsqd: Nsqd, topic: st
     assert 250 < nsqd.channel(topic)["in_flight_count"] < 600  # 2 % are 400, ± eight standard deviations
 
 
-@pytest.mark.slow
-def test_trap_20_attempts_wrap_and_never_end(nsqd: Nsqd, topic: str) -> None:
-    consumer = nsqd.connect()
-    consumer.identify(heartbeat_interval=60_000)
-    consumer.subscribe(topic, ready=1)
-    nsqd.connect().publish(topic, b"x")
+def test_trap_20_attempts_wrap_and_never_end(tmp_path: Path) -> None:
+    go = GoData(tmp_path)
+    go.queue("t:c", messages(1, attempts=(BEFORE,)))
+    go.metadata({"t": {"c": False}})
+    with Nsqd(tmp_path) as nsqd:
+        consumer = nsqd.connect()
+        consumer.identify(heartbeat_interval=60_000)
+        consumer.subscribe("t", ready=1)
+        assert attempts_of_endless_requeues(consumer, 65_536 - BEFORE)[-4:] == [65_534, 65_535, 0, 1]
+
+
+def attempts_of_endless_requeues(consumer: Client, count: int) -> list[int]:
     message = consumer.message()
-    again, size, sock = req(message.id, 0), 8 + 26 + 1, consumer.sock
+    again, size, sock = req(message.id, 0), 8 + 26 + len(message.body), consumer.sock
     heartbeat = pack(">ii", 4 + len(HEARTBEAT), 0) + HEARTBEAT
     sock.settimeout(TIMEOUT)
-    attempts = [1]
-    for _ in range(65_536):
+    attempts = [message.attempts]
+    for _ in range(count):
         sock.sendall(again)
         while not (frame := sock.recv(4096).replace(heartbeat, b"")):
             pass  # a slow machine takes longer than a minute for all of them
         assert len(frame) == size
         attempts.append(int.from_bytes(frame[16:18], "big"))
-    assert attempts[-4:] == [65_534, 65_535, 0, 1]
+    return attempts
 
 
 def test_trap_21_no_two_messages_have_the_same_id(nsqd: Nsqd, topic: str) -> None:

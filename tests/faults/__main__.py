@@ -31,6 +31,7 @@ from tests.faults.jobs import command as jobs
 from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.promise import Violation
 from tests.faults.simulation import Outcome, run
+from tests.support import forked
 from tests.support.small_disk import mounted
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
@@ -196,15 +197,10 @@ def _live(seed: int, plan: Plan, note: Callable[[str], None] | None) -> Outcome:
 
 def cut_everywhere() -> int:
     done = 0
-    for ack in ("memory", "written", "synced"):
-        for call in steps.calls(ack):
-            for crash, torn in steps.crashes(call):
-                try:
-                    steps.cut(ack, call, crash, torn)
-                except BaseException as error:
-                    error.add_note(f"ack={ack}, {crash} at {call}, {torn} of it written")
-                    raise
-                done += 1
+    for ack in steps.ACKS:
+        for call, crash, torn in steps.cuts(ack):
+            steps.cut(ack, call, crash, torn)
+            done += 1
     say(f"cut {done} times, and went on each time")
     return 0
 
@@ -280,6 +276,7 @@ def abandon(size: int, channels: int, times: float) -> int:
 
 
 def go_back(commit: str, store: Path | None) -> int:
+    forked.is_off = True  # the earlier version has other modules than those that a zygote imports
     with TemporaryDirectory() as folder:
         if store is not None:
             going_back.store(Path(folder), commit, store)
@@ -289,6 +286,7 @@ def go_back(commit: str, store: Path | None) -> int:
 
 
 def upgrade_and_go_back(commit: str, store: Path | None) -> int:
+    forked.is_off = True  # see go_back
     with TemporaryDirectory() as folder:
         if store is not None:
             released.store(Path(folder), commit, store)

@@ -43,6 +43,7 @@ class Load:
 
     producers: int = 3
     longest_delay: float = 2.0
+    longest_requeue: float | None = None  # None: half of that
     heartbeat: float = 1.0
     msg_timeout: float = 10.0  # of seconds; messages in flight on a lost connection come back after it, as in NSQ
     drain: float = 60.0  # seconds for everything to arrive in the end
@@ -133,7 +134,8 @@ async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, loa
     async def handle(message: Message) -> None:
         number = ledger.delivered(TOPIC, channel, message.body, message.attempts, trio.current_time())
         if chance.random() < 0.1:
-            delay = chance.choice((0.0, round(chance.uniform(0, load.longest_delay / 2), 3)))
+            longest = load.longest_requeue if load.longest_requeue is not None else load.longest_delay / 2
+            delay = chance.choice((0.0, round(chance.uniform(0, longest), 3)))
             ledger.requeueing(TOPIC, channel, number, delay, trio.current_time())
             raise Requeue(delay, backoff=False)
         if message.finish():

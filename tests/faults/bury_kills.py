@@ -19,10 +19,10 @@ from urllib.parse import urlencode
 from nsqcommon.wire.commands import fin, mpub, rdy, req
 from nsqcommon.wire.extensions import bury, req_free
 from nsqcommon.wire.message import Message
-from tests.faults.buried_ledger import ChannelLedger, Listed, Place
+from tests.faults.buried_ledger import FIN_WINDOW, ChannelLedger, Listed, Place
 from tests.faults.promise import Violation
 from tests.support.process import Nsqd
-from tests.support.traffic import BROKEN, Consumer
+from tests.support.traffic import BROKEN, Consumer, before_a_kill
 
 MAX_ATTEMPTS: Final = 3
 POLICY: Final = f"""
@@ -34,8 +34,15 @@ backoff_min = "20ms"
 backoff_max = "200ms"
 """
 SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they are removed, and what is buried is carried forward
+# How many messages are buried before a kill. Before a late one, an operator has also tried everything once.
+EARLY: Final = range(20)
+LATE: Final = range(20, 200)
+_BUSY_TIMEOUT: Final = 120.0  # for that, on a busy machine
 _PAGE: Final = 5_000
 _CHANNEL: Final = "topic=t&channel=work"
+
+
+VERBS: Final = ("buried", "kicked", "discarded", "redelivered")
 
 
 class Outcome:
@@ -48,9 +55,7 @@ class Outcome:
     def __str__(self) -> str:
         counts = self.work.counts
         acknowledged = sum(known.is_acknowledged for known in self.work.known.values())
-        done = ", ".join(
-            f"{counts[what]:,} {what}" for what in ("deliveries", "buried", "kicked", "discarded", "redelivered")
-        )
+        done = ", ".join(f"{counts[what]:,} {what}" for what in ("deliveries", *VERBS))
         return f"{self.kills} kills: {acknowledged:,} messages acknowledged, {done}; 0 lost, 0 where they should not be"
 
 
@@ -75,14 +80,15 @@ def run(
             nsqd.post("/topic/create?topic=t")
             for name in ("work", "other"):
                 nsqd.post(f"/channel/create?topic=t&channel={name}")
-            for _ in range(kills):
+            for number in range(kills):
                 load = _Load(nsqd, outcome, chance)
-                load.stopping.wait(chance.choice((chance.uniform(0, 0.2), chance.uniform(0.2, 0.8))))
+                load.go_on_for(chance.choice(EARLY if number % 3 == 2 else LATE))
+                window = before_a_kill(nsqd, at_least=FIN_WINDOW)
                 killed_at = time.monotonic()
                 nsqd.kill()
                 load.ended()
                 for ledger in (outcome.work, outcome.other):
-                    ledger.ended(killed_at)
+                    ledger.ended(killed_at - window)
                 outcome.kills += 1
                 nsqd.start()
                 _compare(nsqd, outcome.work)
@@ -98,6 +104,7 @@ class _Load:
 
     def __init__(self, nsqd: Nsqd, outcome: Outcome, chance: random.Random) -> None:
         self.stopping = threading.Event()
+        self._has_operated = threading.Event()
         self._nsqd = nsqd
         self._outcome = outcome
         self._violations: list[Exception] = []
@@ -117,6 +124,16 @@ class _Load:
             pass
         except Exception as error:
             self._violations.append(error)
+
+    def go_on_for(self, buried: int) -> None:
+        """Let it go on until so many messages were buried, or something is wrong, which `ended` raises."""
+        goal, deadline = self._outcome.work.counts["buried"] + buried, time.monotonic() + _BUSY_TIMEOUT
+        while not self._violations:
+            has_operated = self._has_operated.is_set() or buried in EARLY
+            if has_operated and self._outcome.work.counts["buried"] >= goal:
+                return
+            assert time.monotonic() < deadline, "the load has come to a standstill"
+            self.stopping.wait(0.005)
 
     def ended(self) -> None:
         self.stopping.set()
@@ -163,19 +180,29 @@ class _Load:
     # Operators
 
     def _operate(self, chance: random.Random) -> None:
+        if not self._has_operated.is_set():  # before a kick of all, after which it is open where the others are
+            for operate in (self._discard, self._kick, self._redeliver):
+                operate(chance.randint(1, 20))
+            self._has_operated.set()
         self.stopping.wait(chance.uniform(0, 0.1))
-        ledger = self._outcome.work
         luck = chance.random()
         if luck < 0.35:
             self._kick_all(chance)
         elif luck < 0.6:
-            self._take(ledger.some(Place.BURIED, chance.randint(0, 20)), Place.BURIED, Place.DUE, "kick", "kicked")
+            self._kick(chance.randint(0, 20))
         elif luck < 0.8:
-            self._take(
-                ledger.some(Place.BURIED, chance.randint(0, 20)), Place.BURIED, Place.GONE, "discard", "discarded"
-            )
+            self._discard(chance.randint(0, 20))
         else:
-            self._take(ledger.some(Place.GONE, chance.randint(0, 5)), Place.GONE, Place.DUE, "redeliver", "redelivered")
+            self._redeliver(chance.randint(0, 5))
+
+    def _kick(self, most: int) -> None:
+        self._take(self._outcome.work.some(Place.BURIED, most), Place.BURIED, Place.DUE, "kick", "kicked")
+
+    def _discard(self, most: int) -> None:
+        self._take(self._outcome.work.some(Place.BURIED, most), Place.BURIED, Place.GONE, "discard", "discarded")
+
+    def _redeliver(self, most: int) -> None:
+        self._take(self._outcome.work.some(Place.GONE, most), Place.GONE, Place.DUE, "redeliver", "redelivered")
 
     def _kick_all(self, chance: random.Random) -> None:
         self._outcome.work.kicking_all()

@@ -22,7 +22,17 @@ from typing import Final, NamedTuple
 from tests.faults.shim import Effect, Op, Rule, Shim
 from tests.support.process import Nsqd
 from tests.support.promises import Excuses, Ledger, Violation
-from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape, drain, log_of, new_ledger, set_up
+from tests.support.traffic import (
+    Load,
+    Pace,
+    before_a_kill,
+    check_nothing_is_left,
+    check_shape,
+    drain,
+    log_of,
+    new_ledger,
+    set_up,
+)
 
 OPTIONS: Final = ("max-bytes-per-file=20000", "mem-queue-size=10", "msg-timeout=5s")
 PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=4000)
@@ -167,7 +177,7 @@ def _live(
 ) -> None:
     """Live one life, up to the start of the next one."""
     load = Load(nsqd, ledger, chance, PACE)
-    load.stopping.wait(chance.uniform(0.2, 1.5))
+    _go_on_for(load, ledger, chance.randrange(60, 200))
     for last in (False, True):
         disorder = chance.choice(disorders or (IN_ORDER,))
         story.append(disorder.name)
@@ -181,11 +191,12 @@ def _live(
         if disorder.is_sickness:
             _wait_until_well(nsqd)
             ledger.is_well()
-        load.stopping.wait(chance.uniform(0.2, 1.0))
+        _go_on_for(load, ledger, chance.randrange(60, 150))
+    window = before_a_kill(nsqd, at_least=KILLED.finishes)
     killed_at = time.monotonic()
     nsqd.kill()
     load.ended()
-    ledger.ended(killed_at, KILLED)
+    ledger.ended(killed_at, Excuses(finishes=window))
     shim.heal()
     ledger.falls_sick()
     if chance.random() < 0.5:
@@ -198,10 +209,16 @@ def _live(
     ledger.is_well()
 
 
+def _go_on_for(load: Load, ledger: Ledger, count: int) -> None:
+    """Let the load go on until so many more messages were acknowledged."""
+    goal = ledger.acknowledged + count
+    load.go_on_until(lambda: ledger.acknowledged >= goal)
+
+
 def _fill_side_files(nsqd: Nsqd, ledger: Ledger, chance: random.Random) -> None:
     """Let consumers keep up for a while, so that only the deferred messages of most segments are left, and carried."""
     load = Load(nsqd, ledger, chance, PACE)
-    load.stopping.wait(2.5)
+    _go_on_for(load, ledger, 300)
     load.ended()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 
@@ -16,11 +17,14 @@ T = Path("topics/t.t")
 
 
 def positions_in(files: dict[Path, bytes], count: int, random: Random) -> Iterator[tuple[Path, int, int]]:
-    """Yield (file, offset, bit), spread over all files by their size, and each once as long as there are enough."""
+    """Yield (file, offset, bit): one of each file, the others spread over all files by their size, and none twice."""
     everywhere = [
         (name, offset, bit) for name, data in files.items() for offset in range(len(data)) for bit in range(8)
     ]
-    yield from random.sample(everywhere, min(count, len(everywhere)))
+    random.shuffle(everywhere)
+    first = {name: (name, offset, bit) for name, offset, bit in everywhere}
+    others = [place for place in everywhere if first[place[0]] != place]
+    yield from islice(chain(first.values(), others), count)
 
 
 def flips(folder: Path, count: int, seed: int) -> int:

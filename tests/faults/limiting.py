@@ -39,6 +39,8 @@ TURNED_AWAY: Final = "full, dropped"
 BURIED: Final = "overflow, buried"
 EXHAUSTED: Final = "attempts"
 
+_NOTHING: Final[Counter[str]] = Counter()  # looks are many, and most of them see this; nobody adds to it
+
 Unsent = Callable[[TopicModel, str], int]  # how many messages were delivered in this channel, and not sent yet
 
 
@@ -82,8 +84,9 @@ class _Look:
 
     def run(self) -> None:
         counted = _since(self.real.policy_counts, self.topic.counted)
-        self.topic.counted = dict(self.real.policy_counts)
-        self.ledger.by_policy.update(counted)
+        if counted:
+            self.topic.counted = dict(self.real.policy_counts)
+            self.ledger.by_policy.update(counted)
         passed = 0
         if self.topic.channels or self.topic.name not in self.ledger.may_drop:  # otherwise retention drops, too
             passed = self._passed_over()
@@ -126,12 +129,14 @@ class _Look:
         """Look at a channel of whose messages so many were dropped before it got them."""
         place = f"{self.topic.name}/{channel.name}"
         counted = _since(found.policy_counts, channel.counted)
-        channel.counted = dict(found.policy_counts)
-        self.ledger.by_policy.update(counted)
+        if counted:
+            channel.counted = dict(found.policy_counts)
+            self.ledger.by_policy.update(counted)
         buried = self._look_at_buried(channel, found)
         self.ledger.observe_job(self.topic, channel, found)
-        for cause in (BURIED, EXPIRED_AND_BURIED):
-            self._compare_counts(f"{place}, {cause}", buried[cause], counted[cause])
+        if counted or buried:
+            for cause in (BURIED, EXPIRED_AND_BURIED):
+                self._compare_counts(f"{place}, {cause}", buried[cause], counted[cause])
         dropped, left = list[int](), passed
         overflown = counted[DROPPED] + counted[TURNED_AWAY]
         if counted[EXPIRED] or overflown or self.is_last:
@@ -149,9 +154,9 @@ class _Look:
 
     def _look_at_buried(self, channel: ChannelModel, found: Channel) -> Counter[str]:
         """Return how many messages were buried since the last look, by cause."""
-        causes: Counter[str] = Counter()
         if channel.bury_count == found.burials.bury_count:
-            return causes
+            return _NOTHING
+        causes: Counter[str] = Counter()
         channel.bury_count = found.burials.bury_count
         for burial in found.burials.buried.from_place(0):
             held = channel.buried.held.get(burial.sequence)
@@ -342,5 +347,5 @@ def is_known_to_be_wanted(owed: Owed, marks: Marks) -> bool:
 
 def _since(counts: Mapping[str, int], before: Mapping[str, int]) -> Counter[str]:
     if counts == before:
-        return Counter()
+        return _NOTHING
     return Counter({cause: count - before.get(cause, 0) for cause, count in counts.items()})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from random import Random
@@ -179,3 +179,24 @@ async def storm(
     finally:
         for link in links:
             link.heal()
+
+
+async def each_once(
+    link: Link,
+    ledger: Ledger,
+    chance: Random,
+    *,
+    longest: float,
+    say: Callable[[str], None],
+    recovered: Callable[[], Awaitable[None]],
+) -> None:
+    """Let each fault come once, in a random order, and go on when the load has recovered from it."""
+    for fault in chance.sample(list(Fault), len(Fault)):
+        length = chance.uniform(0.1, longest)
+        say(f"{fault} for {length:.1f} s")
+        began = trio.current_time()
+        ledger.interrupted(began, began + length + _SETTLES)
+        link.begin(fault)
+        await trio.sleep(length)
+        link.heal()
+        await recovered()

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from tests.faults.disk import Crash
 from tests.faults.shim import Effect, Op, Rule, Shim
 from tests.faults.trace import Replay, read_trace
+from tests.support.lengths import sized
 from tests.support.process import Nsqd
 from tests.support.promises import Excuses, Ledger
 from tests.support.traffic import Load, Pace, check_shape, drain, log_of, new_ledger, set_up
@@ -35,6 +36,7 @@ EXCUSES: Final[Mapping[str, Excuses]] = {
 }
 OPTIONS: Final = ("max-bytes-per-file=50000", f"sync-timeout={SYNC_TIMEOUT}s")
 PACE: Final = Pace(publishers=2, consumers=4, longest_pause=0.01, longest_delay=1000)
+CUTS: Final = sized(short=3, long=6)  # of a test; of three, each kind is one
 POWER_CUTS: Final = (Crash.FORGETS_ALL, Crash.FORGETS_LATEST, Crash.FORGETS_ANY)
 
 
@@ -107,7 +109,8 @@ def _record(
         shim.apply(*rules, Rule(Op.SYNC, Effect.HANG, milliseconds=int(SLOW_SYNC * 1000)))
         load = Load(nsqd, ledger, chance, PACE)
         for _ in range(cuts):
-            load.stopping.wait(chance.uniform(0.05, 0.6))
+            goal = ledger.acknowledged + chance.randrange(40, 150)
+            load.go_on_until(lambda goal=goal: ledger.acknowledged >= goal)  # type: ignore[misc]  # the default has a type
             moments.append(Moment(*ledger.copy()))
         nsqd.kill()
         load.ended()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
+from typing import Final
 from unittest import mock
 
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.faults.life import Life, small_journal
+
+ACKS: Final = ("memory", "written", "synced")
 
 
 def play(life: Life) -> None:
@@ -93,17 +97,43 @@ def crashes(call: Call) -> Iterator[tuple[Crash, float]]:
             yield crash, 0.5
 
 
+def cuts(ack: str) -> list[tuple[Call, Crash, float]]:
+    """Return each call of the script with each way in which the process may end there."""
+    return [(call, crash, torn) for call in calls(ack) for crash, torn in crashes(call)]
+
+
+def one_of_each_kind(ack: str, chance: Random) -> list[tuple[Call, Crash, float]]:
+    """Return one call of each kind on each kind of file, with each way to end.
+
+    The three values of --ack share them: together they have each kind once.
+    """
+    kinds: dict[tuple[str, str, Crash, float], list[tuple[Call, Crash, float]]] = {}
+    for call, crash, torn in cuts(ack):
+        name = re.sub(r"\d[0-9a-f]*", "N", call.path.name)
+        kinds.setdefault((call.kind, name, crash, torn), []).append((call, crash, torn))
+    own = sorted(kinds)[ACKS.index(ack) :: len(ACKS)]
+    return [chance.choice(kinds[kind]) for kind in own]
+
+
 def cut(ack: str, call: Call, crash: Crash, torn: float) -> None:
     """Stop at the call, and continue with what is left. Raise Violation."""
     life = new_life(ack, stop_at=call.number, torn=torn)
-    with tiny_journal():
-        try:
-            play(life)
-        except Stopped:
-            life.crash(crash)
-        life.start(crash)
-        with life.turn():
-            life.publish("orders", 3)
-        life.drain()
-        life.start(life.stop())
-        life.drain()
+    try:
+        with tiny_journal():
+            _cut(life, crash)
+    except BaseException as error:
+        error.add_note(f"ack={ack}, {crash} at {call}, {torn} of it written")
+        raise
+
+
+def _cut(life: Life, crash: Crash) -> None:
+    try:
+        play(life)
+    except Stopped:
+        life.crash(crash)
+    life.start(crash)
+    with life.turn():
+        life.publish("orders", 3)
+    life.drain()
+    life.start(life.stop())
+    life.drain()

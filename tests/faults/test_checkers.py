@@ -9,24 +9,24 @@ import pytest
 from tests.e2e import kill9
 from tests.faults import disk_faults, power_cuts
 from tests.faults.shim import Effect, Op, Rule
-from tests.planted.planting import with_bug
+from tests.planted.planting import bugs_for, with_bug
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(
-    ("bug", "verdict"),
-    [
-        ("one message of a hundred is dropped", r"messages of channels are lost"),
-        ("deferred messages come early", r"(deferred|requeued) message \d+ early by"),
-        ("finished messages are delivered again", r"message \d+ came again after its FIN"),
-        ("some finishes are forgotten", r"message \d+ came again, though finished|finished messages came back"),
-        ("attempts go down", r"attempts of message \d+ are \d+ after \d+"),
-    ],
-)
-def test_kills_find_a_planted_bug(tmp_path: Path, bug: str, verdict: str) -> None:
-    with pytest.raises(AssertionError, match=verdict):
-        kill9.run(tmp_path, cycles=8, seed=1, environ=with_bug(bug))  # it ends with the first violation
+VERDICTS = {
+    "one message of a hundred is dropped": r"messages of channels are lost",
+    "deferred messages come early": r"(deferred|requeued) message \d+ early by",
+    "finished messages are delivered again": r"message \d+ came again after its FIN",
+    "some finishes are forgotten": r"message \d+ came again, though finished|finished messages came back",
+    "attempts go down": r"attempts of message \d+ are \d+ after \d+",
+}
+
+
+@pytest.mark.parametrize("bug", bugs_for("kills"))
+def test_kills_find_a_planted_bug(tmp_path: Path, bug: str) -> None:
+    with pytest.raises(AssertionError, match=VERDICTS[bug]):
+        kill9.run(tmp_path, cycles=kill9.CYCLES, seed=1, environ=with_bug(bug))  # ends with the first violation
 
 
 @pytest.mark.needs("C compiler")
@@ -34,7 +34,16 @@ def test_kills_find_a_planted_bug(tmp_path: Path, bug: str, verdict: str) -> Non
 def test_power_cuts_find_syncs_that_do_nothing(tmp_path: Path, unsynced: str) -> None:
     lazy = Rule(Op.SYNC, Effect.SKIP, pattern=unsynced)
     with pytest.raises(AssertionError, match="Violation"):
-        power_cuts.run(tmp_path, power_cuts.Outcome(), seed=1, ack="synced", cuts=6, rules=(lazy,))
+        power_cuts.run(tmp_path, power_cuts.Outcome(), seed=1, ack="synced", cuts=power_cuts.CUTS, rules=(lazy,))
+
+
+@pytest.mark.needs("C compiler")
+@pytest.mark.parametrize("bug", bugs_for("power cuts"))
+def test_power_cuts_find_a_planted_bug(tmp_path: Path, bug: str) -> None:
+    with pytest.raises(AssertionError, match="Violation"):
+        power_cuts.run(
+            tmp_path, power_cuts.Outcome(), seed=1, ack="synced", cuts=power_cuts.CUTS, environ=with_bug(bug)
+        )
 
 
 @pytest.mark.needs("C compiler")

@@ -9,13 +9,14 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
 from tests.faults.week import MINUTE, WEEK, Life, play
+from tests.support.lengths import sized
 
-MESSAGES = 40_000  # `python -m tests.faults deferred` takes 100,000
+MESSAGES = sized(short=4_000, long=40_000)  # `python -m tests.faults deferred` takes 100,000
 
 
 @pytest.mark.parametrize("seed", [1])  # in the test's name, so that a failure shows it
 def test_a_week_of_deferred_messages_and_sudden_deaths(tmp_path: Path, seed: int) -> None:
-    life, expected = play(tmp_path, messages=MESSAGES, seed=seed)
+    life, expected = play(tmp_path, messages=MESSAGES, seed=seed, scale=MESSAGES / 40_000)
     assert expected.early == []
     assert expected.fewer == []
     assert len(expected.due) == 0

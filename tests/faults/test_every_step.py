@@ -5,18 +5,26 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import steps
-from tests.faults.disk import CHANGING
+from tests.faults.disk import CHANGING, Crash
+from tests.support.lengths import IS_LONG, new_chance
 
 
-@pytest.mark.parametrize("ack", ["memory", "written", "synced"])
-def test_script_is_cut_at_each_call(ack: str) -> None:
-    for call in steps.calls(ack):
-        for crash, torn in steps.crashes(call):
-            try:
-                steps.cut(ack, call, crash, torn)
-            except BaseException as error:
-                error.add_note(f"ack={ack}, {crash} at {call}, {torn} of it written")
-                raise
+@pytest.mark.parametrize("ack", steps.ACKS)
+def test_script_is_cut_at_each_kind_of_call(ack: str) -> None:
+    """The long form cuts it at each call in each way, and with each value of --ack."""
+    for call, crash, torn in steps.cuts(ack) if IS_LONG else steps.one_of_each_kind(ack, new_chance()):
+        steps.cut(ack, call, crash, torn)
+
+
+def test_the_short_form_has_each_kind_of_call_and_each_way_to_end() -> None:
+    chosen = [it for ack in steps.ACKS for it in steps.one_of_each_kind(ack, new_chance())]
+    every = steps.cuts("written")
+    assert {(call.kind, crash, torn) for call, crash, torn in chosen} == {
+        (call.kind, crash, torn) for call, crash, torn in every
+    }
+    assert {crash for _, crash, _ in chosen} == set(Crash)
+    files = {"node.json.tmp", "topology.json.tmp", "log.json", "journal.000001", "carried.000001.tmp"}
+    assert files <= {call.path.name for call, _, _ in chosen}
 
 
 def test_script_does_everything() -> None:

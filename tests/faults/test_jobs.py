@@ -9,10 +9,12 @@ import pytest
 from bench.jobs.setup import CONCURRENCY
 from tests.faults.jobs import scenario
 from tests.faults.jobs.scenario import WORKERS, Plan
+from tests.support.lengths import sized
 from tests.support.process import PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+TASKS = sized(short=150, long=300)
 HELD = 2 * CONCURRENCY  # jobs that a worker may have: as many run as it has fetched ahead
 
 
@@ -21,16 +23,16 @@ def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(tmp_path: Path, libr
     plan = Plan(
         library=library,
         broker="nsq",
-        tasks=300,
-        span=2 * 3600,
-        within=9.0,
-        kills=6,
-        broker_kills=2,
+        tasks=TASKS,
+        span=24 * TASKS,
+        within=0.03 * TASKS,
+        kills=TASKS // 50,
+        broker_kills=TASKS // 150,
         seed=1,
     )
     outcome = scenario.run(tmp_path, plan, print, python=(PYTHON, "-P"))
     verdict = outcome.verdict
-    assert (verdict.published, verdict.not_run, verdict.early) == (300, 0, 0), outcome
+    assert (verdict.published, verdict.not_run, verdict.early) == (TASKS, 0, 0), outcome
     assert outcome.kills + outcome.broker_kills > 0, outcome
     most = HELD * (outcome.kills + outcome.deaths + WORKERS * outcome.broker_kills)
     assert verdict.repeated <= most, outcome

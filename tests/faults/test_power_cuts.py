@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
 @pytest.mark.slow
 def test_nothing_that_was_synced_is_lost_with_the_power(tmp_path: Path) -> None:
     outcome = power_cuts.Outcome()
-    power_cuts.run(tmp_path, outcome, seed=random.randrange(1 << 32), ack="synced", cuts=6)
+    power_cuts.run(tmp_path, outcome, seed=random.randrange(1 << 32), ack="synced", cuts=power_cuts.CUTS)
     assert outcome.acknowledged > 100
     assert outcome.lost == 0
 
@@ -27,7 +27,7 @@ def test_nothing_that_was_synced_is_lost_with_the_power(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_was_only_written_is_lost_within_its_window(tmp_path: Path) -> None:
     outcome = power_cuts.Outcome()
-    power_cuts.run(tmp_path, outcome, seed=random.randrange(1 << 32), ack="written", cuts=6)
+    power_cuts.run(tmp_path, outcome, seed=random.randrange(1 << 32), ack="written", cuts=power_cuts.CUTS)
     assert outcome.lost > 0
     assert outcome.oldest_lost <= power_cuts.WINDOW
 

@@ -13,15 +13,18 @@ import pytest
 
 from tests.faults import disk_faults
 from tests.faults.shim import Effect, Op, Rule, Shim
+from tests.support.lengths import sized
 
 pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
+
+LIVES = sized(short=2, long=4)
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_on_a_disk_that_fails(tmp_path: Path) -> None:
     outcome = disk_faults.Outcome()
-    disk_faults.run(tmp_path, outcome, seed=random.randrange(1 << 32), lives=4)
-    assert outcome.acknowledged > 500
+    disk_faults.run(tmp_path, outcome, seed=random.randrange(1 << 32), lives=LIVES)
+    assert outcome.acknowledged >= 120 * LIVES + 300
     assert outcome.faults.total() > 10
 
 

@@ -249,15 +249,18 @@ class Expected:
         life.say(*answers)
 
 
-def play(path: Path, *, messages: int, seed: int) -> tuple[Life, Expected]:
-    """Play the whole week and a day, on a real disk. Return what went wrong."""
+def play(path: Path, *, messages: int, seed: int, scale: float = 1.0) -> tuple[Life, Expected]:
+    """Play the whole week and a day, on a real disk. Return what went wrong.
+
+    `scale` makes segments and other traffic smaller, so that fewer messages fill as many segments.
+    """
     random = Random(seed)
-    life = Life(path, random, max_bytes_per_file=512 * 1024, mem_queue_size=100)
+    life = Life(path, random, max_bytes_per_file=int(scale * 512 * 1024), mem_queue_size=100)
     life.subscribe()
     expected = Expected(life)
     expected.publish(messages)
     for step in range(STEPS):
-        life.publish(mpub("t", [b"traffic %d" % step + bytes(100)] * 400))
+        life.publish(mpub("t", [b"traffic %d" % step + bytes(100)] * int(scale * 400)))
         life.pass_time(WEEK / STEPS + MINUTE)
         expected.consume()
         dies = random.random() < 0.06

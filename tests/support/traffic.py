@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
 from nsqcommon.wire.frames import Frame
+from nsqd.log.committer import FLUSH_INTERVAL
 from tests.support.client import NOBODY, TIMEOUT, Client, Disconnected, Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.http_traffic import answer_over_http
@@ -26,6 +27,7 @@ STEADY_CHANNELS: Final = ("a", "b")
 PASSING_TOPICS: Final = ("passing-0", "passing-1", "passing-2")
 PASSING_CHANNELS: Final = ("x", "y")
 DRAIN_TIMEOUT: Final = 60.0
+BUSY_TIMEOUT: Final = 120.0  # for some thousand messages, on a busy machine
 
 BROKEN: Final = (Disconnected, OSError, TimeoutError, http.client.HTTPException)  # what a kill looks like
 
@@ -96,6 +98,13 @@ class Load:
                     self.stopping.wait(0.005)
         except Exception as error:
             self.violations.append(error)
+
+    def go_on_until(self, is_enough: Callable[[], bool]) -> None:
+        """Let it go on until this is so, or something is wrong, which `ended` raises."""
+        deadline = time.monotonic() + BUSY_TIMEOUT
+        while not (is_enough() or self.violations):
+            self.stopping.wait(0.005)
+            assert time.monotonic() < deadline, "the load has come to a standstill"
 
     def ended(self) -> None:
         """Wait for all threads, which end when nsqd is gone. Raise what went wrong in one of them."""
@@ -319,6 +328,20 @@ def consume(
 
 
 # Between two lives
+
+
+def before_a_kill(nsqd: Nsqd, *, at_least: float) -> float:
+    """Return for how many seconds before now a FIN may be forgotten: so many, or more if nsqd hardly gets to run.
+
+    The answer to the first request shows that nsqd has read what was sent before, the last that it has had its turn
+    when this had to be in the journal.
+    """
+    began = time.monotonic()
+    nsqd.http("GET", "/ping")
+    threading.Event().wait(FLUSH_INTERVAL)
+    for _ in range(2):  # the first may be answered in the turn in which the journal is due
+        nsqd.http("GET", "/ping")
+    return max(at_least, time.monotonic() - began)
 
 
 def check_shape(nsqd: Nsqd, ledger: Ledger) -> None:

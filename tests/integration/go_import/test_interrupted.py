@@ -17,11 +17,14 @@ from nsqd.go_import.marker import MARKER
 from nsqd.log.files import Files
 from tests.integration.go_import.harness import Queues, import_, some, write
 from tests.support.go_data import deliverable, expected
+from tests.support.lengths import sized
 
 QUEUES: Final[Queues] = {
     "t": {"a": some(200, attempts=(0, 0, 1)), "b": some(30), "": some(20, first=700)},
     "u": {"": some(10, first=900)},
 }
+# Each step ends or fails in one of three ways; in the long form in all of them.
+EVERY: Final = sized(short=3, long=1)
 
 
 class Killed(BaseException):
@@ -139,7 +142,7 @@ def assert_complete(folder: Path, go_path: Path) -> None:
 
 def test_killed_at_each_step_and_started_again(go_path: Path, tmp_path: Path) -> None:
     total = calls_of(fresh(go_path, tmp_path / "data"))
-    for step in range(1, total + 1):
+    for step in range(1, total + 1, EVERY):
         folder = fresh(go_path, tmp_path / "data")
         kill_at(step, folder)
         import_(folder)
@@ -149,7 +152,7 @@ def test_killed_at_each_step_and_started_again(go_path: Path, tmp_path: Path) ->
 def test_killed_at_each_step_and_started_without_the_option(go_path: Path, tmp_path: Path) -> None:
     """Either nothing is imported and Go's files are there, or everything is: never a part."""
     total = calls_of(fresh(go_path, tmp_path / "data"))
-    for step in range(1, total + 1):
+    for step in range(2, total + 1, EVERY):
         folder = fresh(go_path, tmp_path / "data")
         kill_at(step, folder)
         import_(folder, begin=False)
@@ -160,7 +163,7 @@ def test_killed_at_each_step_and_started_without_the_option(go_path: Path, tmp_p
             assert_complete(folder, go_path)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(sized(short=8, long=30)))
 def test_killed_again_and_again(go_path: Path, tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     folder = fresh(go_path, tmp_path / "data")
@@ -175,7 +178,7 @@ def test_killed_again_and_again(go_path: Path, tmp_path: Path, seed: int) -> Non
 
 def test_each_step_fails_once_with_one_clear_line(go_path: Path, tmp_path: Path) -> None:
     total = calls_of(fresh(go_path, tmp_path / "data"))
-    for step in range(1, total + 1):
+    for step in range(3, total + 1, EVERY):
         folder = fresh(go_path, tmp_path / "data")
         files = CountedFiles(step, lambda: OSError(28, "No space left on device"))
         with pytest.raises(StartupError, match=r"^failed to (import from nsqd.dat|open data-path): .* no space left"):

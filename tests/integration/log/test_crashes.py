@@ -15,6 +15,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import Entry
 from nsqd.log.files import Files
 from tests.integration.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
+from tests.support.lengths import sized
 from tests.unit.nsqd.log.batches import make_batch
 
 
@@ -120,7 +121,7 @@ def settled(receipts: list[tuple[int, Receipt]]) -> int:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 150))
-@settings(max_examples=300)
+@settings(max_examples=sized(short=75, long=300))
 def test_acknowledged_messages_survive_the_end_of_the_process_anywhere(random: Random, changes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -134,7 +135,7 @@ def test_acknowledged_messages_survive_the_end_of_the_process_anywhere(random: R
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-@settings(max_examples=300)
+@settings(max_examples=sized(short=75, long=300))
 def test_synced_messages_survive_a_power_cut(random: Random, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -147,7 +148,7 @@ def test_synced_messages_survive_a_power_cut(random: Random, steps: int) -> None
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-@settings(max_examples=100)
+@settings(max_examples=sized(short=25, long=100))
 def test_clean_stop_keeps_everything(random: Random, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
