@@ -455,7 +455,7 @@ BUGS: Final = (
         _BURIED,
         "nsqd/broker/operated.py",
         (("buried=self.burials.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
-        ("simulation", "broker model"),
+        ("broker model",),
     ),
     # What kills find
     Bug(
