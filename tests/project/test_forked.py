@@ -135,6 +135,7 @@ def test_a_program_whose_zygote_was_killed_has_not_ended_well_and_the_next_one_s
     environ = {"NSQ_NOBODY_READS": str(tmp_path)}  # so that the zygote is this test's own
     with Nsqd(tmp_path / "a", environ=environ) as nsqd:
         pid = nsqd.pid
+        assert parent_of(nsqd) != os.getpid()
         os.kill(parent_of(nsqd), signal.SIGKILL)
         assert nsqd.wait() == -signal.SIGKILL
         eventually(lambda: not Path(f"/proc/{pid}").exists())
@@ -144,13 +145,15 @@ def test_a_program_whose_zygote_was_killed_has_not_ended_well_and_the_next_one_s
         assert nsqd.http("GET", "/ping").status == 200
 
 
-def test_what_a_fork_would_not_inherit_makes_a_real_start(tmp_path: Path) -> None:
+def test_a_umask_is_inherited(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        with Nsqd(tmp_path / "a") as nsqd:
-            assert parent_of(nsqd) == os.getpid()
+        with Nsqd(tmp_path / "a"):
+            assert not (tmp_path / "a/journal.000001").stat().st_mode & 0o077
     finally:
         os.umask(before)
+    with Nsqd(tmp_path / "b"):
+        assert (tmp_path / "b/journal.000001").stat().st_mode & 0o044 == 0o044 & ~before
 
 
 def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path) -> None:

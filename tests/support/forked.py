@@ -2,8 +2,8 @@
 
 Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand programs. A fork
 takes 0.02 s. A program is started in the normal way where a fork would not be equivalent: another interpreter, a
-preloaded library, a planted bug, a terminal, another umask or other signals than the zygote has. A variable that Python
-or a library reads while it starts makes a zygote of its own.
+preloaded library, a planted bug, a terminal. A variable that Python or a library reads while it starts makes a zygote
+of its own, and so do another umask and other signals that are blocked or ignored.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.
@@ -192,7 +192,6 @@ def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> 
         and "NSQ_TEST_PYTHON" not in os.environ
         and "NSQ_PLANTED" not in environ
         and "LD_PRELOAD" not in environ
-        and _inherited() == _AS_STARTED
         and not any(map(os.isatty, streams))
     )
 
@@ -215,7 +214,7 @@ def _fork(program: str, environ: Mapping[str, str], descriptors: Sequence[int]) 
 def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], socket.socket]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {name: value for name, value in environ.items() if name.startswith(_READ_EARLY)}
-    key = (program, *(f"{name}={value}" for name, value in sorted(early.items())))
+    key = (program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
@@ -240,6 +239,3 @@ def _stop(key: tuple[str, ...]) -> None:
 def _stop_all() -> None:
     for key in list(_zygotes):
         _stop(key)
-
-
-_AS_STARTED: Final = _inherited() if sys.platform == "linux" else []
