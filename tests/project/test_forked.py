@@ -146,14 +146,18 @@ def test_a_program_whose_zygote_was_killed_has_not_ended_well_and_the_next_one_s
 
 
 def test_a_umask_is_inherited(tmp_path: Path) -> None:
+    def umask_of(nsqd: Nsqd) -> int:
+        status = Path(f"/proc/{nsqd.pid}/status").read_text()
+        return int(status.partition("Umask:")[2].split()[0], 8)
+
     before = os.umask(0o077)
     try:
-        with Nsqd(tmp_path / "a"):
-            assert not (tmp_path / "a/journal.000001").stat().st_mode & 0o077
+        with Nsqd(tmp_path / "a") as nsqd:
+            assert umask_of(nsqd) == 0o077
     finally:
         os.umask(before)
-    with Nsqd(tmp_path / "b"):
-        assert (tmp_path / "b/journal.000001").stat().st_mode & 0o044 == 0o044 & ~before
+    with Nsqd(tmp_path / "b") as nsqd:
+        assert umask_of(nsqd) == before
 
 
 def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path) -> None:
