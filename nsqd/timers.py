@@ -104,7 +104,7 @@ async def do_rest(broker: Broker, turn: Turn) -> None:
     """Begin turns as long as work is put off: publishes to very many topics, or very much that waits for a channel."""
     while True:
         turn.work_put_off.clear()
-        if not broker.has_rest:
+        if not broker.put_off and not broker.starting:
             await turn.work_put_off.wait()
         await trio.lowlevel.checkpoint()
         with in_turn(turn):

@@ -63,7 +63,7 @@ class Turn:
             self.publishes_wait.set()
         if not broker.leftovers.is_empty:
             self.something_is_left_over.set()
-        if broker.has_rest:
+        if broker.put_off or broker.starting:
             self.work_put_off.set()
 
     async def durable(self) -> None:

@@ -107,28 +107,19 @@ class Broker(TopicWork[Channel, Topic]):
 
     # The steps of a turn
 
-    def do_rest(self) -> None:
-        """Do some of what earlier turns have put off.
-
-        Each topic that was published to costs a write to a file of its own. So a turn serves the first `MOST_TOPICS` that
-        were published to in it, and as many of those that were put off: a publisher to one topic does not wait behind
-        somebody else's thousands.
-        """
-        self.ration()
-        for topic in list(islice(self.put_off, MOST_TOPICS)):
-            del self.put_off[topic]
-            self.unsealed[topic] = self.deferring[topic] = None
-        if self.starting:
-            self._hand_over_some()
-        self.has_rest = bool(self.put_off or self.starting)
-
     def ration(self) -> None:
-        """Put off the topics that were published to beyond the first `MOST_TOPICS`."""
+        """Put off some topics, because each that was published to costs a write to a file of its own.
+
+        This turn serves the first `MOST_TOPICS` that were published to in it, and as many of those that earlier turns
+        have put off. So a publisher to one topic does not wait behind somebody else's thousands.
+        """
         for topic in list(islice(self.unsealed, MOST_TOPICS, None)):
             del self.unsealed[topic]
             self.deferring.pop(topic, None)
             self.put_off[topic] = None
-            self.has_rest = True
+        for topic in list(islice(self.put_off, MOST_TOPICS)):
+            del self.put_off[topic]
+            self.unsealed[topic] = self.deferring[topic] = None
 
     def make_room(self, refusal: str | None) -> None:
         """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.
@@ -184,7 +175,7 @@ class Broker(TopicWork[Channel, Topic]):
             for channel in channels:
                 channel.distribute(self.now)
 
-    def _hand_over_some(self) -> None:
+    def hand_over_some(self) -> None:
         """Have the topic whose turn it is hand over some of what is parked in it; the next turn goes on."""
         topic = next(iter(self.starting))
         del self.starting[topic]

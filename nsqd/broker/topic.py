@@ -68,7 +68,11 @@ class Topic(Published):
     @property
     def flowing(self) -> bool:
         """Whether H follows the tail."""
-        return not self.paused and not self.learning and not self.starting and bool(self.channels)
+        return self._may_flow and not self.starting
+
+    @property
+    def _may_flow(self) -> bool:
+        return not self.paused and not self.learning and bool(self.channels)
 
     @property
     def depth(self) -> int:
@@ -105,27 +109,21 @@ class Topic(Published):
         if self._drops:
             self._drop_beyond_bounds(before)
 
-    def _advance(
-        self,
-        now: float,
-        fresh: Sequence[tuple[Batch, Receipt]] | None = None,
-        some: tuple[int, Parked] | None = None,
-    ) -> None:
-        """Move H to the tail; `some`: to this place, with what was parked before it.
+    def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
+        """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
+        parked = self._parked
+        if parked:
+            self._parked = Parked()
+        self._advance_to(self._written_tail, parked, now, fresh)
 
-        `fresh`: the batches of this turn with their receipts; None: take them from the log.
-        """
-        if some is None:
-            end, parked = self._written_tail, self._parked
-        else:
-            end, parked = some
+    def _advance_to(
+        self, end: int, parked: Parked, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None
+    ) -> None:
         for channel in self.channels.values():
             if channel.kept is not None:
                 channel.keep(self._in_memory(end) if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, end
         if parked:
-            if some is None:
-                self._parked = Parked()
             self._hand_over_parked(parked, now)
         for channel in tuple(self.channels.values()):
             channel.handed_over(before)
@@ -161,7 +159,6 @@ class Topic(Published):
         else:
             self.starting = True
             self._work.starting[self] = None
-            self._work.has_rest = True
 
     def _slice_end(self) -> int | None:
         if self.ephemeral:
@@ -184,7 +181,7 @@ class Topic(Published):
             self._advance(self._work.now)
         else:
             self.record(("freeze", self.name, end))
-            self._advance(self._work.now, some=(end, parked))
+            self._advance_to(end, parked, self._work.now)
             self._slice_ended = end
         if self._drops:
             self._drop_beyond_bounds(before)
@@ -475,10 +472,9 @@ class Topic(Published):
             self.channels[name] = Channel(
                 name, self, self._work, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
             )
-        if self.flowing and _was_starting(state):
+        if self._may_flow and _was_starting(state):
             self.starting = True
             self._work.starting[self] = None
-            self._work.has_rest = True
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
                 self.record(("freeze", self.name, self.handed_over))

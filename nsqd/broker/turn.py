@@ -58,14 +58,14 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
-    if broker.has_rest:
-        broker.do_rest()
+    if broker.put_off or len(broker.unsealed) > MOST_TOPICS:
+        broker.ration()
+    if broker.starting:
+        broker.hand_over_some()
     while True:
         if broker.dropping or broker.postponed:
             broker.make_room(disk.publishing_error)
         if broker.unsealed or broker.promised is not None:
-            if len(broker.unsealed) > 2 * MOST_TOPICS:
-                broker.ration()
             if broker.deferring:
                 broker.record_deferred()
             disk.write_journal()
