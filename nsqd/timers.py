@@ -100,12 +100,12 @@ async def free_leftovers(broker: Broker, turn: Turn) -> None:
             pass
 
 
-async def do_rest(broker: Broker, turn: Turn) -> None:
-    """Begin turns as long as work is put off: publishes to very many topics, or very much that waits for a channel."""
+async def seal_rest(broker: Broker, turn: Turn) -> None:
+    """Begin turns as long as publishes are put off, because one turn had published to too many topics."""
     while True:
-        turn.work_put_off.clear()
-        if not broker.put_off and not broker.starting:
-            await turn.work_put_off.wait()
+        turn.publishes_put_off.clear()
+        if not broker.put_off:
+            await turn.publishes_put_off.wait()
         await trio.lowlevel.checkpoint()
         with in_turn(turn):
             pass

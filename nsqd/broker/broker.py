@@ -175,13 +175,6 @@ class Broker(TopicWork[Channel, Topic]):
             for channel in channels:
                 channel.distribute(self.now)
 
-    def hand_over_some(self) -> None:
-        """Have the topic whose turn it is hand over some of what is parked in it; the next turn goes on."""
-        topic = next(iter(self.starting))
-        del self.starting[topic]
-        self.starting[topic] = None  # behind the others
-        topic.hand_over_some()
-
     def drop_overflow(self) -> None:
         """Reduce ephemeral channels to what fits. Called when every socket has taken what it could."""
         overflowing, self.overflowing = self.overflowing, {}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
-DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
+_DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
@@ -188,7 +188,7 @@ class Places:
         self.skips.add(start, start + count)
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
             return  # `keep` had no room for the batch
-        if count > DEFERRED_ONE_BY_ONE:
+        if count > _DEFERRED_ONE_BY_ONE:
             self.deferred.add_run(due, start, start + count)
             self._come_back(self._work.now)  # `expire` unpacks it
         else:

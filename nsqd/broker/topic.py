@@ -20,7 +20,6 @@ from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.parked import Parked
-from nsqd.broker.places import DEFERRED_ONE_BY_ONE
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.published import Published
 from nsqd.broker.rules import deletion_at
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 # Keys of other deferred publishes that are looked at for each one that is added: so at most half of them are not needed.
 _LOOKED_AT: Final = 2
 _MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
-_PARKED_IN_TURN: Final = 2_000  # messages, or ranges of what was taken back, for a channel; some milliseconds
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
 _SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 bytes for each
@@ -50,8 +48,6 @@ class Topic(Published):
         self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._deferred_ids = DeferredIds()
         self._parked = Parked()  # beyond H
-        self.starting = False  # H is on its way to the tail, a slice in each turn, as much is parked before that
-        self._slice_ended = -1  # where the last slice ended, perhaps within a batch
         self._note_bounds()
 
     def bounds_changed(self) -> None:
@@ -68,10 +64,6 @@ class Topic(Published):
     @property
     def flowing(self) -> bool:
         """Whether H follows the tail."""
-        return self._may_flow and not self.starting
-
-    @property
-    def _may_flow(self) -> bool:
         return not self.paused and not self.learning and bool(self.channels)
 
     @property
@@ -111,84 +103,46 @@ class Topic(Published):
 
     def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
         """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
-        parked = self._parked
-        if parked:
-            self._parked = Parked()
-        self._advance_to(self._written_tail, parked, now, fresh)
-
-    def _advance_to(
-        self, end: int, parked: Parked, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None
-    ) -> None:
         for channel in self.channels.values():
             if channel.kept is not None:
-                channel.keep(self._in_memory(end) if fresh is None else _written(fresh))
-        before, self.handed_over = self.handed_over, end
-        if parked:
-            self._hand_over_parked(parked, now)
+                channel.keep(self._in_memory() if fresh is None else _written(fresh))
+        before, self.handed_over = self.handed_over, self._written_tail
+        if self._parked:
+            self._hand_over_parked(now)
         for channel in tuple(self.channels.values()):
             channel.handed_over(before)
         if self.ephemeral:
             self.log.release(self.handed_over)
 
-    def _hand_over_parked(self, parked: Parked, now: float) -> None:
-        for start, count, delay_ms in parked.in_order():
+    def _hand_over_parked(self, now: float) -> None:
+        for start, count, delay_ms in self._parked.in_order():
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
                 if delay_ms < 0:
                     channel.never_get(start, start + count)
                 else:
                     channel.defer(start, count, due)
+        self._parked = Parked()
 
-    def _in_memory(self, end: int) -> Iterator[Batch]:
+    def _in_memory(self) -> Iterator[Batch]:
         """Yield what is about to be handed over, as far as it is in memory."""
         sequence = max(self.handed_over, self.log.cached_from)
-        if sequence == self.handed_over == self._slice_ended and (batch := self.log.batch_at(sequence)) is not None:
-            sequence = batch.end_sequence if batch.base_sequence < sequence else sequence  # the last slice gave it
-        while sequence < end and (batch := self.log.batch_at(sequence)) is not None:
+        while sequence < self._written_tail and (batch := self.log.batch_at(sequence)) is not None:
             yield batch
             sequence = batch.end_sequence
 
     def _start_flowing(self) -> None:
-        """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now.
-
-        Where very much is parked, the following turns go on with `hand_over_some`, and H stands still in between, as in a
-        pause: what is published meanwhile waits behind it. After a crash, H goes on where the journal says it was frozen.
-        """
-        if self._slice_end() is None:
-            self.hand_over_some()
-        else:
-            self.starting = True
-            self._work.starting[self] = None
-
-    def _slice_end(self) -> int | None:
-        if self.ephemeral:
-            return None  # --mem-queue-size bounds it
-        return self._parked.slice_end(max(1, _PARKED_IN_TURN // len(self.channels)), DEFERRED_ONE_BY_ONE)
-
-    def hand_over_some(self) -> None:
-        """Hand over some of what is parked, and move H to the tail if nothing else is."""
-        end = self._slice_end()
-        parked = self._parked if end is None else self._parked.take_before(end)
+        """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
         now_ms = self._work.timestamp // 1_000_000
-        for start, count, delay_ms in parked.delayed():
+        for start, count, delay_ms in self._parked.delayed():
             self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
+        if self._parked:
+            self.record(("unpark", self.name))
+        self.record(("flow", self.name))
         before = self.handed_over
-        if end is None:
-            self._stop_starting()
-            if parked:
-                self.record(("unpark", self.name))
-            self.record(("flow", self.name))
-            self._advance(self._work.now)
-        else:
-            self.record(("freeze", self.name, end))
-            self._advance_to(end, parked, self._work.now)
-            self._slice_ended = end
+        self._advance(self._work.now)
         if self._drops:
             self._drop_beyond_bounds(before)
-
-    def _stop_starting(self) -> None:
-        self.starting = False
-        self._work.starting.pop(self, None)
 
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""
@@ -251,7 +205,7 @@ class Topic(Published):
     @property
     def last_place(self) -> int:
         """The highest cursor that a channel can be given: H, or the place to which a first channel would move H."""
-        return self.handed_over if self.paused or self.learning or self.starting else self._written_tail
+        return self.handed_over if self.paused or self.learning else self._written_tail
 
     # Channels
 
@@ -298,7 +252,6 @@ class Topic(Published):
         if self._is_guarded or self._drops:
             self.bounds_changed()  # its own bound is in nobody's way any more
         if not self.channels:
-            self._stop_starting()
             if was_flowing:
                 self.record(("freeze", self.name, self.handed_over))
             if self.ephemeral:
@@ -312,7 +265,6 @@ class Topic(Published):
     def pause(self) -> None:
         if not self.paused:
             was_flowing = self.flowing
-            self._stop_starting()
             self.paused = True
             self.record(("pause", self.name, True))
             if was_flowing:
@@ -354,7 +306,7 @@ class Topic(Published):
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
         work = self._work
-        for place in (work.unsealed, work.put_off, work.deferring, work.postponed, work.dropping, work.starting):
+        for place in (work.unsealed, work.put_off, work.deferring, work.postponed, work.dropping):
             place.pop(self, None)
         # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}
@@ -472,9 +424,6 @@ class Topic(Published):
             self.channels[name] = Channel(
                 name, self, self._work, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
             )
-        if self._may_flow and _was_starting(state):
-            self.starting = True
-            self._work.starting[self] = None
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
                 self.record(("freeze", self.name, self.handed_over))
@@ -556,13 +505,6 @@ class Topic(Published):
         if self._work.latency is None or not latencies:
             return NO_LATENCY
         return merged_snapshot(self._work.latency, latencies, self._work.now)
-
-
-def _was_starting(state: TopicState) -> bool:
-    """Return whether nsqd stopped while H was on its way to the tail."""
-    if state.frozen_at is None or not state.parked or state.in_doubt:
-        return False
-    return all(channel.cursor <= state.frozen_at for channel in state.channels.values())
 
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:

@@ -1,9 +1,8 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
 
 0. **Room.** Where a turn has published to very many topics, most of them are put off to later turns, because each costs a
-   write. A topic that begins to flow hands over some of what is parked in it, where that is very much. Where the policy
-   bounds what may pile up, the oldest messages are dropped for those that come. What has to wait until files of its log
-   are removed is left to a later turn.
+   write. Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
+   wait until files of its log are removed is left to a later turn.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
@@ -60,8 +59,6 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     """
     if broker.put_off or len(broker.unsealed) > MOST_TOPICS:
         broker.ration()
-    if broker.starting:
-        broker.hand_over_some()
     while True:
         if broker.dropping or broker.postponed:
             broker.make_room(disk.publishing_error)

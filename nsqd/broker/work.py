@@ -158,7 +158,6 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
         self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
         self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told
-        self.starting: dict[T, None] = {}  # topics that hand over what is parked, some in each turn
         self.to_release: dict[T, None] = {}  # topics that need less of their log, once the journal has written why
         self.shape_unsaved = False  # topics, channels or pauses have changed
         self.reshaped: dict[str, None] = {}  # topics that came, went or have other channels since the last announcement

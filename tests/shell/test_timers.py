@@ -115,7 +115,7 @@ def test_publishes_to_more_topics_than_a_turn_writes_to_go_on_at_once() -> None:
     async def main() -> None:
         turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(timers.do_rest, node.broker, turn)
+            nursery.start_soon(timers.seal_rest, node.broker, turn)
             await trio.testing.wait_all_tasks_blocked()
             began = trio.current_time()
             with in_turn(turn):
