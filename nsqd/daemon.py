@@ -297,7 +297,6 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
     poller = node.poller
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
-        nursery.start_soon(timers.seal_rest, node.broker, node.turn)  # the last answers may have to wait for it
         yield
         # The web server has given its last answers. Those over HTTPS may still be in their tunnels.
         with trio.move_on_after(_LAST_WORDS, shield=True):

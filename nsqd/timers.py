@@ -100,17 +100,6 @@ async def free_leftovers(broker: Broker, turn: Turn) -> None:
             pass
 
 
-async def seal_rest(broker: Broker, turn: Turn) -> None:
-    """Begin turns as long as publishes are put off, because one turn had published to too many topics."""
-    while True:
-        turn.publishes_put_off.clear()
-        if not broker.put_off:
-            await turn.publishes_put_off.wait()
-        await trio.lowlevel.checkpoint()
-        with in_turn(turn):
-            pass
-
-
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: Callable[[], float | None]) -> None:
     """Let logs drop what has become too old, even in topics where nothing happens.
 

@@ -39,7 +39,6 @@ class Turn:
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # until files are removed
         self.something_is_left_over = Wakeup()
-        self.publishes_put_off = Wakeup()  # to the next turn
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
@@ -63,8 +62,6 @@ class Turn:
             self.publishes_wait.set()
         if not broker.leftovers.is_empty:
             self.something_is_left_over.set()
-        if broker.put_off:
-            self.publishes_put_off.set()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
-MOST_TOPICS: Final = 50  # that were published to in a turn, and as many of earlier ones: 5 to 10 ms of system calls
 MOST_POSTPONED: Final = 64 << 20  # bytes of a topic that wait in memory until files of its log are removed
 _TOPICS_IN_PART: Final = 100  # topics in one part of the topology
 
@@ -106,20 +105,6 @@ class Broker(TopicWork[Channel, Topic]):
             topic.learned(())
 
     # The steps of a turn
-
-    def ration(self) -> None:
-        """Put off some topics, because each that was published to costs a write to a file of its own.
-
-        This turn serves the first `MOST_TOPICS` that were published to in it, and as many of those that earlier turns
-        have put off. So a publisher to one topic does not wait behind somebody else's thousands.
-        """
-        for topic in list(islice(self.unsealed, MOST_TOPICS, None)):
-            del self.unsealed[topic]
-            self.deferring.pop(topic, None)
-            self.put_off[topic] = None
-        for topic in list(islice(self.put_off, MOST_TOPICS)):
-            del self.put_off[topic]
-            self.unsealed[topic] = self.deferring[topic] = None
 
     def make_room(self, refusal: str | None) -> None:
         """Drop what has to go for this turn's publishes, and postpone those that have to wait for files to be removed.

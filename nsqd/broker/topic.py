@@ -305,8 +305,7 @@ class Topic(Published):
         self._keys.forget()
         for _, _, _, receipt, _, _, _ in drafts:
             receipt.settle("exiting")
-        work = self._work
-        for place in (work.unsealed, work.put_off, work.deferring, work.postponed, work.dropping):
+        for place in (self._work.unsealed, self._work.deferring, self._work.postponed, self._work.dropping):
             place.pop(self, None)
         # A channel refers to its topic. If the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}

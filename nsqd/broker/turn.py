@@ -1,7 +1,6 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the order that keeps promises.
 
-0. **Room.** Where a turn has published to very many topics, most of them are put off to later turns, because each costs a
-   write. Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
+0. **Room.** Where the policy bounds what may pile up, the oldest messages are dropped for those that come. What has to
    wait until files of its log are removed is left to a later turn.
 1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after
    the logs were written would deliver them at once.
@@ -24,8 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
-
-from nsqd.broker.broker import MOST_TOPICS
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -57,8 +54,6 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     `announce` tells nsqlookupd which topics came, went or have other channels. `flush` sends clients their answers and
     messages.
     """
-    if broker.put_off or len(broker.unsealed) > MOST_TOPICS:
-        broker.ration()
     while True:
         if broker.dropping or broker.postponed:
             broker.make_room(disk.publishing_error)

@@ -154,7 +154,6 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
         self.ids = ids
         self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.leftovers)
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
-        self.put_off: dict[T, None] = {}  # topics that were published to, and whose logs later turns write
         self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
         self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages
         self.deferring: dict[T, None] = {}  # topics with deferred publishes that the journal has not been told

@@ -108,27 +108,6 @@ def test_leftovers_are_freed_although_nothing_else_happens() -> None:
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_publishes_to_more_topics_than_a_turn_writes_to_go_on_at_once() -> None:
-    node = Node()
-    topics = [node.broker.topic(f"t{number}") for number in range(300)]
-
-    async def main() -> None:
-        turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(timers.seal_rest, node.broker, turn)
-            await trio.testing.wait_all_tasks_blocked()
-            began = trio.current_time()
-            with in_turn(turn):
-                receipts = [topic.publish_one(b"\0\0\0\2ab") for topic in topics]
-            assert 0 < sum(receipt.settled for receipt in receipts) < 300
-            await trio.testing.wait_all_tasks_blocked()
-            assert all(receipt.settled for receipt in receipts)
-            assert trio.current_time() == began
-            nursery.cancel_scope.cancel()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
 def test_memory_is_returned_after_a_crowd() -> None:
     class Sessions:
         sessions_gone = 0
