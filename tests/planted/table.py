@@ -436,7 +436,7 @@ BUGS: Final = (
                 "",
             ),
         ),
-        ("simulation", "broker model"),
+        ("simulation",),
     ),
     Bug(
         "a crash forgets a delay that a consumer has asked for",
@@ -455,7 +455,7 @@ BUGS: Final = (
         _BURIED,
         "nsqd/broker/operated.py",
         (("buried=self.burials.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
-        ("broker model",),
+        ("broker",),
     ),
     # What kills find
     Bug(
@@ -487,7 +487,7 @@ BUGS: Final = (
                 "return (heap[0] >> (_SEQUENCE_BITS + _REST_BITS)) - 300_000 if heap else None",
             ),
         ),
-        ("kills", "simulation", "broker model"),
+        ("kills", "simulation"),
     ),
     Bug(
         "finished messages are delivered again",
@@ -527,7 +527,7 @@ BUGS: Final = (
                 "        self._queue.append(self._packed(sequence, attempts))\n",
             ),
         ),
-        ("kills", "burying kills", "broker model"),
+        ("kills", "burying kills"),
     ),
     # The disk
     Bug(
