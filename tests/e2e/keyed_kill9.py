@@ -112,7 +112,7 @@ class Publishers:
                     case _:
                         await producer.publish("t", bodies[0])
                 self.published += bodies
-        except nsqclient.ConnectError:
+        except (nsqclient.ConnectError, nsqclient.PublishUnsent):  # nsqd was down in all rounds: nothing is stored
             if not self._stops:
                 await self._one(producer, kind)
         except Exception as error:
