@@ -19,7 +19,7 @@ from celery.exceptions import TimeoutError as NoResult
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import OperationalError
 
-from tests.support.celery_app import make_app
+from tests.support.celery_app import close_apps, make_app
 from tests.support.celery_worker import TIMEOUT, Worker, lines, wait_for_lines
 from tests.support.process import ROOT, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
@@ -28,11 +28,15 @@ def url_of(nsqd: Nsqd) -> str:
     return f"nsq://127.0.0.1:{nsqd.tcp[1]}"
 
 
+@pytest.fixture(autouse=True)
+def apps_are_closed() -> Iterator[None]:
+    yield
+    close_apps()
+
+
 @pytest.fixture
-def app(nsqd: Nsqd) -> Iterator[Celery]:
-    app = make_app(url_of(nsqd))
-    yield app
-    app.close()
+def app(nsqd: Nsqd) -> Celery:
+    return make_app(url_of(nsqd))
 
 
 @pytest.fixture(scope="module")

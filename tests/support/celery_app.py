@@ -18,6 +18,9 @@ BROKER = "NSQ_TEST_BROKER"
 SETTINGS = "NSQ_TEST_SETTINGS"  # JSON
 
 
+_made: list[Celery] = []
+
+
 def make_app(url: str, **settings: Any) -> Celery:
     """Return an app, for a worker or for a test that sends to one."""
     app = Celery("jobs", broker=url, set_as_current=False)
@@ -28,7 +31,18 @@ def make_app(url: str, **settings: Any) -> Celery:
         worker_hijack_root_logger=True,
         **settings,
     )
+    _made.append(app)
     return app
+
+
+def close_apps() -> None:
+    """Close all connections of all apps. An app does not close the one for its results, which would connect for ever."""
+    while _made:
+        app = _made.pop()
+        consumer = app.backend.result_consumer
+        if consumer._connection is not None:
+            consumer.stop()
+        app.close()
 
 
 app = make_app(os.environ.get(BROKER, "nsq://127.0.0.1:4150"), **json.loads(os.environ.get(SETTINGS, "{}")))
