@@ -12,7 +12,7 @@ from nsqcommon.wire.message import Message
 from tests.e2e.kill9 import CYCLES, run
 from tests.support.promises import Channel, Excuses, Ledger, Violation
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("real_starts")]  # starts are what it is about
 
 
 @pytest.mark.slow
@@ -21,9 +21,7 @@ pytestmark = pytest.mark.e2e
     [(), ("max-bytes-per-file=65536", "mem-queue-size=10"), ("ack=synced",)],
     ids=["defaults", "small-files", "synced"],
 )
-def test_kill_9_breaks_no_promise(tmp_path: Path, options: tuple[str, ...], request: pytest.FixtureRequest) -> None:
-    if not options:
-        request.getfixturevalue("real_starts")  # what starts after a kill is no fork
+def test_kill_9_breaks_no_promise(tmp_path: Path, options: tuple[str, ...]) -> None:
     ledger = run(tmp_path, cycles=CYCLES, seed=random.randrange(1 << 32), options=options)
     assert ledger.acknowledged > 50 * CYCLES
 

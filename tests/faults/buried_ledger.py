@@ -189,12 +189,11 @@ class ChannelLedger:
 
     # Between two lives
 
-    def ended(self, forgets_since: float) -> None:
-        """Note that nsqd has ended, and since when it may have forgotten a FIN."""
+    def ended(self, killed_at: float) -> None:
         with self._lock:
             self._life += 1
             for known in self.known.values():
-                if known.possible == {Place.GONE} and known.finished_at > forgets_since:
+                if known.possible == {Place.GONE} and known.finished_at > killed_at - FIN_WINDOW:
                     known.possible.add(Place.DUE)
                 if Place.DUE in known.possible:
                     known.most += 1  # it may have been delivered without anybody reading it

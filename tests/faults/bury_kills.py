@@ -19,10 +19,10 @@ from urllib.parse import urlencode
 from nsqcommon.wire.commands import fin, mpub, rdy, req
 from nsqcommon.wire.extensions import bury, req_free
 from nsqcommon.wire.message import Message
-from tests.faults.buried_ledger import FIN_WINDOW, ChannelLedger, Listed, Place
+from tests.faults.buried_ledger import ChannelLedger, Listed, Place
 from tests.faults.promise import Violation
 from tests.support.process import Nsqd
-from tests.support.traffic import BROKEN, Consumer, before_a_kill
+from tests.support.traffic import BROKEN, Consumer
 
 MAX_ATTEMPTS: Final = 3
 POLICY: Final = f"""
@@ -83,12 +83,11 @@ def run(
             for number in range(kills):
                 load = _Load(nsqd, outcome, chance)
                 load.go_on_for(chance.choice(EARLY if number % 3 == 2 else LATE))
-                window = before_a_kill(nsqd, at_least=FIN_WINDOW)
                 killed_at = time.monotonic()
                 nsqd.kill()
                 load.ended()
                 for ledger in (outcome.work, outcome.other):
-                    ledger.ended(killed_at - window)
+                    ledger.ended(killed_at)
                 outcome.kills += 1
                 nsqd.start()
                 _compare(nsqd, outcome.work)

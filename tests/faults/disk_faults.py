@@ -22,17 +22,7 @@ from typing import Final, NamedTuple
 from tests.faults.shim import Effect, Op, Rule, Shim
 from tests.support.process import Nsqd
 from tests.support.promises import Excuses, Ledger, Violation
-from tests.support.traffic import (
-    Load,
-    Pace,
-    before_a_kill,
-    check_nothing_is_left,
-    check_shape,
-    drain,
-    log_of,
-    new_ledger,
-    set_up,
-)
+from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape, drain, log_of, new_ledger, set_up
 
 OPTIONS: Final = ("max-bytes-per-file=20000", "mem-queue-size=10", "msg-timeout=5s")
 PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=4000)
@@ -192,11 +182,10 @@ def _live(
             _wait_until_well(nsqd)
             ledger.is_well()
         _go_on_for(load, ledger, chance.randrange(60, 150))
-    window = before_a_kill(nsqd, at_least=KILLED.finishes)
     killed_at = time.monotonic()
     nsqd.kill()
     load.ended()
-    ledger.ended(killed_at, Excuses(finishes=window))
+    ledger.ended(killed_at, KILLED)
     shim.heal()
     ledger.falls_sick()
     if chance.random() < 0.5:

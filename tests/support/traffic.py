@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, rdy, req, sub, touch
 from nsqcommon.wire.frames import Frame
-from nsqd.log.committer import FLUSH_INTERVAL
 from tests.support.client import NOBODY, TIMEOUT, Client, Disconnected, Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.http_traffic import answer_over_http
@@ -328,20 +327,6 @@ def consume(
 
 
 # Between two lives
-
-
-def before_a_kill(nsqd: Nsqd, *, at_least: float) -> float:
-    """Return for how many seconds before now a FIN may be forgotten: so many, or more if nsqd hardly gets to run.
-
-    The answer to the first request shows that nsqd has read what was sent before, the last that it has had its turn
-    when this had to be in the journal.
-    """
-    began = time.monotonic()
-    nsqd.http("GET", "/ping")
-    threading.Event().wait(FLUSH_INTERVAL)
-    for _ in range(2):  # the first may be answered in the turn in which the journal is due
-        nsqd.http("GET", "/ping")
-    return max(at_least, time.monotonic() - began)
 
 
 def check_shape(nsqd: Nsqd, ledger: Ledger) -> None:
