@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.leftovers import Leftovers
+if TYPE_CHECKING:
+    from nsqd.broker.leftovers import Leftovers
 
 _COUNT_BITS: Final = 32
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
@@ -33,10 +34,10 @@ class DeferredKeys:
 
     __slots__ = ("_left_behind", "_leftovers", "_order", "_places", "_window", "is_complete")
 
-    def __init__(self, window: int, *, is_complete: bool, leftovers: Leftovers | None = None) -> None:
+    def __init__(self, window: int, *, is_complete: bool, leftovers: Leftovers) -> None:
         self.is_complete = is_complete  # otherwise some are missing that only the log knows
         self._window = window
-        self._leftovers = leftovers if leftovers is not None else Leftovers()
+        self._leftovers = leftovers
         self._places: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()  # in which the entries are looked at
         self._left_behind: set[bytes] = set()  # keys in that order that have no entry now

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
-from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.positions import between, in_pieces
 
 if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
+    from nsqd.broker.leftovers import Leftovers
 
 _LOOKED_AT: Final = 5_000  # messages whose deadlines are looked at, before others have their turn: some milliseconds
 NOT_IN_FLIGHT: Final = b"ID not in flight"
@@ -80,8 +80,8 @@ class InFlight:
         "next_deadline",
     )
 
-    def __init__(self, leftovers: Leftovers | None = None) -> None:
-        self._leftovers = leftovers if leftovers is not None else Leftovers()
+    def __init__(self, leftovers: Leftovers) -> None:
+        self._leftovers = leftovers
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`

@@ -19,11 +19,13 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys, Waits
-from nsqd.broker.leftovers import Leftovers
+
+if TYPE_CHECKING:
+    from nsqd.broker.leftovers import Leftovers
 
 _PARTS: Final = 8
 _LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
@@ -70,8 +72,8 @@ class Shelf:
 class KeyMemory:
     """Bounds in time and number what the topics remember."""
 
-    def __init__(self, window: int, most: int, leftovers: Leftovers | None = None) -> None:
-        self.leftovers = leftovers if leftovers is not None else Leftovers()
+    def __init__(self, window: int, most: int, leftovers: Leftovers) -> None:
+        self.leftovers = leftovers
         self.window = window  # 0: no key is remembered
         self.longest = window + window // _PARTS  # for which a key may be remembered
         self.count = 0

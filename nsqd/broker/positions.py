@@ -306,8 +306,8 @@ class Retries:
 
     __slots__ = ("_former", "_leftovers", "_members", "_queue", "passed")
 
-    def __init__(self, leftovers: Leftovers | None = None) -> None:
-        self._leftovers = leftovers if leftovers is not None else Leftovers()
+    def __init__(self, leftovers: Leftovers) -> None:
+        self._leftovers = leftovers
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
         self._members = Members()
@@ -486,8 +486,8 @@ class Deferred:
 
     __slots__ = ("_former", "_heap", "_leftovers", "_members", "_runs")
 
-    def __init__(self, leftovers: Leftovers | None = None) -> None:
-        self._leftovers = leftovers if leftovers is not None else Leftovers()
+    def __init__(self, leftovers: Leftovers) -> None:
+        self._leftovers = leftovers
         self._heap: list[int] = []  # due, sequence, attempts, generation
         self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
         self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out

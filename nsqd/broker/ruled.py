@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from nsqd.broker.work import ChannelWork
 
 EXPIRED_AT_ONCE: Final = 200  # batches; some milliseconds, after which others have their turn
-_PASSED_AT_ONCE: Final = (
-    50  # messages of old files from the next skip range on: behind it may be as many ranges as messages
-)
+# Messages of old files that are passed from the next skip range on: behind it may be as many ranges as messages.
+_PASSED_AT_ONCE: Final = 50
 _BURIED_AT_ONCE: Final = 2_000  # messages beyond a bound
 _PAUSE_TO_LOAD: Final = 0.005  # seconds after which a batch was probably read
 _NANOSECONDS: Final = 1_000_000_000

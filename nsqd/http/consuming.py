@@ -1,6 +1,7 @@
 """Consuming over HTTP: `POST /sub` takes messages, `GET /sub` streams them, four more finish, requeue, touch or bury them.
 
-See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them, and one that finds many in the next.
+See nsqd/broker/leases.py for what a lease is. A poll that finds messages is answered within the turn that has them, and
+one that finds many in the next.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from pyroaring import BitMap64
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys
 from nsqd.broker.keys import KeyMemory, TopicKeys
+from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.operated import Found
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
@@ -33,7 +34,7 @@ def settled(error: str | None = None) -> Receipt:
 
 
 def test_a_key_is_known_for_the_window_and_at_most_an_eighth_longer() -> None:
-    keys, receipt = keys_of(KeyMemory(80, 1000)), Receipt()
+    keys, receipt = keys_of(KeyMemory(80, 1000, Leftovers())), Receipt()
     keys.add(b"k", 100, receipt)
     assert keys.find(b"k", 179) is receipt
     assert keys.find(b"other", 100) is None
@@ -42,7 +43,7 @@ def test_a_key_is_known_for_the_window_and_at_most_an_eighth_longer() -> None:
 
 
 def test_keys_whose_time_is_over_take_no_room() -> None:
-    memory = KeyMemory(80, 1_000_000)
+    memory = KeyMemory(80, 1_000_000, Leftovers())
     keys = keys_of(memory)
     for number in range(1000):
         keys.add(b"%d" % number, number, settled())
@@ -52,7 +53,7 @@ def test_keys_whose_time_is_over_take_no_room() -> None:
 
 @pytest.mark.parametrize("topics", [1, 3])
 def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     known = [keys_of(memory) for _ in range(topics)]
     for number in range(1000):
         known[number % topics].add(b"%d" % number, 5, settled())
@@ -63,7 +64,7 @@ def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
 
 
 def test_keys_that_come_together_are_bounded_as_well() -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     keys = keys_of(memory)
     keys.add_all([b"%d" % number for number in range(1000)], 5, settled())
     assert 70 <= memory.count == len(keys) <= 80
@@ -72,7 +73,7 @@ def test_keys_that_come_together_are_bounded_as_well() -> None:
 
 
 def test_a_clock_that_goes_back_costs_nothing() -> None:
-    memory = KeyMemory(80, 1000)
+    memory = KeyMemory(80, 1000, Leftovers())
     keys = keys_of(memory)
     for timestamp in (100, 50, 99, 20, 101):
         keys.add(b"%d" % timestamp, timestamp, settled())
@@ -81,7 +82,7 @@ def test_a_clock_that_goes_back_costs_nothing() -> None:
 
 
 def test_long_keys_are_told_apart() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1000))
+    keys = keys_of(KeyMemory(SECOND, 1000, Leftovers()))
     long = [b"%064d" % number for number in range(100)]
     for key in long[::2]:
         keys.add(key, 5, settled())
@@ -89,7 +90,7 @@ def test_long_keys_are_told_apart() -> None:
 
 
 def test_keys_of_the_log_are_known_and_settled() -> None:
-    keys = keys_of(KeyMemory(80, 1000))
+    keys = keys_of(KeyMemory(80, 1000, Leftovers()))
     keys.know([(b"k", 100)])
     receipt = keys.find(b"k", 105)
     assert receipt is not None
@@ -97,7 +98,7 @@ def test_keys_of_the_log_are_known_and_settled() -> None:
 
 
 def test_a_topic_that_forgets_its_keys_leaves_those_of_others() -> None:
-    memory = KeyMemory(SECOND, 1000)
+    memory = KeyMemory(SECOND, 1000, Leftovers())
     here, there = keys_of(memory), keys_of(memory)
     for keys in (here, there):
         keys.add(b"k", 5, Receipt())
@@ -107,7 +108,7 @@ def test_a_topic_that_forgets_its_keys_leaves_those_of_others() -> None:
 
 
 def test_a_publish_that_failed_leaves_no_key_and_its_neighbours_do() -> None:
-    memory = KeyMemory(SECOND, 1000)
+    memory = KeyMemory(SECOND, 1000, Leftovers())
     keys, bad, good = keys_of(memory), Receipt(), Receipt()
     keys.add(b"a", 5, good)
     keys.add(b"b", 5, bad)
@@ -132,7 +133,7 @@ class CountedKey(bytes):
 
 @pytest.mark.parametrize("count", [100, 2000])
 def test_a_repeat_looks_at_its_own_key_however_many_publishes_wait_for_the_disk(count: int) -> None:
-    keys = keys_of(KeyMemory(SECOND, 10_000))
+    keys = keys_of(KeyMemory(SECOND, 10_000, Leftovers()))
     receipts = [Receipt() for _ in range(count)]
     for number, receipt in enumerate(receipts):
         keys.add(CountedKey(b"%d" % number), 5, receipt)
@@ -151,7 +152,7 @@ def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_h
         asked += 1
         return "disk on fire"
 
-    keys = TopicKeys(KeyMemory(SECOND, 10_000), refusal)
+    keys = TopicKeys(KeyMemory(SECOND, 10_000, Leftovers()), refusal)
     for number in range(count):
         receipt = Receipt()
         keys.add(b"%d" % number, 5, receipt)
@@ -166,7 +167,7 @@ def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_h
 
 def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
     """Settled receipts are let go from the front only, so a failed one may lie behind another for a while."""
-    memory = KeyMemory(SECOND, 1000)
+    memory = KeyMemory(SECOND, 1000, Leftovers())
     keys, waits, failed, later = keys_of(memory), Receipt(), Receipt(), Receipt()
     keys.add(b"a", 5, waits)
     keys.add(b"b", 5, failed)
@@ -180,7 +181,7 @@ def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
 
 
 def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the_log_refuses_now() -> None:
-    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000), lambda: "disk on fire"), Receipt(), Receipt()
+    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000, Leftovers()), lambda: "disk on fire"), Receipt(), Receipt()
     keys.add(b"a", 5, waits)
     keys.add(b"b", 5, good)
     good.settle()
@@ -190,7 +191,7 @@ def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the
 
 
 def test_all_keys_are_let_go_in_time_after_the_disk_has_hung() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1_000_000))
+    keys = keys_of(KeyMemory(SECOND, 1_000_000, Leftovers()))
     receipts = [Receipt() for _ in range(10_000)]
     for number, receipt in enumerate(receipts):
         keys.add(b"%d" % number, 5, receipt)
@@ -213,7 +214,7 @@ KeyOperation = tuple[str, int, int, int]
 def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: int) -> None:
     """Compare with a dictionary: what is not older than the window and within the bound is known, nothing else is."""
     window, now = 80, 0
-    memory = KeyMemory(window, most)
+    memory = KeyMemory(window, most, Leftovers())
     topics = [keys_of(memory) for _ in range(4)]
     expected: dict[tuple[int, bytes], int] = {}
     for what, place, number, seconds in operations:
@@ -248,7 +249,7 @@ def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
     def waits(start: int, end: int) -> bool:
         return not waiting.isdisjoint(range(start, end))
 
-    keys, now = DeferredKeys(10 * SECOND, is_complete=True), 100 * SECOND
+    keys, now = DeferredKeys(10 * SECOND, is_complete=True, leftovers=Leftovers()), 100 * SECOND
     for number in range(2_000):
         waiting.update((2 * number, 2 * number + 1))
         keys.drop_unneeded(2, now, waits)
@@ -272,14 +273,14 @@ def none_waits(start: int, end: int) -> bool:
 
 
 def test_a_key_that_is_used_again_names_the_later_message() -> None:
-    keys = DeferredKeys(SECOND, is_complete=True)
+    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
     for start in (5, 9, 7_000_000_000):
         keys.add(b"k", start, 1, SECOND)
     assert (len(keys), keys.find(b"k")) == (1, (7_000_000_000, 7_000_000_001))
 
 
 def test_a_key_is_needed_for_the_window_and_while_its_message_waits() -> None:
-    keys = DeferredKeys(10 * SECOND, is_complete=True)
+    keys = DeferredKeys(10 * SECOND, is_complete=True, leftovers=Leftovers())
     keys.add(b"k", 5, 1, 100 * SECOND)
     assert keys.is_needed(b"k", 109 * SECOND, none_waits)
     assert not keys.is_needed(b"k", 111 * SECOND, none_waits)
@@ -295,7 +296,7 @@ def test_a_look_at_keys_that_are_all_needed_is_short() -> None:
         asked += 1
         return True
 
-    keys = DeferredKeys(SECOND, is_complete=True)
+    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
     for number in range(1000):
         keys.add(b"%d" % number, number, 1, 0)
     keys.drop_unneeded(500, 100 * SECOND, waits)
@@ -303,7 +304,7 @@ def test_a_look_at_keys_that_are_all_needed_is_short() -> None:
 
 
 def test_a_key_that_is_cancelled_and_set_again_takes_no_more_memory_each_time() -> None:
-    keys = DeferredKeys(SECOND, is_complete=True)
+    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
     for start in range(1000):
         keys.add(b"k", start, 1, 0)
         keys.remove(b"k")
@@ -320,7 +321,7 @@ def test_a_key_that_is_cancelled_and_set_again_takes_no_more_memory_each_time() 
 
 
 def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
-    memory = KeyMemory(10 * SECOND, 1000)
+    memory = KeyMemory(10 * SECOND, 1000, Leftovers())
     keys, published = keys_of(memory), 100 * SECOND
     keys.add(b"k", published, settled())
     keys.defer(b"k", 7, 1, published)
@@ -336,7 +337,7 @@ def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
 
 
 def test_the_parts_of_a_publish_are_one_and_those_of_another_are_not() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1000))
+    keys = keys_of(KeyMemory(SECOND, 1000, Leftovers()))
     for start in (20, 7, 12):
         keys.defer_part(b"k" * 64, start, 2, 5 * SECOND)
     assert keys.deferred_place(b"k" * 64) == (7, 22)
@@ -345,7 +346,7 @@ def test_the_parts_of_a_publish_are_one_and_those_of_another_are_not() -> None:
 
 
 def test_keys_of_deferred_publishes_count_and_go_last() -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     here, there = keys_of(memory), keys_of(memory)
     for number in range(40):
         here.add(b"later-%d" % number, 5, settled())
@@ -360,7 +361,7 @@ def test_keys_of_deferred_publishes_count_and_go_last() -> None:
 
 
 def test_the_oldest_keys_of_deferred_publishes_go_when_there_are_too_many_of_these_alone() -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     topics = [keys_of(memory) for _ in range(3)]
     for number in range(300):
         keys = topics[number % 3]
@@ -377,7 +378,7 @@ def test_the_oldest_keys_of_deferred_publishes_go_when_there_are_too_many_of_the
 
 
 def test_what_a_topic_forgets_leaves_the_room_to_others() -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     here, there = keys_of(memory), keys_of(memory)
     for number in range(70):
         here.defer(b"%d" % number, number, 1, 5)
@@ -389,7 +390,7 @@ def test_what_a_topic_forgets_leaves_the_room_to_others() -> None:
 
 
 def test_keys_that_are_needed_no_longer_make_room_before_others_go() -> None:
-    memory = KeyMemory(SECOND, 80)
+    memory = KeyMemory(SECOND, 80, Leftovers())
     keys = keys_of(memory)
     for number in range(70):
         keys.defer(b"%d" % number, number, 1, SECOND)
@@ -402,7 +403,7 @@ def test_keys_that_are_needed_no_longer_make_room_before_others_go() -> None:
 
 @pytest.mark.parametrize("key", [b"k", b"k" * 64])
 def test_a_key_that_is_forgotten_is_new_and_leads_to_what_it_was(key: bytes) -> None:
-    memory = KeyMemory(SECOND, 1000)
+    memory = KeyMemory(SECOND, 1000, Leftovers())
     keys = keys_of(memory)
     for start in (7, 9, 20):
         assert keys.find(key, 5) is None
@@ -417,7 +418,7 @@ def test_a_key_that_is_forgotten_is_new_and_leads_to_what_it_was(key: bytes) -> 
 
 
 def test_a_publish_that_is_forgotten_before_it_is_synced_leaves_its_successor_alone() -> None:
-    keys, first, second = keys_of(KeyMemory(SECOND, 1000)), Receipt(), Receipt()
+    keys, first, second = keys_of(KeyMemory(SECOND, 1000, Leftovers())), Receipt(), Receipt()
     keys.add(b"k", 5, first)
     keys.forget_key(b"k", 0, 1, 5)
     assert keys.find(b"k", 5) is None
@@ -428,7 +429,7 @@ def test_a_publish_that_is_forgotten_before_it_is_synced_leaves_its_successor_al
 
 
 def test_the_key_of_a_deferred_publish_is_forgotten_as_well() -> None:
-    memory = KeyMemory(SECOND, 1000)
+    memory = KeyMemory(SECOND, 1000, Leftovers())
     keys = keys_of(memory)
     keys.add(b"k", 5, settled())
     keys.defer(b"k", 7, 1, 5)
@@ -639,7 +640,7 @@ def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> N
 
 @pytest.mark.parametrize("shape", ["%d", "AAAAAAAAAA:%04x", "%064d"])
 def test_a_million_keys_of_any_length_take_less_than_100_megabytes(shape: str) -> None:
-    keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000)), settled()
+    keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000, Leftovers())), settled()
     tracemalloc.start()
     try:
         for number in range(125_000):  # as many as one slice of them has

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.positions import (
     Deferred,
     Numbers,
@@ -69,7 +70,7 @@ def test_newest_uncovered_sequences_are_covered(gaps: list[tuple[int, int]], flo
 
 
 def test_retries_come_first_in_first_out_in_runs_of_equal_attempts() -> None:
-    retries = Retries()
+    retries = Retries(Leftovers())
     for sequence, attempts in [(5, 1), (6, 1), (7, 2), (8, 2), (3, 1)]:
         retries.add(sequence, attempts)
     assert retries.pop_run(10, end=100) == (5, 7, 1)
@@ -83,7 +84,7 @@ ENTRIES = st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0,
 
 @given(st.lists(ENTRIES, unique_by=lambda entry: entry[1]))
 def test_deferred_come_out_by_due_time(entries: list[tuple[int, int, int]]) -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for due, sequence, attempts in entries:
         deferred.add(due, sequence, attempts)
     until = 2**62
@@ -94,7 +95,7 @@ def test_deferred_come_out_by_due_time(entries: list[tuple[int, int, int]]) -> N
 
 def test_filling_is_like_adding_one_by_one() -> None:
     entries = [(9, 1, 0), (3, 2, 1), (5, 3, 7)]
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     deferred.fill(iter(entries))
     assert deferred.next_due() == 3
     assert list(deferred.pop_due(100, 1000)) == [(2, 1), (3, 7), (1, 0)]
@@ -105,7 +106,7 @@ def test_filling_is_like_adding_one_by_one() -> None:
                           st.tuples(st.just("due"), st.integers(0, 50), st.just(0)),
                           st.tuples(st.just("before"), st.integers(0, 50), st.integers(0, 9)))))  # fmt: skip
 def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: list[tuple[str, int, int]]) -> None:
-    deferred, model = Deferred(), dict[int, int]()
+    deferred, model = Deferred(Leftovers()), dict[int, int]()
     for word, number, sequence in steps:
         if word == "add" and sequence not in model:
             model[sequence] = number
@@ -137,7 +138,7 @@ def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: li
 @pytest.mark.parametrize("distinct", [7, 20_000, 10**9])
 def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: int) -> None:
     random = Random(distinct)
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for sequence in range(60_000):
         deferred.add(random.randrange(distinct), sequence, sequence % 3)
     for sequence in range(0, 60_000, 5):
@@ -154,7 +155,7 @@ def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: i
 
 
 def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for sequence in range(120_000):
         deferred.add(sequence, sequence, 0)
     for sequence in range(60_000, 70_000):
@@ -165,7 +166,7 @@ def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> Non
 
 
 def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for sequence in range(30_000):
         deferred.add(sequence % 1_000, sequence, 0)
     found = list(deferred.earliest(8_000))
@@ -174,7 +175,7 @@ def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
 
 
 def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for sequence in range(20_000):
         deferred.add(2 * sequence, sequence, 0)
     found: list[tuple[int, int, int]] = []
@@ -191,7 +192,7 @@ def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> No
 
 
 def test_positions_are_taken_out_with_their_attempts() -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     for sequence in range(6):
         deferred.add(10 - sequence, sequence, sequence * 2)
     assert [deferred.attempts_of(sequence) for sequence in (1, 4)] == [2, 8]
@@ -218,7 +219,7 @@ def test_single_sequences_are_covered_anywhere(gaps: list[tuple[int, int]], sing
 
 
 def test_a_retry_is_taken_out_of_the_middle() -> None:
-    retries = Retries()
+    retries = Retries(Leftovers())
     for sequence in (4, 5, 6):
         retries.add(sequence, sequence * 2)
     assert retries.attempts_of(5) == 10
@@ -242,7 +243,7 @@ def test_a_retry_is_taken_out_of_the_middle() -> None:
     )
 )
 def test_retries_keep_their_order_whatever_is_taken_out_and_comes_back(steps: list[tuple[str, int, int]]) -> None:
-    retries, model = Retries(), list[tuple[int, int]]()
+    retries, model = Retries(Leftovers()), list[tuple[int, int]]()
     for word, number, other in steps:
         if word == "add" and number not in dict(model):
             retries.add(number, other)
@@ -270,7 +271,7 @@ def test_retries_keep_their_order_whatever_is_taken_out_and_comes_back(steps: li
 
 
 def test_what_was_taken_out_takes_no_memory_for_long() -> None:
-    retries, deferred = Retries(), Deferred()
+    retries, deferred = Retries(Leftovers()), Deferred(Leftovers())
     for sequence in range(10_000):
         retries.add(sequence, 1)
         deferred.add(sequence, sequence, 1)
@@ -287,7 +288,7 @@ def test_what_was_taken_out_takes_no_memory_for_long() -> None:
 
 
 def test_a_retry_is_met_although_most_before_it_were_taken_out() -> None:
-    retries = Retries()
+    retries = Retries(Leftovers())
     for sequence in range(20_000):
         retries.add(sequence, 3)
     retries.add(7_000_000, 1)
@@ -321,7 +322,7 @@ def test_numbers_are_counted_in_bits(increments: list[set[int]], given: dict[int
 
 
 def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() -> None:
-    deferred = Deferred()
+    deferred = Deferred(Leftovers())
     deferred.add(5, 90, 2)
     deferred.add_run(7, 10, 20)
     assert (len(deferred), 12 in deferred, deferred.has_any(15, 30), deferred.lowest()) == (11, True, True, 10)
@@ -341,7 +342,7 @@ def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() ->
 
 
 def test_the_next_retries_are_listed_although_many_before_them_were_taken_out() -> None:
-    retries = Retries()
+    retries = Retries(Leftovers())
     assert retries.next_ones(3) == []
     for sequence in range(20_000):
         retries.add(sequence, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsqd.broker.keys import KeyMemory
+from nsqd.broker.leftovers import Leftovers
 from tests.support.asgi import Answer, ask
 from tests.support.fake_broker import binary_mpub
 from tests.unit.nsqd.http.conftest import Nsqd
@@ -177,7 +178,7 @@ def test_publishes_are_not_logged(nsqd: Nsqd, caplog: pytest.LogCaptureFixture) 
 
 
 def test_mpub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
-    nsqd.broker.keys = KeyMemory(60_000_000_000, 1000)
+    nsqd.broker.keys = KeyMemory(60_000_000_000, 1000, Leftovers())
     for _ in range(2):
         assert nsqd.post("/mpub?topic=t&key=q/1/0", b"a\nb").status == 200
     assert nsqd.bodies("t") == [b"a", b"b"]
@@ -194,7 +195,7 @@ def test_pub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
 
 @pytest.mark.parametrize("path", ["/pub", "/mpub"])
 def test_without_a_window_keys_are_refused(nsqd: Nsqd, path: str) -> None:
-    nsqd.broker.keys = KeyMemory(0, 1000)
+    nsqd.broker.keys = KeyMemory(0, 1000, Leftovers())
     answer = nsqd.post(f"{path}?topic=t&key=k", b"x")
     assert (answer.status, answer.body) == (400, error("INVALID_KEY"))
 
