@@ -168,13 +168,7 @@ async def storm(
     try:
         while True:
             link, fault = chance.choice(links), chance.choice(faults)
-            length = chance.uniform(0.1, longest)
-            say(f"{fault} for {length:.1f} s")
-            began = trio.current_time()
-            ledger.interrupted(began, began + length + _SETTLES)
-            link.begin(fault)
-            await trio.sleep(length)
-            link.heal()
+            await _break(link, fault, chance.uniform(0.1, longest), ledger, say)
             await trio.sleep(chance.uniform(0.1, longest))
     finally:
         for link in links:
@@ -192,11 +186,15 @@ async def each_once(
 ) -> None:
     """Let each fault come once, in a random order, and go on when the load has recovered from it."""
     for fault in chance.sample(list(Fault), len(Fault)):
-        length = chance.uniform(0.1, longest)
-        say(f"{fault} for {length:.1f} s")
-        began = trio.current_time()
-        ledger.interrupted(began, began + length + _SETTLES)
-        link.begin(fault)
-        await trio.sleep(length)
-        link.heal()
+        await _break(link, fault, chance.uniform(0.1, longest), ledger, say)
         await recovered()
+
+
+async def _break(link: Link, fault: Fault, length: float, ledger: Ledger, say: Callable[[str], None]) -> None:
+    """Have a fault on a link for so many seconds, and tell the ledger when."""
+    say(f"{fault} for {length:.1f} s")
+    began = trio.current_time()
+    ledger.interrupted(began, began + length + _SETTLES)
+    link.begin(fault)
+    await trio.sleep(length)
+    link.heal()
