@@ -36,7 +36,7 @@ const Numbers = (() => {
     return text === "0" && value > 0 ? "<0.1/s" : `${text}/s`;
   });
   const size = known((octets) => {
-    if (Math.abs(octets) < 1000) return `${octets.toFixed(0)} B`;
+    if (Math.abs(octets) < 1000) return `${grouped(octets)} B`;
     const text = scaled(octets);
     return `${text.slice(0, -1)} ${text.slice(-1)}B`;
   });
