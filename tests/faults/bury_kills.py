@@ -37,6 +37,7 @@ SHORT_SEGMENTS: Final = "max-bytes-per-file=65536"  # so that they are removed, 
 # How many messages are buried before a kill. Before a late one, an operator has also tried everything once.
 EARLY: Final = range(20)
 LATE: Final = range(20, 200)
+_FEW: Final = 5  # messages that each first action takes, so that it leaves some of the 20 for the next
 _BUSY_TIMEOUT: Final = 120.0  # for that, on a busy machine
 _PAGE: Final = 5_000
 _CHANNEL: Final = "topic=t&channel=work"
@@ -181,11 +182,12 @@ class _Load:
     def _operate(self, chance: random.Random) -> None:
         if not self._has_operated.is_set():  # before a kick of all, after which it is open where the others are
             for operate in (self._discard, self._kick, self._redeliver):
-                operate(chance.randint(1, 20))
+                operate(chance.randint(1, _FEW))
             self._has_operated.set()
         self.stopping.wait(chance.uniform(0, 0.1))
         luck = chance.random()
-        if luck < 0.35:
+        # Not before each of the others has found something: a kick of all goes on in the next life.
+        if luck < 0.35 and all(self._outcome.work.counts[verb] for verb in VERBS):
             self._kick_all(chance)
         elif luck < 0.6:
             self._kick(chance.randint(0, 20))
