@@ -16,7 +16,7 @@ from xdist.scheduler import Scheduling
 from nsqpipe import shared_classes
 from tests.support import forked
 from tests.support.distribution import FromBothEnds, shuffled
-from tests.support.needs import need
+from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
 
 pytest_plugins = ["pytester"]
@@ -77,6 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(item.path.relative_to(TESTS).parts[0])
     if (seed := config.getoption("--shuffle")) is not None:
         items[:] = shuffled(items, seed)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return Unusable.from_parent(parent, path=module_path) if missing(*needed_by(module_path)) else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

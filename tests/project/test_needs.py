@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.needs import missing
+from tests.support import needs
+from tests.support.needs import FOLDERS, missing, needed_by
+from tests.support.process import ROOT
 
 FILE = """
 import pytest
@@ -49,3 +51,22 @@ def test_in_ci_it_fails(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
 def test_only_the_first_missing_thing_is_named_so_that_reasons_can_be_counted() -> None:
     assert missing("sh", "no-such", "neither-this") == "no no-such"
     assert missing("sh") == ""
+
+
+def test_a_file_whose_folder_needs_more_is_skipped_without_being_imported(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(needs, "FOLDERS", {str(pytester.path): ("sh", "no-such-program")})
+    pytester.makeconftest("from tests.conftest import pytest_pycollect_makemodule\n")
+    pytester.makepyfile("import no_such_module\ndef test_it(): pass\n")
+    done = pytester.runpytest_inprocess("-rs", "-p", "no:cacheprovider")
+    done.assert_outcomes(skipped=1)
+    done.stdout.fnmatch_lines(["SKIPPED*: no no-such-program"])
+
+
+def test_folders_that_need_more_are_there() -> None:
+    for folder in FOLDERS:
+        assert (ROOT / folder).is_dir()
+        assert needed_by(ROOT / folder / "test_it.py") == FOLDERS[folder]
+    assert needed_by(ROOT / "tests" / "unit" / "nsqd" / "test_it.py") == ()

@@ -1,6 +1,7 @@
-"""One Spark session for all tests of a process: it takes ten seconds to start.
+"""One Spark session for all tests in here: it takes ten seconds to start, and one process gets all of these tests.
 
-Where Java or pyspark is missing the tests are skipped and say so; where CI is set, that is an error.
+Which process that is: `tests/support/distribution.py`. A test that starts a JVM of its own says why by the mark `own_jvm`;
+without the mark it finds no Java.
 """
 
 from __future__ import annotations
@@ -8,32 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nsqpipe.worker_python import worker_python
-from tests.support.needs import missing, need
-from tests.support.process import SOURCES, Nsqd
-from tests.support.spark import KEPT, numbered, publish
+from tests.support.kept import no_other_jvm, node, nsqd, orders
+from tests.support.process import SOURCES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.support.orders import Orders
-
-NEEDED = ("Java", "pyspark", "pyarrow")  # the packages come with `scripts/setup dev,spark`
-
-
-class _Skipped(pytest.Module):
-    def collect(self) -> Iterator[Any]:
-        need(*NEEDED)
-        yield from ()
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    return _Skipped.from_parent(parent, path=module_path) if missing(*NEEDED) else None
+__all__ = ["no_other_jvm", "node", "nsqd", "orders", "spark"]
 
 
 @pytest.fixture(scope="session")
@@ -64,25 +51,3 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture
-def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    """Return a topic of its own for each test."""
-    from tests.support.orders import Orders
-
-    topic = request.node.name.partition("[")[0][-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)

@@ -18,6 +18,7 @@ PATIENCE = 240.0
 MESSAGES = 2000  # messages between two kills
 
 
+@pytest.mark.own_jvm("spark-submit, a master and workers, some of which are killed")
 @pytest.mark.slow
 def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # four JVMs start; every wait here has a limit of its own

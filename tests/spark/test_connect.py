@@ -59,6 +59,7 @@ def nsqpipe(*words: object) -> str:
     return done.stdout
 
 
+@pytest.mark.own_jvm("a server of Spark Connect; clients without Java")
 @pytest.mark.slow
 def test_topics_land_and_go_back_by_way_of_a_server(server: str, nsqd: Nsqd, tmp_path: Path) -> None:
     table = tmp_path / "table"

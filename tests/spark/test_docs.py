@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from pyspark_nsq.listener import NsqListener
-from pyspark_nsq.options import OPTIONS
 from pyspark_nsq.rows import ALL_COLUMNS
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, next_of, numbered, publish
@@ -23,30 +21,8 @@ from tests.support.spark import KEPT, address, next_of, numbered, publish
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REFERENCE = (ROOT / "docs/reference/spark.md").read_text()
 HOW_TO = (ROOT / "docs/how-to/spark.md").read_text()
 FROM_KAFKA = (ROOT / "docs/how-to/from-kafka.md").read_text()
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_each_option_is_in_the_reference_with_its_default(name: str) -> None:
-    row = next((line for line in REFERENCE.splitlines() if line.startswith("|") and f"`{name}`" in line), None)
-    assert row is not None
-    default = OPTIONS[name][1]
-    assert not default or f"| `{default}` |" in row
-
-
-@pytest.mark.parametrize("name", ALL_COLUMNS)
-def test_each_column_is_in_the_reference(name: str) -> None:
-    assert f"\n| `{name}` | " in REFERENCE
-
-
-def test_each_option_that_kafkas_are_said_to_be_is_there() -> None:
-    (section,) = re.findall(r"## Options of the source\n(.*?)\n## ", FROM_KAFKA, re.DOTALL)
-    ours = [row.split("|")[2] for row in section.splitlines() if row.startswith("| ")][2:]
-    named = {name for cell in ours for name in re.findall(r"`(\w+)`", cell)}
-    assert len(ours) > 20
-    assert named <= {*OPTIONS}
 
 
 def test_the_pipeline_runs_as_it_is_written(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:

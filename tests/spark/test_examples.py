@@ -26,7 +26,10 @@ WRAPPED: Final = """#!/bin/sh
 {nsqpipe} "$@" || exit $?
 if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
 """
-pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib")  # scripts/setup examples
+pytestmark = [
+    pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib"),  # scripts/setup examples
+    pytest.mark.own_jvm("schedulers start nsqpipe"),
+]
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from tests.spark import kill9, sink_kill9
 from tests.support.pipe import IN_FOLDERS
 
 
+@pytest.mark.own_jvm("it is killed by kill -9")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format, tmp_path: Path) -> None:
@@ -22,6 +23,7 @@ def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format
     assert result.acknowledged > 10_000
 
 
+@pytest.mark.own_jvm("it is killed by kill -9")
 @pytest.mark.slow
 def test_nothing_is_missing_or_twice_in_a_topic_that_a_killed_spark_has_filled(tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()

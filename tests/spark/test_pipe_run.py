@@ -5,11 +5,9 @@ from __future__ import annotations
 import faulthandler
 import json
 import re
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
@@ -19,7 +17,7 @@ from nsqcommon.entry import HELD_SIGNALS
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
 from tests.spark.kill9 import Application
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import Nsqd
 from tests.support.spark import address, flip_a_byte_of, numbered, publish
 
 if TYPE_CHECKING:
@@ -106,56 +104,6 @@ def test_a_job_that_cannot_be_started_is_named_too(spark: SparkSession, nsqd: Ns
     assert failed.startswith("nsqpipe: clicks: [UNRESOLVED_COLUMN")
 
 
-def test_all_that_is_wrong_is_said_before_spark_starts(
-    nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("Spark was to be started")
-
-    monkeypatch.setattr("nsqpipe.session.open_session", refuse)
-    publish(nsqd, "orders", numbered(1))
-    (tmp_path / "file").write_text("no folder")
-    other = '[land.other]\ntopic = "orders"\ntable = "T/file/x"\n'
-    began = time.monotonic()
-    done = run(tmp_path, nsqd, ORDERS + CLICKS + other)
-    assert time.monotonic() - began < 30
-    assert done.exit_code == 1
-    assert [line.partition(" at ")[0] for line in done.stderr.splitlines()] == [
-        "nsqpipe: [land.clicks] there is no topic clicks",
-        f"nsqpipe: [land.other] --table {tmp_path}/file/x: {tmp_path}/file is not a folder",
-    ]
-    fine = run(tmp_path, nsqd, ORDERS, "--dry-run")
-    assert (fine.exit_code, fine.stdout) == (0, "can run: [land.orders]\n"), fine.stderr
-    assert not (tmp_path / "orders").exists()
-
-
-IMPORTED_BY_THREADS: Final = """
-import atexit, sys
-from nsqpipe import cli, pipeline
-
-def watched(*arguments, before=pipeline.for_each):
-    there = set(sys.modules)
-    done = before(*arguments)
-    late.update(it for it in set(sys.modules) - there if it.startswith(("nsqpipe", "pyspark_nsq")))
-    return done
-
-late, pipeline.for_each = set(), watched
-atexit.register(lambda: print("late:", *sorted(late)))
-cli.app(["run", *sys.argv[1:]])
-"""
-
-
-def test_jobs_that_are_checked_beside_each_other_import_nothing(nsqd: Nsqd, tmp_path: Path) -> None:
-    """Otherwise one could find half a module, and the command would end with what looks like a broken installation."""
-    publish(nsqd, "orders", numbered(1))
-    publish(nsqd, "clicks", numbered(1))
-    (tmp_path / "rules.toml").write_text('[[rule]]\ncheck = "n > 0"\n')
-    file = written(tmp_path, nsqd, ORDERS + f'rules = "{tmp_path}/rules.toml"\n' + CLICKS + COUNTS)
-    command = [sys.executable, "-c", IMPORTED_BY_THREADS, file, "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
-    assert done.stdout.splitlines()[-1] == "late:", done
-
-
 def blocked_signals(pid: int) -> set[int]:
     """Return the signals that the process has blocked; none if it has ended meanwhile."""
     try:
@@ -167,6 +115,7 @@ def blocked_signals(pid: int) -> set[int]:
     return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
+@pytest.mark.own_jvm("the first run is killed by kill -9")
 @pytest.mark.slow
 def test_killed_and_started_again_each_job_goes_on_where_it_was(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path

@@ -6,19 +6,22 @@ whole file, or call `need` in a fixture:
     pytestmark = pytest.mark.needs("C compiler")
     @pytest.mark.needs("curl", "openssl")
 
-A name is a command, unless NAMED or MODULES below has it.
+A name is a command, unless NAMED or MODULES below has it. What a whole folder needs is in FOLDERS, because its files
+cannot even be imported without it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def faketime(*, threads: bool = False) -> Path | None:
@@ -57,6 +60,28 @@ NAMED: Final[Mapping[str, Callable[[], object]]] = {
 MODULES: Final = frozenset(
     {"airflow", "dagster", "ipykernel", "matplotlib", "nbclient", "pyarrow", "pyspark", "taskiq_redis"}
 )
+_PACKAGES: Final = ("pyspark", "pyarrow")  # they come with `scripts/setup dev,spark`
+FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tests/spark": ("Java", *_PACKAGES),
+    **{
+        f"tests/{level}/{package}": _PACKAGES
+        for level in ("unit", "integration")
+        for package in ("nsqpipe", "pyspark_nsq", "pyspark_nsqtable")
+    },
+}
+
+
+class Unusable(pytest.Module):
+    """A file that is not imported, because the machine lacks what its folder needs."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        need(*needed_by(self.path))
+        yield from ()
+
+
+def needed_by(file: Path) -> tuple[str, ...]:
+    """Return what the file's folder needs."""
+    return next((names for folder, names in FOLDERS.items() if file.is_relative_to(_ROOT / folder)), ())
 
 
 def missing(*names: str) -> str:

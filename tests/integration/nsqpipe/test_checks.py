@@ -24,12 +24,12 @@ from nsqpipe.failures import PipeFailed
 from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
 from nsqpipe.storage import place_of
-from tests.spark.test_missing import three_at
+from tests.integration.pyspark_nsq.test_missing import three_at
 from tests.support.process import ROOT, SOURCES, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
 
-LIMIT: Final = 30.0  # seconds; `python -m tests.spark.test_pipe_checks` prints how long the cases take here
+LIMIT: Final = 30.0  # seconds; `python -m tests.integration.nsqpipe.test_checks` prints how long the cases take here
 
 
 @dataclass(frozen=True)

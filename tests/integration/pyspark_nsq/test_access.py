@@ -1,11 +1,10 @@
-"""TLS and tokens for the source and the sink."""
+"""TLS and tokens for the source and the sink, without Spark."""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -20,9 +19,6 @@ from tests.support.certificates import make_certificates
 from tests.support.http_server import HttpServer
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RIGHTS = """
 [[allow]]
@@ -47,17 +43,6 @@ def guarded(folder: Path) -> tuple[Nsqd, dict[str, str]]:
         f"rights-file={rights}",
     )
     return nsqd, {"caFile": str(made.authority), "token": "secret"}
-
-
-def test_topics_behind_tls_and_tokens_are_written_and_read(spark: SparkSession, tmp_path: Path) -> None:
-    nsqd, access = guarded(tmp_path)
-    with nsqd:
-        where = {"nsqd": address(nsqd), "topic": "orders", **access}  # the plain port, whose 403 names the HTTPS port
-        rows = spark.range(100).selectExpr("cast(id as string) as body")
-        rows.write.format("nsq").mode("append").options(**where).save()
-        assert spark.read.format("nsq").options(**where).load().count() == 100
-        where["nsqd"] = f"https://127.0.0.1:{nsqd.https_address[1]}"
-        assert spark.read.format("nsq").options(**where).load().count() == 100
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +25,6 @@ from nsqpipe.streams import Streams as Started
 from nsqpipe.tables import Table
 from nsqpipe.tending import tended
 from nsqpipe.upkeep import Policy, Tended
-from tests.support.process import ROOT
 from tests.support.spark import patiently
 
 if TYPE_CHECKING:
@@ -153,18 +149,3 @@ def test_until_now_that_is_interrupted_before_it_has_begun_is_not_done(capsys: p
         raise KeyboardInterrupt
     assert ended.value.exit_code == INCOMPLETE
     assert "stopped before everything was read" in capsys.readouterr().err
-
-
-def test_progress_that_nobody_reads_any_more_ends_no_job() -> None:
-    code = (
-        "import sys\nfrom nsqpipe.progress import Progress\n"
-        "with Progress(sys.stderr) as shown:\n    shown.stage('starting Spark')\n    shown.finish('done')\n"
-        "print('also here', file=sys.stderr)\n"
-    )
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = subprocess.run([sys.executable, "-c", code], stderr=write, cwd=ROOT, timeout=150, check=False)
-    finally:
-        os.close(write)
-    assert done.returncode == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -42,19 +41,6 @@ def test_each_setting_of_a_job_is_in_its_help_and_in_the_reference(name: str) ->
         if it.flag:
             assert f"{it.flag} " in said
             assert f"| `{it.flag}` |" in section
-
-
-def test_the_command_line_and_its_reference_need_no_spark() -> None:
-    hidden = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'pyarrow', 'deltalake', 'msgspec')))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{hidden}; import nsqpipe.cli, scripts.nsqpipe_reference as it; it.page()"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def parsed(name: str, words: list[str]) -> Job:

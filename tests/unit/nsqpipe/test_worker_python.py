@@ -1,17 +1,10 @@
-"""Spark's Python workers import pyspark from its installation, not from a zip without bytecode."""
+"""What the program that Spark starts as its Python workers leaves out of their path."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-import pyspark
-
-from nsqpipe.worker_python import COMMAND, without_zips, worker_python
-
-LIB = Path(pyspark.__file__).parent / "python" / "lib"
+from nsqpipe.worker_python import without_zips
 
 
 def test_what_spark_puts_first_is_left_out_and_nothing_else() -> None:
@@ -20,15 +13,3 @@ def test_what_spark_puts_first_is_left_out_and_nothing_else() -> None:
         "PYTHONPATH": os.pathsep.join(["/my/own.zip", "/tree"]),
         "HOME": "/h",
     }
-
-
-def test_a_worker_has_bytecode_for_what_it_imports() -> None:
-    assert Path(worker_python()).name == COMMAND
-    zips = [str(path) for path in LIB.glob("py*.zip")]
-    assert len(zips) == 2
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(zips)}
-    asked = ["-c", "import pyspark; print(pyspark.__file__)"]
-    as_spark_does = subprocess.check_output([sys.executable, *asked], env=environment, text=True)
-    as_we_do = subprocess.check_output([worker_python(), *asked], env=environment, text=True)
-    assert "pyspark.zip" in as_spark_does, "if Spark's own way is as good by now, ours may go"
-    assert Path(as_we_do.strip()) == Path(pyspark.__file__)

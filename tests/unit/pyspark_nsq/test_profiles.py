@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
@@ -20,13 +17,9 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Offsets, Range, Span
 from pyspark_nsq.options import source_options
 from pyspark_nsq.profiles import Profiles
-from pyspark_nsq.rows import COLUMNS
 from pyspark_nsq.sharing import Limit
 from pyspark_nsq.watch import Watch
-from tests.spark import skew
-from tests.support.process import Nsqd
 from tests.support.simulated_lanes import Record, SimulatedLane
-from tests.support.spark import KEPT, address
 
 A, B = (Lane(node, "orders", "log") for node in "ab")
 MB = 1 << 20
@@ -327,25 +320,3 @@ def test_spark_is_told_of_a_limit(rows: str, limit: int) -> None:
 
 
 # Real nodes
-
-
-def test_batches_of_real_nodes_are_level_and_all_of_them(tmp_path: Path) -> None:
-    found = skew.lanes(150)
-    with ExitStack() as stack:
-        nodes = [
-            stack.enter_context(Nsqd(skew.written(tmp_path / it.node, known), KEPT)) for it, known in found.items()
-        ]
-        options = source_options(
-            {"nsqd": ",".join(map(address, nodes)), "topic": skew.TOPIC, "maxRowsPerTrigger": "30000"}
-        )
-        reader = stream_source.NsqStreamReader(options, pa.schema([("timestamp", COLUMNS["timestamp"])]))
-        start = reader.initialOffset()
-        reader.prepareForTriggerAvailableNow()
-        rows, newest = 0, 0
-        while (end := reader.latestOffset(start, ReadMaxRows(30_000))) != start:
-            tasks = reader.partitions(start, end)
-            times = pa.chunked_array([it["timestamp"] for task in tasks for it in reader.read(task)]).cast(pa.int64())
-            assert 1 <= len(times) <= 30_000
-            assert pc.min(times).as_py() >= newest
-            rows, newest, start = rows + len(times), pc.max(times).as_py(), end
-    assert rows == skew.MESSAGES

@@ -1,0 +1,61 @@
+"""A terminal shows what `nsqpipe` does from its first second on.
+
+It starts a JVM of its own, because the seconds in which that starts are those that show nothing if we do not.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pty
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.process import SOURCES, Nsqd
+from tests.support.spark import address, numbered, publish
+
+PATIENCE: Final = 240.0  # seconds that Spark may take on a busy machine
+QUIET: Final = 10.0  # seconds; an idle machine takes little more than one
+
+
+@pytest.mark.own_jvm("what is seen while it starts")
+def test_a_terminal_always_shows_life_and_a_signal_ends_with_the_last_state(nsqd: Nsqd, tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # a JVM starts; the wait below has a limit of its own
+    publish(nsqd, "orders", numbered(500))
+    temporary, table = tmp_path / "tmp", tmp_path / "table"
+    temporary.mkdir()
+    words = ("land", "--nsqd", address(nsqd), "--topic=orders", "--table", str(table), "--conf=spark.local.dir=/tmp")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"PYTHONPATH": SOURCES, "TMPDIR": str(temporary), "COLUMNS": "200"}
+        os.execv(sys.executable, [sys.executable, "-m", "nsqpipe", *words])
+    shown, quiet = b"", 0.0
+    began = last = time.monotonic()
+    asked = False
+    while time.monotonic() - began < PATIENCE:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                shown += os.read(terminal, 1 << 16)
+            except OSError:  # the process has ended
+                break
+            quiet = max(quiet, time.monotonic() - last)
+            last = time.monotonic()
+        if not asked and b"land: batch 0, 500 rows read" in shown:
+            asked = True
+            os.kill(pid, signal.SIGTERM)
+    assert asked, shown
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = shown.decode()
+    assert "starting Spark" in text
+    final = text.rpartition("\x1b[2K")[2]
+    assert "land: 500 rows read in" in final
+    assert "500 landed in" in final
+    assert f"0 late, 0 behind; table {table}\r\n" in final
+    assert quiet < QUIET
+    assert list(temporary.iterdir()) == []
