@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.distribution import ROW, place_of, scope_of
+from tests.support.distribution import OWN_JVMS, ROW, SESSION, place_of, scope_of
 from tests.support.process import ROOT
 
 FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/unit/test_one.py", "tests/unit/test_two.py")
@@ -15,19 +15,39 @@ TUTORIALS = "tests/docs/test_commands.py::test_a_newcomer_s_first_hour"
 
 
 def test_a_file_stays_together_and_what_takes_minutes_does_not() -> None:
-    assert scope_of("tests/spark/test_sink.py::test_a") == scope_of("tests/spark/test_sink.py::test_b")
+    assert scope_of("tests/e2e/test_waits.py::test_a") == scope_of("tests/e2e/test_waits.py::test_b")
     assert scope_of(TUTORIALS) == TUTORIALS
     kills = [f"tests/spark/test_kill9.py::test_kills[{kind}]" for kind in ("delta", "parquet")]
     assert scope_of(kills[0]) != scope_of(kills[1])
 
 
+def test_all_tests_that_share_a_spark_session_are_one_group_and_come_first() -> None:
+    assert scope_of("tests/spark/test_sink.py::test_a") == scope_of("tests/spark/test_stream.py::test_b") == SESSION
+    assert scope_of("tests/spark/test_cluster.py::test_a") == "tests/spark/test_cluster.py"
+    assert place_of(SESSION) < place_of(TUTORIALS) < place_of("tests/spark/test_cluster.py")
+
+
+def test_whoever_starts_a_jvm_says_why_and_shares_no_session() -> None:
+    for file in OWN_JVMS:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert "pytest.mark.own_jvm(" in text, file
+        assert "spark: SparkSession" not in text, file
+
+
 def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
-    row = (TUTORIALS, FILES[1], *FILES[2:], "tests/docs/test_commands.py::test_commands_of[docs/README]", FILES[0])
+    row = (
+        SESSION,
+        TUTORIALS,
+        "tests/spark/test_kill9.py",
+        *FILES[2:],
+        "tests/docs/test_commands.py::test_commands_of[docs/README]",
+        FILES[0],
+    )
     assert sorted({*row}, key=place_of) == [*row]
 
 
 def test_what_the_row_names_is_there() -> None:
-    for begin in ROW:
+    for begin in {*ROW} - {SESSION}:
         assert (ROOT / begin.partition("::")[0]).exists(), begin
     file, _, test = TUTORIALS.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")

@@ -1,7 +1,11 @@
 """Which process gets which tests, where pytest-xdist runs two and more: one computes while the others wait.
 
+All tests that share a Spark session are one group, so that there is one JVM; it is begun first, as it is the largest. Those
+that start JVMs of their own have the mark `own_jvm`, which says why; files of nothing else are in OWN_JVMS, and groups of
+their own.
+
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
-Spark only takes its time from itself, so it runs beside tests that wait. All files stand in one row, from those that
+Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row, from those that
 compute to those that wait, with the short ones in the middle. One process takes its files from the near end, all others
 take theirs from the far end, and they meet among short files, so that no process is left with a long one when the
 others have nothing more to do.
@@ -23,13 +27,9 @@ from xdist.workermanage import WorkerController
 if TYPE_CHECKING:
     import pytest
 
-_COMPUTING_LONGEST: Final = (
-    "tests/docs/test_commands.py::test_a_newcomer",
-    "tests/spark/test_kill9.py",
-    "tests/spark/test_cluster.py",
-    "tests/spark/test_connect.py",
-    "tests/spark/",
-)
+SESSION: Final = "tests/spark in one session"  # a group of many files
+OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("kill9", "cluster", "connect", "terminal"))
+_COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
 _BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
 _WAITING_LONGEST_LAST: Final = (
     "tests/browser/",
@@ -50,7 +50,9 @@ def scope_of(test: str) -> str:
     Usually that is a file, as its tests share fixtures, but a test that takes minutes is a group of its own.
     """
     file = test.partition("::")[0]
-    return test if file in _APART else file
+    if file in _APART:
+        return test
+    return SESSION if file.startswith("tests/spark/") and file not in OWN_JVMS else file
 
 
 def place_of(scope: str) -> tuple[int, str]:
