@@ -1,7 +1,7 @@
 """One Spark session for all tests in here: it takes ten seconds to start, and one process gets all of these tests.
 
-Which process that is: `tests/support/distribution.py`. A test that starts a JVM of its own says why by the mark `own_jvm`;
-without the mark it finds no Java.
+Which process that is: `tests/support/distribution.py`. A test that starts a JVM of its own says why by the mark
+`own_jvm`; without the mark it finds no Java.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from nsqpipe.worker_python import worker_python
 from tests.support.kept import no_other_jvm, node, nsqd, orders
 from tests.support.process import SOURCES
+from tests.support.spark_workers import workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +28,19 @@ __all__ = ["no_other_jvm", "node", "nsqd", "orders", "spark"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
     # An editable install is found by an import hook, which Spark's search for sources does not use.
     os.environ["PYTHONPATH"] = SOURCES
-    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(), sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
+    with workers() if sys.platform == "linux" else nullcontext(worker_python()) as os.environ["PYSPARK_PYTHON"]:
+        session = _started(folder / "warehouse")
+        yield session
+        session.stop()
+
+
+def _started(warehouse: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
@@ -41,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.warehouse.dir", str(warehouse))
         .config(
             "spark.sql.streaming.checkpointFileManagerClass",
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -49,5 +59,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    return session

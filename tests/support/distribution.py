@@ -1,8 +1,8 @@
 """Which process gets which tests, where pytest-xdist runs two and more: one computes while the others wait.
 
-All tests that share a Spark session are one group, so that there is one JVM; it is begun first, as it is the largest. Those
-that start JVMs of their own have the mark `own_jvm`, which says why; files of nothing else are in OWN_JVMS, and groups of
-their own.
+All tests that share a Spark session are one group, so that there is one JVM; it is begun first, as it is the
+largest. Those that start JVMs of their own have the mark `own_jvm`, which says why; files of nothing else are in
+OWN_JVMS, and groups of their own.
 
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
 Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row, from those that
