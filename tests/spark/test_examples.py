@@ -1,4 +1,7 @@
-"""The examples in examples/ do what their pages say: Airflow and Dagster without their schedulers, and the notebook."""
+"""The examples in examples/ do what their pages say: Airflow and Dagster without their schedulers, and the notebook.
+
+The commands that Airflow's tasks run use the session of the tests. Dagster's start Spark, as they do for users.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,29 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.support.process import ROOT, Nsqd
+from tests.support.served import Served
 from tests.support.spark import KEPT, PATIENCE, address, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES: Final = ROOT / "examples"
 NOTEBOOK: Final = EXAMPLES / "notebook" / "orders.ipynb"
 ORDERS: Final = 600
 # If asked for, the first landing does its work and is killed before the scheduler learns of it.
-WRAPPED: Final = """#!/bin/sh
-{nsqpipe} "$@" || exit $?
+WRAPPED: Final = """{nsqpipe} "$@" || exit $?
 if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
 """
-pytestmark = [
-    pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib"),  # scripts/setup examples
-    pytest.mark.own_jvm("schedulers start nsqpipe"),
-]
+pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib")  # scripts/setup examples
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +50,25 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 
 
 @pytest.fixture
-def environ(orders: Nsqd, tmp_path: Path) -> dict[str, str]:
-    """Return the environment of the examples."""
+def programs(tmp_path: Path) -> Path:
+    """Return the folder of the programs of the environment in which the examples find nsqpipe."""
     programs = tmp_path / "environment" / "bin"
     programs.mkdir(parents=True)
-    real = quote(str(Path(sys.executable).parent / "nsqpipe"))
-    scripts = {
-        "nsqpipe": WRAPPED.format(nsqpipe=real, asked=quote(str(tmp_path / "kill"))),
-        "python": f'#!/bin/sh\nexec {quote(sys.executable)} "$@"\n',
-    }
-    for name, script in scripts.items():
-        (programs / name).write_text(script)
-        (programs / name).chmod(0o755)
+    for name, program in (("python", sys.executable), ("nsqpipe", str(Path(sys.executable).with_name("nsqpipe")))):
+        write_script(programs / name, f'exec {quote(program)} "$@"\n')
+    return programs
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def environ(orders: Nsqd, programs: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the environment of the examples."""
     return {
+        **os.environ,
         "NSQPIPE_ENVIRONMENT": str(programs.parent),
         "ORDERS_SOURCE": f"--nsqd {address(orders)}",
         "ORDERS_TABLE": str(tmp_path / "orders"),
@@ -71,7 +81,7 @@ def run(environ: Mapping[str, str], *words: object) -> str:
     done = subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=environ["HOME"],
-        env={**os.environ, **environ},
+        env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,19 +100,29 @@ def check_landed(environ: Mapping[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_airflow_lands_counts_and_looks_again_after_a_kill(environ: dict[str, str], tmp_path: Path) -> None:
+def test_airflow_lands_counts_and_looks_again_after_a_kill(
+    spark: SparkSession, environ: dict[str, str], programs: Path, tmp_path: Path
+) -> None:
     environ |= {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
     environ |= {"AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES / "airflow")}
     run(environ, "-m", "airflow", "db", "migrate")
-    (tmp_path / "kill").mkdir()
-    said = run(environ, EXAMPLES / "airflow" / "orders.py")
-    assert not (tmp_path / "kill").exists(), "it was killed, and tried again"
-    assert "1 of 601 messages are in quarantine" in said
+    asked, log = tmp_path / "kill", tmp_path / "log"
+    asked.mkdir()
+    with closing(Served()) as served:
+        served.write_command(programs / "served")
+        wrapped = WRAPPED.format(nsqpipe=quote(str(programs / "served")), asked=quote(str(asked)))
+        write_script(programs / "nsqpipe", wrapped)
+        command = [sys.executable, str(EXAMPLES / "airflow" / "orders.py")]
+        status = served.run(command, env=environ, log=log, timeout=4 * PATIENCE)
+    assert status == 0, log.read_text()[-8000:]
+    assert not asked.exists(), "it was killed, and tried again"
+    assert "1 of 601 messages are in quarantine" in log.read_text()
     check_landed(environ)
     counted = json.loads(Path(f"{environ['ORDERS_TABLE']}.minutes.json").read_text())
     assert sum(window["messages"] for window in counted["topics"]["orders"]) == ORDERS + 1
 
 
+@pytest.mark.own_jvm("a scheduler starts nsqpipe, with all that it inherits")
 @pytest.mark.slow
 def test_dagster_lands_and_the_notebook_shows_what_has_come(environ: dict[str, str], tmp_path: Path) -> None:
     run(environ, EXAMPLES / "dagster" / "orders.py")
