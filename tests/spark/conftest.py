@@ -30,9 +30,10 @@ __all__ = ["no_other_jvm", "node", "nsqd", "orders", "spark"]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # An editable install is found by an import hook, which Spark's search for sources does not use.
     os.environ["PYTHONPATH"] = SOURCES
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
-    with workers() if sys.platform == "linux" else nullcontext(worker_python()) as os.environ["PYSPARK_PYTHON"]:
+    with workers() if sys.platform == "linux" else nullcontext(worker_python()) as python:
+        # Spark takes the driver's for the sources, and the other one for what runs in tasks.
+        os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] = python
         session = _started(folder / "warehouse")
         yield session
         session.stop()

@@ -1,12 +1,11 @@
 """Spark's Python workers, forked from a process that has imported what they use instead of started.
 
-Spark starts a Python for each stream that it plans, and for each kind of worker. That takes 0.4 to 0.9 s of processor
-time, nearly all of it imports, and 0.1 s here. Spark waits for it for ten seconds, which cannot be set: on a machine
-that has much else to do, streams fail by that. `workers()` starts the process that forks, and returns a command for
-PYSPARK_PYTHON.
+Spark starts a Python for each stream that it plans, and for each kind of worker. That takes a second of processor time,
+nearly all of it imports, and 0.1 s here. Spark waits for it for ten seconds, which cannot be set: on a machine that has
+much else to do, streams fail by that. `workers()` starts the process that forks, and returns a command for
+PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON.
 
-What starts Spark by itself (the tests with the mark `own_jvm`) uses the command that users get,
-`nsqpipe.worker_python`.
+What starts Spark by itself (the tests with the mark `own_jvm`) uses the commands that users get.
 """
 
 from __future__ import annotations
