@@ -68,6 +68,7 @@ def test_a_topic_lands_in_a_store_once_and_is_joined_read_and_replayed(
     assert next_of(nsqd, "again") == 10
 
 
+@pytest.mark.own_jvm("the doctor asks Java for its version")
 def test_the_commands_of_the_page_about_object_stores_run(
     spark: SparkSession, s3: S3Server, nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
