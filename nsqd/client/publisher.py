@@ -17,7 +17,7 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
 from nsqd.broker.bounded import Refused
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch
+from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_LOG, COST_OF_TOPIC, Stretch
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -81,7 +81,10 @@ class Publisher:
                 prefix = b"E_BAD_TOPIC " if word == b"MPUB" else b""
                 detail = prefix + word + b" topic name " + quote(raw) + b" is not valid"
                 raise ProtocolError(Fault.BAD_TOPIC, detail)
-            self._topic, self._topic_raw = self._broker.find(name), raw
+            topic = self._broker.find(name)
+            if topic is not None and topic not in self._broker.unsealed:
+                self._stretch.spend(COST_OF_LOG)
+            self._topic, self._topic_raw = topic, raw
         if word == b"DPUB":
             self._delay_ms = self._parse_delay(params[2])
         if self.takes_keys and (key := _key_of(word, params)) is not None and not is_valid_key(key):

@@ -13,6 +13,7 @@ STRETCH: Final = 1024
 COST_OF_FAILURE: Final = 32  # an answer that is an error
 COST_OF_DEFERRAL: Final = 8  # DPUB, REQ or BURY: a batch of its own, or a journal entry and another delivery
 COST_OF_TOUCH: Final = 4
+COST_OF_LOG: Final = 32  # a topic that gets its first message of the turn: a write to another file
 COST_OF_TOPIC: Final = 256  # creating its files takes as long as hundreds of messages
 
 
