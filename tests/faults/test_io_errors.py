@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +16,7 @@ from nsqd.ack import Ack
 from nsqd.log.reading.refusals import READ_PATIENCE
 from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore
+from tests.support.jumping import run_with_threads
 
 BEFORE_A_RETRY = 0.5  # seconds
 TROUBLE = 5.0
@@ -92,11 +93,6 @@ async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIte
         opened.kill()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run the test without a deadline: if a thread takes longer than the clock waits, the clock would jump there."""
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.1))
-
-
 async def publish(store: OpenStore, body: bytes) -> str | None:
     receipt = store.publish(body)
     if not receipt.settled:
@@ -137,7 +133,7 @@ def test_it_is_told_and_heals(case: Case, ack: Ack) -> None:
             promised.append(b"5")
             await store.store.sync("t")
 
-    run(test)
+    run_with_threads(test)
     disk.crash(Crash.FORGETS_ALL, disk.random)
     store = OpenStore(DATA_PATH, disk)
     found = list(store.read().values())
@@ -176,7 +172,7 @@ def test_read_that_fails_for_a_moment_costs_nothing() -> None:
             assert seconds < 2.0
             assert store.store.damage == []
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_read_that_goes_on_failing_holds_up_nobody_and_costs_nothing() -> None:
@@ -200,4 +196,4 @@ def test_read_that_goes_on_failing_holds_up_nobody_and_costs_nothing() -> None:
             assert found
             assert not [path for path in disk.paths() if "damaged" in path.name]
 
-    run(test)
+    run_with_threads(test)

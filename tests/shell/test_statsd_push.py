@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from nsqd.stats.statsd_push import push_to_statsd
+from tests.support.jumping import run_with_threads
 
 
 async def two() -> list[bytes]:
@@ -63,7 +64,7 @@ def test_packets_are_spread_over_the_interval_but_its_last_second(sink: socket.s
                 assert received(sink) == [b"a"]
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.1))
+    run_with_threads(main)
 
 
 def test_at_the_end_the_rest_goes_at_once(sink: socket.socket) -> None:
@@ -76,7 +77,7 @@ def test_at_the_end_the_rest_goes_at_once(sink: socket.socket) -> None:
         with sink:
             assert received(sink) == [b"a", b"b", b"c"]
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.1))
+    run_with_threads(main)
 
 
 @pytest.mark.parametrize("interval", [1.0, 0.5])
@@ -90,7 +91,7 @@ def test_short_intervals_push_everything_at_once(sink: socket.socket, interval: 
         with sink:
             assert received(sink) == [b"a", b"b"]
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.1))
+    run_with_threads(main)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "two..dots", "x" * 64 + ".example", "host:99999", "a:b"])
@@ -108,6 +109,6 @@ def test_nobody_there_is_a_line_in_the_log_and_another_try(
         with trio.move_on_after(35):
             await push_to_statsd(f"{host}:8125", 10.0, take_packets)
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.5))
+    run_with_threads(main)
     assert asked == []
     assert f"STATSD: failed to dial {host}:8125" in caplog.text

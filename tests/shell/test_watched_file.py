@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 
 from nsqcommon.startup import StartupError
 from nsqd.watched_file import WatchedFile
+from tests.support.jumping import run_with_threads
 
 
 def number(text: str) -> int:
@@ -33,11 +33,10 @@ def watched(path: Path, what: Callable[[WatchedFile[int], trio.MemoryReceiveChan
             await what(file, heard)
             nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    run_with_threads(main)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Look often enough that the clock cannot jump over what happens in a thread."""
     while not condition():  # noqa: ASYNC110  # the file tells nobody of a mistake
         await trio.sleep(0.5)
 

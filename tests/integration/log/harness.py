@@ -24,6 +24,7 @@ from nsqd.log.record import Header
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import Store
 from nsqd.log.topic_log import DiskLog
+from tests.support.jumping import hold_clock_while
 from tests.support.log_settings import log_settings
 from tests.unit.nsqd.log.batches import bodies_of, make_batch
 
@@ -107,6 +108,7 @@ class OpenStore:
         committer = Committer(
             self.store, self, on_loaded=lambda topic: self.on_loaded(topic), on_settled=lambda: self.on_settled()
         )
+        hold_clock_while(lambda: committer.thread.is_busy)
         await committer.run(task_status)
 
     def snapshot_topic(self, name: str) -> Iterable[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -20,6 +20,7 @@ from nsqd.broker.store import NotSynced
 from nsqd.log.files import Files
 from nsqd.log.journal import rotation
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+from tests.support.jumping import run_with_threads
 from tests.unit.nsqd.log.batches import make_batch
 
 
@@ -35,14 +36,6 @@ async def running(path: Path, files: Files | None = None, **settings: object) ->
             nursery.cancel_scope.cancel()
     finally:
         opened.kill()
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run with a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that.
-
-    There is no deadline around it: on a busy machine a thread may be slower, and then the clock must not jump that far.
-    """
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.15))
 
 
 async def settled(receipt: Receipt) -> None:
@@ -63,7 +56,7 @@ def test_sync_returns_when_everything_before_it_is_on_disk(tmp_path: Path) -> No
             synced = [name for operation, name in files.calls if operation == "sync"]
             assert synced[-3:] == ["log.json", f"{0:020}.log", "journal.000001"]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_sync_with_nothing_to_sync_returns_too(tmp_path: Path) -> None:
@@ -72,7 +65,7 @@ def test_sync_with_nothing_to_sync_returns_too(tmp_path: Path) -> None:
             await store.store.sync()
             await store.store.sync()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_many_that_wait_for_a_sync_share_it(tmp_path: Path) -> None:
@@ -89,7 +82,7 @@ def test_many_that_wait_for_a_sync_share_it(tmp_path: Path) -> None:
                     nursery.start_soon(store.store.sync)
             assert 1 <= files.calls.count(("sync", f"{0:020}.log")) <= 2
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) -> None:
@@ -117,7 +110,7 @@ def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) ->
         with opened(tmp_path) as again:
             assert {again.log(topic).synced_tail for topic in topics} == {4}
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> None:
@@ -139,7 +132,7 @@ def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> 
             nursery.cancel_scope.cancel()
         store.kill()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
@@ -154,7 +147,7 @@ def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
             await store.store.sync("other")
             await store.store.sync()
 
-    run(test)
+    run_with_threads(test)
 
 
 @pytest.mark.parametrize("cancelled_after", range(6))
@@ -170,7 +163,7 @@ def test_round_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: P
             nursery.cancel_scope.cancel()
         opened.store.close()
 
-    run(test)
+    run_with_threads(test)
     found = OpenStore(tmp_path)
     assert found.log().synced_tail == 1
     assert found.recovered.topology == {"n": 1}
@@ -184,7 +177,7 @@ def test_dirty_log_is_synced_without_being_asked(tmp_path: Path) -> None:
             await trio.sleep(0.05)
             assert store.log().synced_tail == 1
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_synced_publishers_are_answered_and_the_shell_told(tmp_path: Path) -> None:
@@ -198,7 +191,7 @@ def test_synced_publishers_are_answered_and_the_shell_told(tmp_path: Path) -> No
             await trio.lowlevel.checkpoint()
             assert told == [True]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_nobody_is_told_when_nobody_waited(tmp_path: Path) -> None:
@@ -210,7 +203,7 @@ def test_nobody_is_told_when_nobody_waited(tmp_path: Path) -> None:
             await store.store.sync()
             assert told == []
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_acknowledged_messages_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
@@ -221,7 +214,7 @@ def test_acknowledged_messages_are_written_within_a_tenth_of_a_second(tmp_path: 
             await trio.sleep(0.11)
             assert store.segments()[0].stat().st_size == 61
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_changes_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
@@ -233,7 +226,7 @@ def test_changes_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
                 await trio.sleep(0.11)
                 assert store.store.journal.waiting == 0
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_checkpoint_follows_a_sync(tmp_path: Path) -> None:
@@ -243,7 +236,7 @@ def test_checkpoint_follows_a_sync(tmp_path: Path) -> None:
             await trio.sleep(0.3)
         assert b"checkpoint" in (tmp_path / "journal.000001").read_bytes()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
@@ -264,7 +257,7 @@ def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
             assert files.calls == []
             assert instrument.steps <= 3  # these are this task's own
 
-    run(test)
+    run_with_threads(test)
 
 
 def journals_in(path: Path) -> list[str]:
@@ -294,7 +287,7 @@ def test_idle_topics_give_back_descriptors_and_blocks(tmp_path: Path) -> None:
             store.publish(b"b")
             assert len(store.read()) == 4
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
@@ -320,7 +313,7 @@ def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
             assert batch is not None
             assert batch.body(3) == b"3"
 
-    run(test)
+    run_with_threads(test)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.ELOOP])
@@ -344,7 +337,7 @@ def test_load_that_fails_for_a_passing_reason_is_tried_again_later(tmp_path: Pat
             files.recover()
             assert store.log().batch_at(0) is not None
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -> None:
@@ -359,7 +352,7 @@ def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 19}
         assert files.calls.count(("rename", "topology.json")) <= 7
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_names_are_not_forgotten_when_the_end_comes_while_they_are_collected(tmp_path: Path) -> None:
@@ -380,7 +373,7 @@ def test_names_are_not_forgotten_when_the_end_comes_while_they_are_collected(tmp
         opened.store.close()
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"a": {}, "b": {}}
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
@@ -397,7 +390,7 @@ def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None
             assert store.store.health == "OK"
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 1}
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_journal_is_rotated_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +406,7 @@ def test_journal_is_rotated_when_it_has_grown(tmp_path: Path, monkeypatch: pytes
             await trio.sleep(1)
             assert journals_in(tmp_path) == ["journal.000002"]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_files_of_a_dropped_topic_go(tmp_path: Path) -> None:
@@ -424,7 +417,7 @@ def test_files_of_a_dropped_topic_go(tmp_path: Path) -> None:
             await trio.sleep(0.1)
             assert list((tmp_path / "topics").iterdir()) == []
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_topic_that_could_not_be_renamed_goes_later(tmp_path: Path) -> None:
@@ -442,7 +435,7 @@ def test_topic_that_could_not_be_renamed_goes_later(tmp_path: Path) -> None:
             assert store.store.health == "OK"
             assert list((tmp_path / "topics").iterdir()) == []
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_what_was_renamed_is_synced_before_the_deletion_is_reported(tmp_path: Path) -> None:
@@ -457,7 +450,7 @@ def test_what_was_renamed_is_synced_before_the_deletion_is_reported(tmp_path: Pa
             await store.store.sync()
             assert ("sync folder", "topics") in files.calls
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
@@ -483,7 +476,7 @@ def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
             assert store.publish(b"c").error is None
             files.recover()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_disk_is_tried_every_second_until_it_works_again(tmp_path: Path) -> None:
@@ -502,7 +495,7 @@ def test_disk_is_tried_every_second_until_it_works_again(tmp_path: Path) -> None
             assert store.publish(b"c").error is None
             assert not (tmp_path / "probe.tmp").exists()
 
-    run(test)
+    run_with_threads(test)
 
 
 @pytest.mark.parametrize("operation", ["unlink", "remove folder"])
@@ -531,7 +524,7 @@ def test_what_could_not_be_removed_is_removed_later(tmp_path: Path, operation: s
             assert len(store.segments()) == 2
         assert store.store.data_path.dropped_folders() == []
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_journal_needs_no_more_space_than_it_needs(tmp_path: Path) -> None:
@@ -556,7 +549,7 @@ def test_journal_needs_no_more_space_than_it_needs(tmp_path: Path) -> None:
             assert len(store.segments()) == 1
             assert store.store.health == "OK"
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> None:
@@ -574,7 +567,7 @@ def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> 
             assert store.store.health == "OK"
             assert journals_in(tmp_path) == ["journal.000002"]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_journal_that_cannot_be_synced_is_not_written_anew_all_the_time(tmp_path: Path) -> None:
@@ -595,7 +588,7 @@ def test_journal_that_cannot_be_synced_is_not_written_anew_all_the_time(tmp_path
             assert store.store.health == "OK"
             assert len(journals_in(tmp_path)) == 1
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
@@ -610,7 +603,7 @@ def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
         opened.store.close()
 
-    run(test)
+    run_with_threads(test)
     found = OpenStore(tmp_path)
     assert found.log().synced_tail == 100
     assert len(list(found.recovered.changes)) == 100
