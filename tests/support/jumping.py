@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import wraps
 from math import inf
 from typing import Any, ParamSpec
@@ -32,6 +33,22 @@ def jumping(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
         trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0))
 
     return run
+
+
+def jumping_with(*clocks: str) -> Callable[[Callable[P, Awaitable[None]]], Callable[P, None]]:
+    """Have the product read the jumping clock as well, where it calls `time.monotonic` by these names."""
+
+    def decorate(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+        @wraps(test)
+        def run(*arguments: P.args, **named: P.kwargs) -> None:
+            with ExitStack() as stack:
+                for clock in clocks:
+                    stack.enter_context(patch(clock, trio.current_time))
+                jumping(test)(*arguments, **named)
+
+        return run
+
+    return decorate
 
 
 class _Threads(trio.abc.Instrument):
