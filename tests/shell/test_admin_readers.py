@@ -9,7 +9,8 @@ from typing import Any
 import trio
 
 from nsqadmin.cluster.model import Topic
-from tests.shell.test_admin_sampler import FakeNode, run, sampled
+from tests.shell.test_admin_sampler import FakeNode, sampled
+from tests.support.jumping import run_with_threads
 
 READER = {
     "name": "land",
@@ -75,7 +76,7 @@ def test_readers_are_asked_for_only_where_somebody_looks() -> None:
             (reader,) = (await looked_at(sampler)).readers or ()
             assert (reader.name, reader.into, reader.behind) == ("land", "/t", 7)
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_nodes_are_joined_and_who_tells_nothing_is_named() -> None:
@@ -93,7 +94,7 @@ def test_nodes_are_joined_and_who_tells_nothing_is_named() -> None:
             assert "Go nsqd" in reasons[go.address]
             assert "older than this nsqadmin" in reasons[old.address]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_node_that_answers_no_more_is_shown_with_what_it_said_last() -> None:
@@ -114,7 +115,7 @@ def test_a_node_that_answers_no_more_is_shown_with_what_it_said_last() -> None:
             ]
             two.before_log.set()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_node_that_hangs_with_its_readers_delays_no_picture_for_long() -> None:
@@ -133,4 +134,4 @@ def test_a_node_that_hangs_with_its_readers_delays_no_picture_for_long() -> None
             assert node.asked_for_readers == 1
             node.before_log.set()
 
-    run(test)
+    run_with_threads(test)

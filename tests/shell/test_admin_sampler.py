@@ -23,6 +23,7 @@ from nsqadmin.sampling.stats import Stats
 from nsqadmin.upstream.client import Document, Upstream, opened
 from nsqadmin.upstream.discovery import Announced
 from nsqadmin.upstream.slices import Slices, at_once
+from tests.support.jumping import run_with_threads
 
 T = TypeVar("T")
 
@@ -109,14 +110,6 @@ def health(snapshot: Snapshot) -> dict[str, Health]:
     return {node.hostname: node.health for node in snapshot.nodes}
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(30):
-            await test()
-
-    trio.run(limited)
-
-
 def test_a_node_that_hangs_delays_nobody() -> None:
     quick, hanging = FakeNode("quick"), FakeNode("hanging")
 
@@ -129,7 +122,7 @@ def test_a_node_that_hangs_delays_nobody() -> None:
             quick.depth = 7
             began = trio.current_time()
             await sampler.refresh()
-            assert trio.current_time() - began < PATIENCE + 2
+            assert trio.current_time() - began < PATIENCE + 0.1
             quick.depth = 9
             began = trio.current_time()
             shown = await sampler.refresh()  # the sampler does not wait for the node again
@@ -140,7 +133,7 @@ def test_a_node_that_hangs_delays_nobody() -> None:
             assert {row.node: row.depth for row in found.nodes}[quick.address] == 9
             released.set()
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_node_that_falls_silent_keeps_its_last_numbers_in_every_sum_until_it_answers() -> None:
@@ -174,7 +167,7 @@ def test_a_node_that_falls_silent_keeps_its_last_numbers_in_every_sum_until_it_a
             assert shown.silent == ()
             assert shown.totals.depth == 6
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_topic_that_lives_on_a_silent_node_only_does_not_vanish() -> None:
@@ -194,7 +187,7 @@ def test_a_topic_that_lives_on_a_silent_node_only_does_not_vanish() -> None:
             assert series is not None
             assert series.values["depth"][-2:] == (50.0, None)
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_silent_node_is_forgotten_by_request_only_and_not_while_it_answers() -> None:
@@ -213,7 +206,7 @@ def test_a_silent_node_is_forgotten_by_request_only_and_not_while_it_answers() -
             assert (shown.topics, shown.silent) == ((), ())
             assert health(shown) == {"one": Health.NEVER}  # it is configured, so it is still asked
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None:
@@ -245,7 +238,7 @@ def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None
             assert (shown.totals.depth, shown.silent) == (80, ())
             assert [it.what for it in sampler.activity()] == ["node_up"]  # and no restart
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
@@ -259,7 +252,7 @@ def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
                 assert sampler.snapshot.topics
             assert node.asked == asked
 
-    run(test)
+    run_with_threads(test)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +276,7 @@ def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:
         async with sampled(good, odd) as sampler:
             assert health(await sampler.refresh()) == {"good": Health.OK, "odd": Health.NEVER}
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_a_restart_is_an_event_and_no_negative_rate() -> None:
@@ -300,7 +293,7 @@ def test_a_restart_is_an_event_and_no_negative_rate() -> None:
             assert found.rates.incoming is None
             assert "nsqd_restarted" in {it.what for it in sampler.activity()}
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_who_keeps_no_history_is_known() -> None:
@@ -310,7 +303,7 @@ def test_who_keeps_no_history_is_known() -> None:
         async with sampled(node) as sampler:
             assert [it.has_history for it in (await sampler.refresh()).nodes] == [False]
 
-    run(test)
+    run_with_threads(test)
 
 
 class SlowReading:
@@ -339,7 +332,7 @@ def test_answers_that_are_read_at_the_same_time_count_together() -> None:
         (refused,) = [node.error for node in nodes if node.error is not None]
         assert "together" in refused.not_read
 
-    run(test)
+    run_with_threads(test)
 
 
 class Asking:
@@ -376,7 +369,7 @@ def test_newcomer_makes_way_for_a_known_node_that_has_grown() -> None:
         assert await asking.ask(60_000, 50_000) == [True, False]
         assert await asking.ask(60_000, 30_000) == [True, True]
 
-    run(test)
+    run_with_threads(test)
 
 
 def test_newcomer_makes_way_while_its_answer_is_read() -> None:
@@ -386,4 +379,4 @@ def test_newcomer_makes_way_while_its_answer_is_read() -> None:
         asking.nodes.reverse()  # the node that is asked first answers first
         assert await asking.ask(50_000, 60_000) == [False, True]
 
-    run(test)
+    run_with_threads(test)
