@@ -159,8 +159,8 @@ def test_an_endless_line_costs_nothing(nsqd: Nsqd) -> None:
 
 def test_a_slow_sender_is_cut_off(nsqd: Nsqd) -> None:
     client = nsqd.connect()
-    client.identify(heartbeat_interval=1000)
     began = time.monotonic()
+    client.identify(heartbeat_interval=1000)
     assert is_cut_off(client, b"N", pause=0.05)  # never a whole command
     assert time.monotonic() - began > 1.8
 

@@ -211,8 +211,8 @@ def test_trap_12_identify_takes_the_default_name_away(nsqd: Nsqd, topic: str) ->
 def test_trap_13_a_second_identify_moves_the_deadline_not_the_heartbeats(nsqd: Nsqd) -> None:
     client = nsqd.connect()
     client.identify(heartbeat_interval=-1)
-    client.identify(heartbeat_interval=1000)
     began = time.monotonic()
+    client.identify(heartbeat_interval=1000)
     client.send(nop())
     assert client.closes()
     assert 1.9 < time.monotonic() - began < 20  # the deadline of the usual heartbeats is a minute
@@ -322,8 +322,8 @@ def test_trap_21_no_two_messages_have_the_same_id(nsqd: Nsqd, topic: str) -> Non
 
 def test_trap_22_the_deadline_is_for_the_whole_command(nsqd: Nsqd, topic: str) -> None:
     client = nsqd.connect()
-    client.identify(heartbeat_interval=1000)
     began = time.monotonic()
+    client.identify(heartbeat_interval=1000)
     client.send(f"PUB {topic}\n".encode(), pack(">i", 1000))
     error = None
     while error is None:  # a byte now and then does not help

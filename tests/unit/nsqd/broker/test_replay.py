@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 from nsqd.broker.buried import Note
@@ -184,7 +184,7 @@ def test_replay_takes_time_in_proportion_to_what_changed() -> None:
     changes: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
     changes += [("defer", "t", sequence, 1, 5) for sequence in range(1, 100_000, 2)]
     changes += [("progress", "t", "c", cursor, [cursor - 2, cursor - 1]) for cursor in range(2, 60_000, 2)]
-    started = perf_counter()
+    started = process_time()
     channel = replay(changes)["t"].channels["c"]
-    assert perf_counter() - started < 30
+    assert process_time() - started < 30
     assert len(channel.waiting) == 50_000

@@ -16,6 +16,7 @@ from nsqd.http.calls import Calls
 from nsqd.http.consuming import MOST_MESSAGES, ConsumeEndpoints
 from nsqd.http.leasing import Leasing
 from tests.support.asgi import Answer, ask, ask_in_loop, run_directly
+from tests.support.client import TIMEOUT
 from tests.support.leasing import bounds, leasing_of
 from tests.unit.nsqd.http.conftest import Nsqd, code
 
@@ -203,7 +204,7 @@ def test_a_poll_waits_until_something_is_published() -> None:
     endpoints = endpoints_of(nsqd)
 
     async def main() -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             waiting = asyncio.ensure_future(endpoints.poll(request_of(f"{AT}&wait=60s")))
             await asyncio.sleep(0)
             assert nsqd.leasing.leases.waiting == 1
@@ -219,7 +220,7 @@ def test_a_poll_that_is_cancelled_takes_nothing_with_it() -> None:
     endpoints = endpoints_of(nsqd)
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             waiting = asyncio.ensure_future(endpoints.poll(request_of(f"{AT}&wait=60s")))
             await asyncio.sleep(0)
             nsqd.post("/pub?topic=t", b"late")
@@ -235,7 +236,7 @@ def test_no_more_requests_wait_than_may(nsqd: Nsqd) -> None:
     endpoints = endpoints_of(Nsqd())
 
     async def main() -> list[int]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             polls = [asyncio.ensure_future(endpoints.poll(request_of(f"{AT}&wait=60s"))) for _ in range(11)]
             await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
             done = [poll.result().status for poll in polls if poll.done()]
@@ -252,7 +253,7 @@ def test_a_stop_answers_who_waits_and_ends_streams() -> None:
     endpoints = endpoints_of(nsqd)
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             waiting = asyncio.ensure_future(endpoints.poll(request_of(f"{AT}&wait=60s")))
             stream = await endpoints.stream(request_of(AT, headers={b"accept": b"text/event-stream"}))
             assert isinstance(stream, Stream)
@@ -273,7 +274,7 @@ def test_a_stream_sends_events_that_a_browser_can_resume(nsqd: Nsqd) -> None:
     wants = {b"accept": b"text/event-stream"}
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             stream = await endpoints.stream(request_of(f"{AT}&max=2", headers=wants))
             assert isinstance(stream, Stream)
             assert await stream.next_piece() == b"retry: 1000\n\n"
@@ -301,7 +302,7 @@ def test_a_stream_sends_at_once_what_comes_while_it_looks(nsqd: Nsqd) -> None:
     sub(nsqd)
 
     async def main() -> bytes | None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             stream = await endpoints.stream(request_of(AT, headers={b"accept": b"text/event-stream"}))
             assert isinstance(stream, Stream)
             await stream.next_piece()
@@ -335,7 +336,7 @@ def test_where_clients_have_to_auth_a_token_is_asked_about(nsqd: Nsqd) -> None:
         return (await asking).status
 
     async def main() -> list[int]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             return [
                 await answered(AT),
                 await answered(AT, headers=token),
@@ -352,7 +353,7 @@ def test_an_auth_server_that_does_not_answer_lets_nobody_in(nsqd: Nsqd) -> None:
     endpoints = endpoints_of(nsqd, leasing_of(nsqd.broker, ask=questions.append))
 
     async def main() -> bytes:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(TIMEOUT):
             asking = asyncio.ensure_future(endpoints.poll(request_of(AT, headers={b"authorization": b"Bearer secret"})))
             await asyncio.sleep(0)
             questions.pop().answer(None)
