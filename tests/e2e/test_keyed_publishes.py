@@ -18,6 +18,7 @@ import trio
 import nsqclient
 from nsqclient import aio, sync
 from tests.e2e.keyed_kill9 import run
+from tests.support.client import TIMEOUT
 from tests.support.process import Nsqd
 
 pytestmark = pytest.mark.e2e
@@ -66,7 +67,7 @@ def hanging_nsqd() -> Iterator[str]:
         server.close()
         for connection in kept:
             connection.close()
-        thread.join(10)
+        thread.join(TIMEOUT)
 
 
 async def publish_by_trio(address: str) -> None:

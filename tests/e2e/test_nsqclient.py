@@ -744,8 +744,9 @@ def test_a_producer_through_kills_has_published_what_it_says(tmp_path: Path) -> 
                         await trio.sleep(0.05)
 
         async def trouble() -> None:
-            for _ in range(2):
-                await trio.sleep(0.3)
+            for goal in (500, 1500):
+                while len(confirmed) < goal:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
                 await trio.to_thread.run_sync(nsqd.kill)
                 await trio.to_thread.run_sync(nsqd.start)
 

@@ -22,6 +22,7 @@ import nsqclient
 from nsqclient import CancelResult, Config, Incomplete, NodeFailure, RescheduleResult, Unsupported, aio, sync
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import make_certificates
+from tests.support.client import TIMEOUT
 from tests.support.process import Nsqd
 from tests.support.upgraded import trusting
 
@@ -209,7 +210,7 @@ def nsqd_of_nsq() -> Iterator[str]:
     finally:
         server.shutdown(socket.SHUT_RDWR)
         server.close()
-        thread.join(5)
+        thread.join(TIMEOUT)
         for connection in kept:
             connection.close()
 

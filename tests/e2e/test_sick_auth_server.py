@@ -24,7 +24,7 @@ from tests.support.process import Nsqd
 SECONDS: Final = float(os.environ.get("SICK_AUTH_SECONDS", "3"))
 ATTACKERS: Final = 6
 MOST_GROWTH: Final = 100 << 20  # bytes; without a bound two of these answers took more
-SLOWEST: Final = 0.25  # seconds for 95 of 100 publishes of another client, on a busy machine
+SLOWEST: Final = 0.1  # seconds of processor time during 95 of 100 publishes of another client; usual: 0.01
 
 HONEST: Final = {"ttl": 3600, "authorizations": [{"topic": ".*", "channels": [".*"], "permissions": ["publish"]}]}
 
@@ -124,9 +124,10 @@ def test_a_sick_auth_server_takes_neither_memory_nor_time(
         highest, times = before, []
         try:
             end = time.monotonic() + SECONDS
-            while (began := time.monotonic()) < end:
+            while time.monotonic() < end:
+                began = nsqd.cpu_seconds  # so that it does not matter how busy the machine is
                 assert honest.ask(pub("t", b"x")) == b"OK"
-                times.append(time.monotonic() - began)
+                times.append(nsqd.cpu_seconds - began)
                 highest = max(highest, resident(nsqd))
         finally:
             stop.set()

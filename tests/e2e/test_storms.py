@@ -26,7 +26,7 @@ TOPICS: Final = 5000
 WINDOW: Final = 64  # publishes that are not answered yet
 OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT: Final = 60.0  # seconds
-LONGEST: Final = 0.25  # seconds for the median of other clients; an idle machine takes a tenth
+LONGEST: Final = 0.1  # seconds of processor time for the median of other clients; usual: less than 0.01
 IDLE: Final = 0.05  # share of a core
 STOP: Final = 10.0  # seconds
 MOST_WORK: Final = 0.25  # seconds of processor time before an answer; without slices it was 0.5
@@ -77,7 +77,7 @@ def test_a_storm_of_topics_leaves_others_their_turns_and_ends_soon(start_nsqd: S
         publisher.publish("other", b"x")
         consumer.finish(consumer.message(timeout=LIMIT))
 
-    with Others(pass_one) as others:
+    with Others(pass_one, lambda: nsqd.cpu_seconds) as others:
         make_topics(nsqd, TOPICS)
     print(f"{TOPICS} topics: others p50 {others.share(0.5) * 1000:.1f} ms, p99 {others.share(0.99) * 1000:.1f} ms")
     assert others.share(0.5) < LONGEST

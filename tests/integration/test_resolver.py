@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from nsqcommon.resolver import Resolver
+from tests.support.client import TIMEOUT
 
 if TYPE_CHECKING:
     import pytest
@@ -29,7 +30,7 @@ def test_names_that_nobody_answers_for_keep_no_thread_from_the_disk(monkeypatch:
             async with trio.open_nursery() as nursery:
                 for number in range(HANGING):
                     nursery.start_soon(trio.socket.getaddrinfo, f"host-{number}.invalid", 80)
-        with trio.fail_after(10):
+        with trio.fail_after(TIMEOUT):
             return await trio.to_thread.run_sync(lambda: "synced")
 
     numeric = socket.getaddrinfo

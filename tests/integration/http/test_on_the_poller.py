@@ -19,6 +19,7 @@ from nsqcommon.web import linger, open_web, run_trio
 from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options
+from tests.support.client import TIMEOUT
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.support.fake_history import no_history
 from tests.support.leasing import leasing_of
@@ -90,7 +91,7 @@ class Server:
 def run(test: Callable[[Server, tuple[str, int]], Awaitable[None]]) -> None:
     async def main() -> None:
         server = Server()
-        with closing(bind("127.0.0.1:0")) as listener, trio.fail_after(10):
+        with closing(bind("127.0.0.1:0")) as listener, trio.fail_after(TIMEOUT):
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run, listener)
                 await test(server, listener.getsockname())

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from nsqclient import sync
+from tests.support.client import TIMEOUT
 
 
 def test_ctrl_c_while_it_opens_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +38,7 @@ def test_ctrl_c_while_it_opens_ends_the_thread(monkeypatch: pytest.MonkeyPatch) 
 
     script = threading.Thread(target=open_it, daemon=True)
     script.start()
-    script.join(10)
+    script.join(TIMEOUT)
     assert not script.is_alive()
     assert was_cancelled.is_set()
 
@@ -70,7 +71,7 @@ def test_ctrl_c_before_the_thread_has_begun_opens_nothing(monkeypatch: pytest.Mo
             pass
     may_begin.set()
     (thread,) = threads
-    thread.join(10)
+    thread.join(TIMEOUT)
     assert not has_opened.is_set()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.systemd import READY, notify
+from tests.support.client import TIMEOUT
 
 
 @pytest.mark.parametrize("name", ["{folder}/notify", "@{folder}/abstract"])
@@ -16,7 +17,7 @@ def test_the_manager_gets_the_notification(tmp_path: Path, name: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + path[1:] if path.startswith("@") else path)
         notify(READY, {"NOTIFY_SOCKET": path})
-        manager.settimeout(5)
+        manager.settimeout(TIMEOUT)
         assert manager.recv(100) == b"READY=1"
 
 
