@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -44,6 +44,7 @@ class Plan:
     seed: int = 0
     longest_delay: float = 60.0  # longest delay of a message
     rhythm: Rhythm = field(default_factory=Rhythm)
+    least: Mapping[str, int] = field(default_factory=dict)  # what has to have happened how often; else it goes on
 
     @property
     def warm_up(self) -> float:
@@ -112,13 +113,18 @@ class _Soak:
             await be_quiet(daemon)
 
     async def _load(self, load: Load) -> None:
-        """Publish and operate for the planned time, or until a signal."""
+        """Publish and operate for the planned time, and until enough has happened, or until a signal."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.publish)
             nursery.start_soon(Operations(load, self.plan.rhythm).run)
             with trio.move_on_after(self.plan.seconds):
                 await self._enough.wait()
+            while not self._enough.is_set() and self._is_missing_something():  # noqa: ASYNC110 -- counts go up
+                await trio.sleep(_LOOK)
             nursery.cancel_scope.cancel()
+
+    def _is_missing_something(self) -> bool:
+        return any(self.ledger.counts[what] < count for what, count in self.plan.least.items())
 
     async def _drain(self) -> None:
         """Wait until everything has arrived. What has not arrived by then is lost."""
