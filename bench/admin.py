@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.brokers import free_port
+from bench.ports import take_port
 from bench.report import Benchmark, Row, at_most
 from bench.work import HOST, Failed, Work, say, started
 
@@ -50,7 +50,7 @@ def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list
     name = f"{lively:.0%} lively"
     with ExitStack() as stack:
         lookupd = stack.enter_context(_nodes(settings, lively))
-        port = free_port()
+        port = take_port()
         pid = stack.enter_context(_nsqadmin(port, lookupd, folder / "log"))
         _wait_until_sampled(port, settings.topics)
         pages = {path: _page_times(port, path) for path in PAGES}

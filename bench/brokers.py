@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import random
 import signal
 import socket
 import subprocess
@@ -19,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.builds import Build
+from bench.ports import take_port
 from bench.work import HERE, HOST, ROOT, Failed, Work, started
 
 START_LIMIT: Final = 120.0
 STOP_LIMIT: Final = 60.0
 POLL: Final = 0.002
 _CPUCLOCK_SCHED: Final = 2
-_PORTS: Final = (15_000, 30_000)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _fresh_nsqd(work: Work, build: Build, flags: Sequence[str], tree: Path) -> I
 
 @contextmanager
 def _fresh_yardstick(work: Work) -> Iterator[Broker]:
-    port = free_port()
+    port = take_port()
     command = [sys.executable, str(HERE / "yardstick" / "broker.py"), str(port)]
     with work.new_folder("yardstick") as folder, started([*command, str(folder)]) as process:
         broker = Broker(port, pid=process.pid)
@@ -170,7 +169,7 @@ def running_nsqd(
 
     `program` is what Python runs.
     """
-    tcp_port, http_port = free_port(), free_port()
+    tcp_port, http_port = take_port(), take_port()
     log_path = folder.with_suffix(".log")
     command = [
         *(*build.python(tree), *program, f"--data-path={folder}"),
@@ -194,18 +193,6 @@ def stop_cleanly(process: subprocess.Popen[bytes]) -> float:
     if status:
         raise Failed(f"nsqd ended with status {status}")
     return time.monotonic() - began
-
-
-def free_port() -> int:
-    """Return a port that nobody uses, from below those that the kernel gives to whoever asks for any."""
-    while True:
-        port = random.randrange(*_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            return port
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], broker: Broker, log: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
-from bench.brokers import free_port
+from bench.ports import take_port
 from bench.report import Benchmark, Row, at_most
 from bench.work import HOST, Failed, Work, say, started
 
@@ -45,7 +45,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _case(name: str, settings: argparse.Namespace, work: Work) -> list[Row]:
     sharing, window = CASES[name]
-    tcp, http_port = free_port(), free_port()
+    tcp, http_port = take_port(), take_port()
     peers = [sys.executable, "-m", "bench.lookup_peers"]
     peers += [str(it) for it in (tcp, settings.connections, settings.topics, sharing, window)]
     topics = [f"topic{'-7' if sharing == 'own' else ''}-{number}" for number in range(settings.topics)]

@@ -20,8 +20,9 @@ from typing import Any, Final, Self
 
 from bench.attack.cases import CASES, Case, Victim
 from bench.attack.target import Target
-from bench.brokers import free_port, running_nsqd
+from bench.brokers import running_nsqd
 from bench.builds import Build
+from bench.ports import take_port
 from bench.work import HOST, SLACK, Failed, Work, started
 
 _AFTERWARDS: Final = 1.0  # seconds that the honest client goes on after the attacker
@@ -140,7 +141,7 @@ def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: C
     with ExitStack() as stack:
         flags, secret, https = ["--log-level=info", *settings.flag], "", 0  # the default, as lines take time, too
         if case.wants_tls:
-            https = free_port()
+            https = take_port()
             flags += [f"--tls-cert={certificate.certificate}", f"--tls-key={certificate.key}"]
             flags.append(f"--https-address={HOST}:{https}")
         if case.victim is Victim.NSQD_AUTH:
@@ -162,7 +163,7 @@ def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: C
 
 @contextmanager
 def _nsqlookupd(build: Build, folder: Path) -> Iterator[_Running]:
-    tcp, http_port = free_port(), free_port()
+    tcp, http_port = take_port(), take_port()
     command = [*build.python(), "-m", "nsqlookupd", f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http_port}"]
     with _daemon(command, http_port, folder / "nsqlookupd.log") as pid:
         asked = {"tcp": 0, "secret": "", "http": http_port, "path": "/ping", "https": 0}
@@ -171,7 +172,7 @@ def _nsqlookupd(build: Build, folder: Path) -> Iterator[_Running]:
 
 @contextmanager
 def _nsqadmin(build: Build, folder: Path) -> Iterator[_Running]:
-    port = free_port()
+    port = take_port()
     with _nsqlookupd(build, folder) as lookupd:
         command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}"]
         command.append(f"--lookupd-http-address={HOST}:{lookupd.target.http}")

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from bench.brokers import free_port
+from bench.ports import take_port
 from bench.work import HOST, ROOT, Failed
 from nsqcommon.version import suite_version
 
@@ -98,7 +98,7 @@ class Server:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log.txt"
-        self.port = free_port()
+        self.port = take_port()
         self._speed = speed
         self._python = python
         self._process: Process | None = None
@@ -191,7 +191,7 @@ class Nsqd(Server):
 
     def __init__(self, folder: Path, *, speed: float = 1.0, python: Sequence[str] = (sys.executable,)) -> None:
         super().__init__(folder, speed=speed, python=python)
-        self._http_port = free_port()
+        self._http_port = take_port()
 
     @property
     def url(self) -> str:
@@ -289,7 +289,7 @@ class RabbitMq(Server):
 
     def __init__(self, folder: Path, *, speed: float = 1.0, python: Sequence[str] = (sys.executable,)) -> None:
         super().__init__(folder, speed=speed, python=python)
-        self._distribution_port, self._epmd_port = free_port(), free_port()
+        self._distribution_port, self._epmd_port = take_port(), take_port()
         self._epmd: Process | None = None
         (folder / "home").mkdir(exist_ok=True)
         (folder / "plugins").write_text("[].\n")

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from bench.brokers import free_port
 from bench.builds import Build
 from bench.jobs import servers
 from bench.jobs.sessions import megabytes
 from bench.peers.loader import Loader
+from bench.ports import take_port
 from bench.work import HOST, Failed
 from nsqcommon.version import suite_version
 
@@ -85,7 +85,7 @@ class Nsqd(Server):
 
     def __init__(self, folder: Path, build: Build, flags: Sequence[str]) -> None:
         super().__init__(folder, python=build.python())
-        self._http_port = free_port()
+        self._http_port = take_port()
         self._flags = flags
 
     @classmethod

@@ -14,7 +14,7 @@ import pytest
 
 from tests.browser.conftest import ARTEFACTS, until
 from tests.support.browser import Browser
-from tests.support.process import ROOT, Nsqd
+from tests.support.process import ROOT, Nsqd, SteadyNsqd
 
 pytestmark = pytest.mark.e2e
 
@@ -62,14 +62,12 @@ def test_a_page_shows_a_live_topic_and_finishes_what_it_shows(chromium: Browser,
 
 
 def test_the_page_goes_on_when_the_node_is_back(chromium: Browser, tmp_path: Path, site: str) -> None:
-    with Nsqd(tmp_path, f"http-cors-origin={site}") as nsqd:
+    with SteadyNsqd(tmp_path, f"http-cors-origin={site}") as nsqd:
         nsqd.post("/topic/create?topic=orders")
         open_page(chromium, site, nsqd, "live")
         chromium.wait_for_text("Connected", "#state")
-        address = nsqd.http_address
         nsqd.kill()
         chromium.wait_for_text("Connecting again", "#state")
-        nsqd.options = (*nsqd.options, f"http-address=127.0.0.1:{address[1]}")
         nsqd.start()
         nsqd.post("/pub?topic=orders", b"after the end")
         chromium.wait_for_text("after the end", "#messages")

@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
-import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +28,7 @@ from typing import Any, Final
 import trio
 
 import nsqclient
+from bench.ports import take_port
 from nsqclient import aio
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 
@@ -153,8 +152,8 @@ class Cluster:
             "broadcast-address=127.0.0.1",
             "retention-bytes=100GB",
             "idempotence-window=1h",
-            f"tcp-address=127.0.0.1:{_free_port()}",
-            f"http-address=127.0.0.1:{_free_port()}",
+            f"tcp-address=127.0.0.1:{take_port(self.stack)}",
+            f"http-address=127.0.0.1:{take_port(self.stack)}",
         )
         self.stack.enter_context(node)
         self.nodes.append(node)
@@ -184,18 +183,6 @@ def _longest_gap(answered: Sequence[float], since: float, until: float) -> float
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def _free_port() -> int:
-    """Return a port that no connection gets by chance, so that it is still free when its server is started again.
-
-    A client that tries to connect to a free port of the range for clients may even get connected to itself.
-    """
-    while True:
-        port = random.randrange(12_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 def run(
     folder: Path,
     *,
@@ -210,7 +197,6 @@ def run(
     with ExitStack() as stack:
         lookupds = [Nsqlookupd() for _ in range(2)]
         for lookupd in lookupds:
-            lookupd.tcp, lookupd.http_address = ("127.0.0.1", _free_port()), ("127.0.0.1", _free_port())
             stack.enter_context(lookupd)
         addresses = [f"127.0.0.1:{lookupd.http_address[1]}" for lookupd in lookupds]
         load = Load(addresses, rate, batch, colour)

@@ -22,6 +22,7 @@ from urllib.request import urlopen
 import pytest
 import trio
 
+from bench.ports import hold, usable_ports
 from scripts.demo_cluster import RESTART_PAUSE, Cluster, Program, Running, first_free
 from scripts.demo_guard import MARK, Guard, marked
 from tests.support.process import ROOT, eventually
@@ -91,11 +92,12 @@ class Demo:
 
 
 def free_shift(folder: Path) -> int:
-    """Return a shift whose ports nobody has, below those that the kernel gives to whoever connects meanwhile."""
-    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    """Return a shift of ports that nobody else gets."""
+    usable = usable_ports()
     while True:
-        shift = random.randrange(5000, lowest_of_kernel - 5000, 500)
-        if all(is_free(port) for port in Cluster(folder, shift, 1).ports):
+        shift = random.randrange(0, usable.stop, 500)
+        ports = Cluster(folder, shift, 1).ports
+        if all(port in usable for port in ports) and hold(ports):
             return shift
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqd, SteadyNsqd, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -132,9 +132,7 @@ def test_kill_9_between_the_try_and_the_answer_makes_no_duplicate(tmp_path: Path
             done = number + 1
         published.set()
 
-    with Nsqd(tmp_path / "data", WINDOW, KEPT, "max-bytes-per-file=20000") as nsqd:
-        address = nsqd.http_address
-        nsqd.options = (*nsqd.options, f"http-address={address[0]}:{address[1]}")
+    with SteadyNsqd(tmp_path / "data", WINDOW, KEPT, "max-bytes-per-file=20000") as nsqd:
         publisher = threading.Thread(target=publish, daemon=True)
         publisher.start()
         for life in range(lives):

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from bench.ports import take_port
 from nsqadmin.actions.audit import ActivityLog
 from nsqadmin.cluster import series_file
 from nsqadmin.cluster.model import Health, Snapshot, Span, channel_series
@@ -214,13 +215,14 @@ def test_a_restarted_nsqadmin_knows_what_a_dead_node_had(tmp_path: Path) -> None
     node.depth = 50
 
     async def test() -> None:
-        async with sampled(node) as sampler:
+        port = take_port()
+        async with sampled(node, port=port) as sampler:
             before = await sampler.refresh()
             await series_file.save(path, {"charts": sampler.store, "nodes": sampler.kept_nodes})
         node.before = trio.sleep_forever
         later = time.time() + 1800
         async with sampled(
-            node, port=node.port, history=path, wall=lambda: later, http_client_request_timeout=SECOND // 5
+            node, port=port, history=path, wall=lambda: later, http_client_request_timeout=SECOND // 5
         ) as sampler:
             shown = sampler.snapshot
             assert health(shown) == {"one": Health.DOWN}

@@ -10,13 +10,14 @@ import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import trio
 
+from bench.ports import HOST, take_port
 from nsqclient import Config
 from nsqcommon.http_client import HttpFailed, fetch
 from nsqcommon.wire.http_exchange import Answer
@@ -100,7 +101,7 @@ async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
     """Start the cluster, and kill it at the end of the block if `stop` has not ended it."""
     certificates = make_certificates(folder)
     trusting = ssl.create_default_context(cafile=str(certificates.authority))
-    with AuthServer(_grant) as auth, _killed_at_the_end() as daemons:
+    with AuthServer(_grant) as auth, ExitStack() as ports, _killed_at_the_end() as daemons:
         lookupd = await _start(daemons, Nsqlookupd())
         options = (*_OPTIONS, f"lookupd-tcp-address={_text(lookupd.tcp)}")
         steady = await _start(daemons, Nsqd(folder / "steady", *options))
@@ -109,9 +110,10 @@ async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
             f"tls-cert={certificates.certificate}",
             f"tls-key={certificates.key}",
             "https-address=",
+            f"tcp-address={HOST}:{take_port(ports)}",  # the same when it is started again, so that clients find it
+            f"http-address={HOST}:{take_port(ports)}",
         )
         victim = await _start(daemons, Nsqd(folder / "victim", *options, *guarded))
-        stay_put(victim)
         admin = await _start(daemons, Nsqadmin(f"lookupd-http-address={_text(lookupd.http_address)}"))
         series = {name: Series(name, is_judged=name != "nsqd (killed)") for name in _NAMES}
         yield Cluster(lookupd, steady, victim, admin, trusting, series)
@@ -140,11 +142,6 @@ async def _start(daemons: list[Daemon], daemon: D) -> D:
     daemons.append(daemon)
     await trio.to_thread.run_sync(daemon.start)
     return daemon
-
-
-def stay_put(node: Nsqd) -> None:
-    """Make the node listen on the same ports when it is started again, so that clients find it."""
-    node.options = (*node.options, f"tcp-address={_text(node.tcp)}", f"http-address={_text(node.http_address)}")
 
 
 def _sample(daemon: Daemon, now: float) -> Sample | None:

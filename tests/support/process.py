@@ -12,7 +12,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from urllib.parse import quote
 
 import pytest
 
+from bench.ports import HOST, take_port
 from tests.support import forked
 from tests.support.client import TIMEOUT, Client, open_socket
 
@@ -285,24 +285,40 @@ class Nsqd(Daemon):
 
 
 class SteadyNsqd(Nsqd):
-    """An nsqd that has the same TCP port when it is started again. Nobody else gets the port meanwhile."""
+    """An nsqd that has the same ports when it is started again. Until the end of its block nobody else gets them."""
 
-    _port = 0
+    _ports = (0, 0)  # for TCP, and for HTTP
 
     def __enter__(self) -> Self:
-        # A socket that is bound and does not listen: nsqd may listen there, and the kernel gives the port to no other.
-        kept = self._clients.enter_context(socket.socket())
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        self._port = kept.getsockname()[1]
+        self._ports = take_port(self._clients), take_port(self._clients)
         return super().__enter__()
 
     def _arguments(self) -> Sequence[str]:
-        return (*super()._arguments(), f"--tcp-address=127.0.0.1:{self._port}")
+        tcp, http = self._ports
+        return (*super()._arguments(), f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http}")
 
 
-class Nsqlookupd(Daemon):
-    """One nsqlookupd. When it is started again, it has the same ports."""
+class _Steady(Daemon):
+    """A daemon that has the same ports when it is started again. Until the end of its block nobody else gets them."""
+
+    def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__(*options, environ=environ)
+        self._ports = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.tcp = (HOST, take_port(self._ports) if self.speaks_tcp else 0)
+        self.http_address = (HOST, take_port(self._ports))
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._ports.close()
+
+
+class Nsqlookupd(_Steady):
+    """One nsqlookupd."""
 
     program = "nsqlookupd"
 
@@ -324,8 +340,8 @@ class Nsqlookupd(Daemon):
         return {producer["tcp_port"] for producer in found["producers"]} if found else set()
 
 
-class Nsqadmin(Daemon):
-    """One nsqadmin. When it is started again, it has the same port."""
+class Nsqadmin(_Steady):
+    """One nsqadmin."""
 
     program = "nsqadmin"
     speaks_tcp = False

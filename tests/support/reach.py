@@ -7,10 +7,12 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, Self
 from urllib.parse import parse_qs, urlsplit
+
+from bench.ports import HOST, take_port
 
 _LIMIT: Final = 30.0  # seconds of any wait
 _OK: Final = b"\0\0\0\x06\0\0\0\0OK"
@@ -21,6 +23,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.port = 0
+        self._ports = ExitStack()
         self._listener: socket.socket | None = None
         self._connections: set[socket.socket] = set()
         self._lock = threading.Condition()
@@ -30,15 +33,16 @@ class _Server:
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
+        self.port = take_port(self._ports)
         self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.kill()
+        self._ports.close()
 
     def start(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        self.port = self._listener.getsockname()[1]
+        self._listener = socket.create_server((HOST, self.port))
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def kill(self) -> None:

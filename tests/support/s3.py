@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
+from bench.ports import HOST, take_port
 from tests.support.process import eventually
 
 BUCKET: Final = "lake"
@@ -22,9 +23,7 @@ class S3Server:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "s3.log"
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"{HOST}:{take_port()}"
         self.endpoint = f"http://{self.address}"
 
     def __enter__(self) -> Self:

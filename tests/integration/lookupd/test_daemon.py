@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from bench.ports import take_port
 from nsqcommon.options import MILLISECOND
 from nsqcommon.wire.lookup import ReplyReader, encode_command, identify_body
 from nsqlookupd.daemon import Listening, run
@@ -125,12 +126,6 @@ class Lookupd:
     async def wait_for_metric(self, name: str, value: int) -> None:
         while await self.metric(name) != value:  # noqa: ASYNC110  # what the daemon counts is no event of ours
             await trio.sleep(0.005)
-
-
-def closed_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @asynccontextmanager
@@ -274,7 +269,7 @@ async def test_who_waits_for_nodes_at_the_stop_is_told_the_truth() -> None:
 @limited
 async def test_who_waits_for_nodes_hears_that_one_cannot_be_reached() -> None:
     async with lookupd(dial_back=True) as server:
-        node = await server.nsqd("127.0.0.1", tcp_port=closed_port())
+        node = await server.nsqd("127.0.0.1", tcp_port=take_port())
         answer = await server.request("/nodes?wait=60s")
         while "reachable" not in (entry := json.loads(answer.body)["producers"][0]):
             answer = await server.request(f"/nodes?wait=60s&index={answer.index}")

@@ -18,6 +18,7 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
+from bench.ports import take_port
 from nsqpipe import checks
 from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
@@ -75,12 +76,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield World(nsqd, lookupd, folder)
 
 
-def closed_port() -> int:
-    with socket.socket() as socket_:
-        socket_.bind(("127.0.0.1", 0))
-        return int(socket_.getsockname()[1])
-
-
 Words = Callable[[World], list[str]]
 AVRO: Final = ("--decoder=avro", "--schema=a int")
 JSON: Final = ("--decoder=json", "--schema=a int")
@@ -89,12 +84,12 @@ JSON: Final = ("--decoder=json", "--schema=a int")
 CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no such topic": (lambda w: w.land(topic="ordrs"), 1, "there is no topic ordrs at 127.0.0.1:"),
     "nsqlookupd is down": (
-        lambda w: ["land", f"--lookupd=127.0.0.1:{closed_port()}", "--topic=orders", f"--table={w.path('t')}"],
+        lambda w: ["land", f"--lookupd=127.0.0.1:{take_port()}", "--topic=orders", f"--table={w.path('t')}"],
         1,
         "cannot be reached: [Errno 111] Connection refused",
     ),
     "nsqd is down": (
-        lambda w: [*w.land(), f"--nsqd=127.0.0.1:{closed_port()}"],
+        lambda w: [*w.land(), f"--nsqd=127.0.0.1:{take_port()}"],
         1,
         "cannot be reached: [Errno 111] Connection refused",
     ),
@@ -133,7 +128,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, iceberg, not 'x'"),
     "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is not a master"),
     "a master that is down": (
-        lambda w: w.land(f"--master=spark://127.0.0.1:{closed_port()}"),
+        lambda w: w.land(f"--master=spark://127.0.0.1:{take_port()}"),
         1,
         "cannot be reached: Connection refused",
     ),
@@ -160,7 +155,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     ),
     "the quarantine has other columns": (lambda w: w.land(*JSON, table="new"), 1, "error: string is not bigint; name"),
     "no such registry": (
-        lambda w: w.land(*AVRO, f"--registry=http://127.0.0.1:{closed_port()}"),
+        lambda w: w.land(*AVRO, f"--registry=http://127.0.0.1:{take_port()}"),
         1,
         "--registry: ",
     ),
@@ -280,7 +275,7 @@ finally:
 @pytest.mark.parametrize("flag", ["--master=spark", "--remote=sc"])
 def test_what_is_looked_at_in_a_thread_imports_nothing(flag: str, world: World) -> None:
     """If the look takes too long, the command goes on, and would see half of a module that the thread imports."""
-    command = [sys.executable, "-c", IMPORTED_BY_THREADS, *world.land(f"{flag}://127.0.0.1:{closed_port()}")]
+    command = [sys.executable, "-c", IMPORTED_BY_THREADS, *world.land(f"{flag}://127.0.0.1:{take_port()}")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, cwd=ROOT)
     assert "cannot be reached: Connection refused" in done.stderr
     assert done.stdout == "late:\n"
