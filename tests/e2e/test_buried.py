@@ -143,7 +143,8 @@ def test_a_full_channel_delivers_what_was_kicked_or_timed_out_or_was_in_flight_a
     assert eventually(lambda: bounded.channel("t").get("buried_count") == 50)
     hold(bounded, "flying", 40)
     hold(bounded, "late", 40, msg_timeout=1000)
-    assert eventually(lambda: bounded.channel("t")["timeout_count"] == 40)
+    # On a busy machine some of them may time out, come again, and time out again, before nsqd has heard RDY 0.
+    assert eventually(lambda: (it := bounded.channel("t"))["timeout_count"] >= 40 and it["in_flight_count"] == 40)
     publisher = bounded.connect()
     publisher.publish("t", *[b"new"] * BOUND)
     assert bounded.http("POST", f"/channel/kick?{CHANNEL}").json["kicked"] == 50

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -142,16 +141,16 @@ def test_an_nsqd_that_is_listed_no_more_is_dropped_on_asyncio(start_nsqd: StartN
 def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:
     fill(nsqd, topic, 20)
     at_once = most = handled = 0
-    lock = threading.Lock()
+    changed = threading.Condition()
     with sync.consumer(topic, "c", nsqd=place(nsqd), config=Config(max_in_flight=20, backoff="none")) as consumer:
 
         def handle(message: Message) -> None:
             nonlocal at_once, most, handled
-            with lock:
+            with changed:
                 at_once += 1
                 most = max(most, at_once)
-            time.sleep(0.02)
-            with lock:
+                changed.notify_all()
+                assert changed.wait_for(lambda: most >= 4, LIMIT), "so many may be handled at once"
                 at_once -= 1
                 handled += 1
                 if handled == 20:
@@ -162,7 +161,7 @@ def test_a_handler_in_threads(nsqd: Nsqd, topic: str) -> None:
         consumer.run(handle, concurrency=4)
         with pytest.raises(TypeError, match="plain function"):
             consumer.run(asyncio.sleep)  # type: ignore[arg-type]
-    assert 1 < most <= 4
+    assert most == 4
     eventually(lambda: (it := nsqd.channel(topic)) and (it["depth"], it["in_flight_count"]) == (0, 0))
 
 

@@ -44,10 +44,9 @@ def is_socket(call: ast.Call) -> bool:
 def outliving(block: ast.With, name: str) -> Iterator[int]:
     """Yield the lines of a block that hand on the port of its socket, which is closed at the end of the block."""
     for node in ast.walk(block):
-        handed_on = (
-            isinstance(node, ast.Return)
-            or (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute))
-        )  # fmt: skip
+        if not isinstance(node, ast.Return | ast.Assign):
+            continue
+        handed_on = isinstance(node, ast.Return) or isinstance(node.targets[0], ast.Attribute)
         if handed_on and f"{name}.getsockname" in ast.unparse(node):
             yield node.lineno
 

@@ -248,7 +248,7 @@ async def test_waiting_for_nodes_is_answered_when_one_falls_silent() -> None:
         assert (answer.status, answer.hosts) == (200, [])
 
 
-@limited
+@jumping
 async def test_nodes_that_come_together_share_an_answer() -> None:
     async with lookupd() as server, waiting(server, "/nodes?wait=60s") as waiter:
         for host in "abcdef":

@@ -10,7 +10,7 @@ from nsqclient import ConfigError, Stopped
 from nsqclient.aio import Producer, open_producer
 
 NOBODY = "127.0.0.1:1"
-LIMIT = 5.0
+LIMIT = 30.0
 
 
 def test_a_publish_hears_of_the_end_even_if_connecting_had_not_begun() -> None:
