@@ -20,6 +20,7 @@ import pytest
 from bench.peers.loader import CLOSED, SHORT, Loader, NotReady
 from bench.peers.loads import FIGURES
 from bench.peers.variants import REFERENCES, Promise, variants
+from bench.ports import take_port
 from bench.work import Failed
 from tests.support.needs import need
 
@@ -126,10 +127,8 @@ def test_a_server_that_is_still_loading_can_be_asked_again(loader: Loader) -> No
 
 
 def test_a_port_where_nobody_listens_can_be_asked_again(loader: Loader) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     with pytest.raises(NotReady, match="cannot connect"):
-        loader.run("declare", Told(port), "q", at_most=60)
+        loader.run("declare", Told(take_port()), "q", at_most=60)
 
 
 # What XREADGROUP answers with one entry: number 0, without a time stamp.

@@ -30,7 +30,7 @@ def choices(text: str) -> Iterator[tuple[int, str]]:
             case ast.Assign(targets=[target], value=value) if "port" in ast.unparse(target) and is_random(value):
                 yield node.lineno, "draws a port"
             case ast.With(items=[ast.withitem(ast.Call() as opened, ast.Name(id=name))]) if is_socket(opened):
-                yield from ((line, "closes a port before it is used") for line in outliving(node, name))
+                yield from ((line, "closes a port before it is used") for line in closed_early(node, name))
 
 
 def is_random(value: ast.expr) -> bool:
@@ -41,14 +41,12 @@ def is_socket(call: ast.Call) -> bool:
     return ast.unparse(call.func) in {"socket", "socket.socket", "socket.create_server"}
 
 
-def outliving(block: ast.With, name: str) -> Iterator[int]:
-    """Yield the lines of a block that hand on the port of its socket, which is closed at the end of the block."""
+def closed_early(block: ast.With, name: str) -> Iterator[int]:
+    """Yield the lines that hand on the port of a socket which is closed at the end of its block."""
     for node in ast.walk(block):
-        if not isinstance(node, ast.Return | ast.Assign):
-            continue
-        handed_on = isinstance(node, ast.Return) or isinstance(node.targets[0], ast.Attribute)
-        if handed_on and f"{name}.getsockname" in ast.unparse(node):
-            yield node.lineno
+        match node:
+            case ast.Return() | ast.Assign(targets=[ast.Attribute()]) if f"{name}.getsockname" in ast.unparse(node):
+                yield node.lineno
 
 
 def test_nobody_else_chooses_ports() -> None:
@@ -71,12 +69,17 @@ def test_nobody_else_chooses_ports() -> None:
         "Path('/proc/sys/net/ipv4/ip_local_port_range').read_text()",
         "def _free_port(): ...",
         "port = random.randrange(12_000, 30_000)",
-        "with socket.socket() as sock:\n    sock.bind((HOST, 0))\n    return int(sock.getsockname()[1])",
-        "with socket.socket() as sock:\n    sock.bind((HOST, 0))\n    self.address = f'{HOST}:{sock.getsockname()[1]}'",
+        "def f():\n    with socket.socket() as it:\n        it.bind((HOST, 0))\n        return it.getsockname()[1]",
+        "def f(self):\n    with socket.socket() as it:\n        it.bind((HOST, 0))\n        self.port = it.getsockname()[1]",
     ],
 )
 def test_another_way_to_choose_is_found(text: str) -> None:
     assert list(choices(text))
+
+
+def test_a_port_that_is_held_while_it_is_used_is_no_choice() -> None:
+    text = "def f():\n    with socket.socket() as it:\n        it.bind((HOST, 0))\n        at = it.getsockname()\n        run(at)"
+    assert list(choices(text)) == []
 
 
 def test_a_port_is_nobody_else_s_until_the_end_and_nobody_answers_there() -> None:
