@@ -67,14 +67,17 @@ class Found(AssertionError):
     """A parser has misbehaved."""
 
 
-def fuzz(target: Target, *, seconds: float, seed: int) -> int:
-    """Return how many inputs were tried; the corpus itself comes first. Raises Found, with the input kept in a file."""
+def fuzz(target: Target, *, seconds: float, seed: int, least: int = 0) -> int:
+    """Return how many inputs were tried; the corpus itself comes first. Raises Found, with the input kept in a file.
+
+    At least `least` inputs are tried, even if a busy machine takes longer for them.
+    """
     random = Random(f"{target.name} {seed}")
     corpus = target.corpus
     before = _peak()
     stop = time.monotonic() + seconds
     for count, data in enumerate(_inputs(corpus, random)):
-        if count >= len(corpus) and time.monotonic() >= stop:
+        if count >= max(least, len(corpus)) and time.monotonic() >= stop:
             return count
         began = time.process_time()
         try:

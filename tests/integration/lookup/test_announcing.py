@@ -19,8 +19,8 @@ from tests.support.fake_lookupd import FakeLookupd
 from tests.support.fake_store import FakeStore
 from tests.support.node import Client, Node
 
-SETTINGS = Settings(me=b"{}", most=1000, connect_timeout=1, request_timeout=1, tls=None)
 LIMIT = 30.0
+SETTINGS = Settings(me=b"{}", most=1000, connect_timeout=LIMIT, request_timeout=LIMIT, tls=None)
 
 
 class Disk:
