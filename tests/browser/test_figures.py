@@ -11,12 +11,13 @@ import time
 import pytest
 
 from tests.support.browser import Browser
+from tests.support.lateness import is_within
 
 pytestmark = pytest.mark.e2e
 
 PAGES = ["/", "/topics", "/topics/orders", "/topics/orders/billing", "/topics/orders?tab=messages", "/nodes"]
 MOST_SHIFT = 0.05
-LATEST_PAINT = 2000  # milliseconds, on a busy machine
+LATEST_PAINT = 2.0  # seconds, on a busy machine
 MOST_GROWTH = 1_000_000  # bytes of scripts' memory
 WATCHED = 60 * float(os.environ.get("NSQ_BROWSER_MINUTES", "0.2"))  # seconds
 
@@ -51,9 +52,12 @@ def test_nothing_jumps_while_numbers_move(page: Browser, path: str, width: int) 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_painted_at_once(page: Browser, path: str) -> None:
-    page.open(path)
-    page.wait("performance.getEntriesByName('first-contentful-paint').length")
-    assert page.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime") < LATEST_PAINT
+    def painted_after() -> float:
+        page.open(path)
+        page.wait("performance.getEntriesByName('first-contentful-paint').length")
+        return float(page.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")) / 1000
+
+    assert is_within(LATEST_PAINT, painted_after)
 
 
 @pytest.mark.parametrize("path", ["/", "/topics/orders/billing"])

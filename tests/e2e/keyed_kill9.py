@@ -15,7 +15,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +28,7 @@ from nsqclient import aio
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 
 TASKS: Final = 20
+MOST: Final = 600  # messages before a kill; an idle machine takes 0.3 s for them
 _PIECE: Final = 16 * 1024
 
 
@@ -82,6 +82,11 @@ class Publishers:
         self._stops = False
         self._thread = threading.Thread(target={"trio": self._trio, "aio": self._aio}[colour], daemon=True)
         self._thread.start()
+
+    def go_on_for(self, count: int) -> None:
+        """Wait until so many more messages were acknowledged, or something is wrong, which the end of the run shows."""
+        goal = len(self.published) + count
+        eventually(lambda: len(self.published) >= goal or self.failures, 120)
 
     def stop(self) -> None:
         self._stops = True
@@ -161,7 +166,7 @@ def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Ca
         publishers = Publishers(proxy.address if proxy else f"127.0.0.1:{nsqd.tcp[1]}", colour)
         try:
             for number in range(1, kills + 1):
-                time.sleep(chance.uniform(0, 0.3))
+                publishers.go_on_for(chance.randrange(MOST))
                 nsqd.kill()
                 nsqd.start()
                 if number % 20 == 0:
