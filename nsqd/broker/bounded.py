@@ -81,7 +81,7 @@ class Bounded(Feed):
         self._drops = any(map(drops, rules))
         self._room = self._tried_room = None
         if self._drops:
-            self._drop_beyond_bounds()
+            self.drop_beyond_bounds()
 
     def _admit(self, count: int, size: int) -> None:
         """Let messages of the topic or of one of its channels be published, unless that is full. Raises Refused."""
@@ -116,11 +116,7 @@ class Bounded(Feed):
         passed = self.passed()
         return Held(self.log.tail - passed, self.log.bytes_from(passed))
 
-    def _drop_beyond_bounds(self, arrived: int | None = None) -> None:
-        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
-
-        `arrived`: where the messages begin that were just handed over.
-        """
+    def drop_beyond_bounds(self, arrived: int | None = None) -> None:
         for channel in self.channels.values():
             channel.apply_bounds(arrived)
         if drops(self.tried):
@@ -131,15 +127,19 @@ class Bounded(Feed):
             return
         self._drop_before(min(self.passed() + beyond, self._written_tail))
 
-    def _drop_before(self, end: int) -> None:
+    def _drop_before(self, end: int) -> bool:
+        """Drop what lies before this sequence. Return False if a later turn has to drop more of it."""
         for channel in self.channels.values():
             if channel.kept is None:
                 channel.drop_before(end)
+        if any(channel.is_behind for channel in self.channels.values()):
+            return False  # what nobody got yet is newer than what these still have
         if (before := self.handed_over) < end:  # nobody got these yet
             self._count("overflow, dropped", end - before)
             self._pass_over(end)
             for channel in self.channels.values():
                 channel.pass_over(before, end)
+        return True
 
     def must_wait(self, coming: Held, now: float) -> bool:
         """Make room for what is about to be published. Return whether it has to wait until files are removed.
@@ -148,32 +148,36 @@ class Bounded(Feed):
         more than the bound, because the oldest messages are dropped *before* others are written. The file of the oldest
         one may have up to 4 MiB that nobody needs. When all of that file is dropped, it is removed at once, and until it
         is gone nothing more is written than those 4 MiB allow. So the files never have more than 20 MiB, unless what is
-        published at once is more than 16 MiB by itself.
+        published at once is more than 16 MiB by itself. Dropping may take several turns, for which publishes wait as well.
         """
-        self._make_room(coming)
+        has_room = self._make_room(coming)
         passed = self.passed()
         if (base := self.log.file_of(passed)) != self._oldest_file:
             self._oldest_file = base
             self.let_go()
-        if not self.log.waits_for_removal(passed):
+        if has_room and not self.log.waits_for_removal(passed):
             self._waits_since = inf
             return False
         self._waits_since = min(self._waits_since, now)
         self._room = self._tried_room = None  # it is measured anew in each turn
         return now - self._waits_since < _MOST_WAIT
 
-    def _make_room(self, coming: Held) -> None:
+    def _make_room(self, coming: Held) -> bool:
+        """Drop what has to go for what is about to be published. Return False if a later turn has to drop more."""
+        has_room = True
         for channel in self.channels.values():
-            channel.make_room(coming)
+            has_room = channel.make_room(coming) and has_room
         if not drops(self.rules):
-            return
+            return has_room
         for _ in range(MOST_LOOKS):
             if not (beyond := excess_with(self.rules, self._held(), coming)):
                 break
             passed = self.passed()
-            self._drop_before(min(passed + beyond, self._written_tail))
+            if not self._drop_before(min(passed + beyond, self._written_tail)):
+                return False
             if self.passed() == passed:
                 break
+        return has_room
 
     def is_idle(self, now: float) -> bool:
         """Return whether nothing was published since some look before, nobody consumes, and there is no message."""

@@ -481,7 +481,9 @@ class Channel(Ruled):
             self._come_back(now)
         self._work_on_job(now)
         self.look_for_expired(now)
-        if drops(self.rules):
+        if self.is_behind:
+            self.go_on_dropping()
+        elif drops(self.rules):
             self.apply_bounds()
         if self.consumers:
             self.wants_attention()

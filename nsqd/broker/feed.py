@@ -28,5 +28,12 @@ class Feed(metaclass=ABCMeta):
         """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
 
     @abstractmethod
+    def drop_beyond_bounds(self, arrived: int | None = None) -> None:
+        """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
+
+        `arrived`: where the messages begin that were just handed over.
+        """
+
+    @abstractmethod
     def delete_channel(self, name: str) -> bool:
         """Delete a channel; an ephemeral one asks for it when its last consumer leaves. Return False if unknown."""

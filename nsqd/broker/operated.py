@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _LOOKED_AT: Final = 10  # messages for each that may be too much: some tens of milliseconds at most
+_DROPPED_IN_TURN: Final = 1_000  # ranges between skip ranges that bounds drop, in all channels: some milliseconds
 
 
 class Found(StrEnum):
@@ -64,6 +65,8 @@ class Operated(Places):
     def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
         self.recalls: list[LongRecall] = []  # under way here, each of more than one slice
+        self.is_behind = False  # a bound has more to drop, in a later turn
+        self._full_from: int | None = None  # where messages begin that found no room, while the bound is behind
 
     # Operating
 
@@ -249,21 +252,35 @@ class Operated(Places):
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:
         """Finish so many of the messages that wait for their first delivery, because of a bound.
 
+        Where they lie between very many skip ranges, a turn drops some of them, and `is_behind` tells that there are more.
         The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.
         `arrived`: where the messages begin that came just now and found no room; they are counted by themselves.
         """
         end = self.topic.handed_over
         dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
-        if arrived is not None:
+        if arrived is not None and not self.is_behind:
             self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
         """Finish what is next before this sequence, because of a bound of the topic. The retries stay."""
         self._drop_next(end, min(end, self.topic.handed_over), "overflow, dropped")
 
+    def go_on_dropping(self) -> None:
+        """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
+        if self._work.ranges_dropped < _DROPPED_IN_TURN:
+            self.topic.drop_beyond_bounds()
+        else:
+            self._come_back(self._work.now)
+
     def _drop_next(self, count: int, end: int, cause: str) -> int:
-        dropped = 0
+        dropped, work = 0, self._work
         while dropped < count and (cursor := self._advance_over_gaps()) < end:
+            if dropped and work.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
+                self.is_behind = True
+                self.record_progress()  # of thousands of ranges, perhaps: it does not wait for those of other turns
+                self._come_back(work.now)
+                break
+            work.ranges_dropped += 1
             stop = min(cursor + count - dropped, end)
             if (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
@@ -272,7 +289,7 @@ class Operated(Places):
             dropped += stop - cursor
         self._count(cause, dropped)
         self._batch = None
-        self._work.changed[self] = None
+        work.changed[self] = None
         return dropped
 
     # Going back
@@ -417,8 +434,9 @@ class Operated(Places):
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
         self.burials.drop_kick()  # none of its messages waits any more
+        self._full_from = None
         self.alarm = inf
-        self._come_back(self.burials.next_step)  # a job goes on
+        self._come_back(self._work.now if self.is_behind else self.burials.next_step)  # a bound or a job goes on
         for consumer in self.consumers:
             consumer.in_flight = 0
         self._work.changed[self] = None  # the log may be able to remove something

@@ -126,25 +126,36 @@ class Ruled(Operated):
 
         `arrived`: where the messages begin that the topic has just handed over.
         """
+        self.is_behind = False
         if beyond := self._beyond(self.rules):
             if self._buries:
                 self._count("overflow, buried", self._bury_oldest(min(beyond, _BURIED_AT_ONCE)))
                 if beyond > _BURIED_AT_ONCE:
                     self._come_back(self._work.now)
             else:
-                self.drop_oldest(beyond, arrived if arrived is not None and self.room() == 0 else None)
+                if self._full_from is None and arrived is not None and self.room() == 0:
+                    self._full_from = arrived
+                self.drop_oldest(beyond, self._full_from)
+        if not self.is_behind:
+            self._full_from = None
         beyond = self._beyond(self.tried)
         self._count("overflow, dry run", beyond - self._tried_beyond)
         self._tried_beyond = beyond
 
-    def make_room(self, coming: Held) -> None:
-        """Drop the oldest messages that would be too many bytes together with those that are about to be published."""
+    def make_room(self, coming: Held) -> bool:
+        """Drop the oldest messages that would be too many bytes together with those that are about to be published.
+
+        Return False if a later turn has to drop more before there is room.
+        """
         if not drops(self.rules) or self.rules.overflow is Overflow.BURY:
-            return
+            return True
         for _ in range(MOST_LOOKS):
             if not (beyond := min(excess_with(self.rules, self.held(), coming), self.ahead)):
                 break
             self.drop_oldest(beyond)
+            if self.is_behind:
+                return False
+        return True
 
     def _beyond(self, rules: ChannelRules) -> int:
         return min(excess(rules, self.held()), self.ahead) if drops(rules) else 0

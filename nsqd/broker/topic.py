@@ -99,7 +99,7 @@ class Topic(Published):
         if self.flowing:
             self._advance(now, sealed)
         if self._drops:
-            self._drop_beyond_bounds(before)
+            self.drop_beyond_bounds(before)
 
     def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
         """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
@@ -142,7 +142,7 @@ class Topic(Published):
         before = self.handed_over
         self._advance(self._work.now)
         if self._drops:
-            self._drop_beyond_bounds(before)
+            self.drop_beyond_bounds(before)
 
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""

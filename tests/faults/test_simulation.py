@@ -13,6 +13,7 @@ from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.faults.simulation import Simulation, run
 from tests.planted.planting import bugs_for, planted
 from tests.support.lengths import IS_LONG, sized
+from tests.support.slices import slices_of
 
 PLANS: Final = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 SEEDS: Final[dict[str, Sequence[int]]] = sized(
@@ -25,6 +26,11 @@ SHARP: Final = (
     *(("history", 0), ("simulate", 0), ("power-loss", 0), ("simulate", 5), ("power-loss", 1), ("simulate", 2)),
     *(("history", 14), ("history", 20), ("history", 18), ("simulate", 76), ("simulate", 32), ("power-loss", 29)),
     ("history", 4),
+)
+
+SMALL_SLICES: Final[dict[str, Sequence[int]]] = sized(
+    short={"simulate": range(10), "history": range(5), "power-loss": range(3)},
+    long={"simulate": range(300), "history": range(120), "power-loss": range(80)},
 )
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
@@ -69,6 +75,14 @@ def test_random_lives(kind: str) -> None:
     for other, seed in lives():
         if other == kind:
             check(kind, seed, PLANS[kind])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_random_lives_in_which_slices_are_as_small_as_can_be(size: int) -> None:
+    with slices_of(size):
+        for kind, seeds in SMALL_SLICES.items():
+            for seed in seeds:
+                check(kind, seed, PLANS[kind])
 
 
 @pytest.mark.parametrize(("kind", "plan", "seeds"), FOUND)

@@ -1,0 +1,35 @@
+"""Makes the slices of long work as small as they can be: nothing may depend on how large they are."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+from unittest.mock import patch
+
+# How much of something is done in one turn. Constants that bound a look inside a turn, for example, are not here.
+SLICES: Final[Mapping[str, Sequence[str]]] = {
+    "nsqd.broker.channel": ("_DUE_AT_ONCE", "_DEFERRED_AT_ONCE"),
+    "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
+    "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
+    "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE",),
+    "nsqd.broker.positions": ("_UNPACKED_AT_ONCE", "_LEFT_OVER_AT_ONCE", "_PASSED_OVER"),
+    "nsqd.broker.recall": ("SLICE",),
+    "nsqd.broker.ruled": ("EXPIRED_AT_ONCE", "_PASSED_AT_ONCE", "_BURIED_AT_ONCE"),
+}
+
+
+@contextmanager
+def slices_of(size: int) -> Iterator[None]:
+    """Have this process do so much in each slice. This works only with the pure Python core."""
+    patches = [
+        patch.object(importlib.import_module(module), name, size) for module, names in SLICES.items() for name in names
+    ]
+    for it in patches:
+        it.start()
+    try:
+        yield
+    finally:
+        for it in patches:
+            it.stop()
