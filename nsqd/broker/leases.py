@@ -67,7 +67,10 @@ class Leases:
         self._pollers: dict[tuple[Channel, str], Poller] = {}
         self._of_holder: dict[str, dict[Lessee, None]] = {}
         self.waiting = 0  # polls that wait, and streams
-        self.some_starve = False  # a poll waits because of the bounds alone
+        # How many more leases the bounds allow, or fewer: measured once, and then only less with each that is taken.
+        self._left_in_channel: dict[Channel, int] = {}
+        self._left_of_holder: dict[str, int] = {}
+        self._some_starve = False  # a poll waits because of the bounds alone
 
     @property
     def lessees(self) -> list[Lessee]:
@@ -85,19 +88,36 @@ class Leases:
     def _left_of(self, holder: str) -> int:
         return self._bounds.of_holder - sum([it.held for it in self._of_holder.get(holder, ())])
 
-    def narrow(self, lessee: Lessee) -> None:
-        """Leave to the polls that wait no more than the bounds do, as this consumer has got something.
+    def allowed(self, channel: Channel, holder: str, wanted: int) -> int:
+        """Return how many of the wanted leases the bounds allow a poll that waits.
 
         A poll that waits does not count for the bounds. Otherwise a holder that waits on ten channels, for a thousand
-        messages each, would have no room for an eleventh.
+        messages each, would have no room for an eleventh. So each message that one poll gets leaves less to all others,
+        and they ask here whenever there may be something for them: a thousand may wait, and a turn may serve them all.
         """
-        left = max(0, self._left_in(lessee.channel))
-        for other in lessee.channel.consumers:
-            if isinstance(other, Lessee):
-                other.narrow(left)
-        left = max(0, self._left_of(lessee.holder))
-        for mate in self._of_holder[lessee.holder]:
-            mate.narrow(left)
+        in_channel = self._left_in_channel.get(channel)
+        if in_channel is None:
+            in_channel = self._left_in_channel[channel] = self._left_in(channel)
+        of_holder = self._left_of_holder.get(holder)
+        if of_holder is None:
+            of_holder = self._left_of_holder[holder] = self._left_of(holder)
+        left = max(0, min(in_channel, of_holder))
+        if left >= wanted:
+            return wanted
+        self._some_starve = True
+        return left
+
+    def took(self, lessee: Lessee, count: int) -> None:
+        """Note that a poll has got so many messages."""
+        if lessee.channel in self._left_in_channel:
+            self._left_in_channel[lessee.channel] -= count
+        if lessee.holder in self._left_of_holder:
+            self._left_of_holder[lessee.holder] -= count
+
+    def measure_anew(self) -> None:
+        """Count the leases anew before somebody gets another one."""
+        self._left_in_channel.clear()
+        self._left_of_holder.clear()
 
     def check_holder(self, holder: str) -> None:
         """Raise TooMany if the holder has no leases left in any channel."""
@@ -144,7 +164,7 @@ class Leases:
         for former in replaced:  # now that another consumer is there: an ephemeral channel goes with its last one
             self._leave(former)
         streamer.begin(min(most, left))
-        self.narrow(streamer)
+        self.measure_anew()
         return streamer
 
     def _ended_streams(self, channel: Channel, holder: str) -> list[Lessee]:
@@ -186,6 +206,7 @@ class Leases:
 
     def forget(self, lessee: Lessee) -> None:
         """Forget a consumer that has left."""
+        self.measure_anew()
         of_holder = self._of_holder.get(lessee.holder)
         if of_holder is None:
             return
@@ -211,10 +232,12 @@ class Leases:
 
     def _serve_again(self) -> None:
         """Serve the polls that had to wait because of the bounds, as something was finished."""
-        if self.some_starve:
-            self.some_starve = False
-            for poller in list(self._pollers.values()):
-                poller.serve()
+        self.measure_anew()
+        if self._some_starve:
+            self._some_starve = False
+            for poller in self._pollers.values():
+                if poller.ready_count:
+                    poller.channel.wants_attention()
 
     # Answers. Each returns the ids that it could do nothing about, with the reason: mostly, they are not the holder's.
 

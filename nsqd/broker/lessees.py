@@ -38,13 +38,14 @@ class Caller:
 class Registry(Protocol):
     """What consumers without a connection need of `Leases`."""
 
-    some_starve: bool
+    def allowed(self, channel: Channel, holder: str, wanted: int) -> int:
+        """Return how many of the wanted leases the bounds allow a poll that waits."""
 
-    def left(self, channel: Channel, holder: str) -> int:
-        """Return how many more leases the bounds allow."""
+    def took(self, lessee: Lessee, count: int) -> None:
+        """Note that a poll has got so many messages."""
 
-    def narrow(self, lessee: Lessee) -> None:
-        """Leave to the polls that wait no more than the bounds do, as this consumer has got something."""
+    def measure_anew(self) -> None:
+        """Count the leases anew before somebody gets another one."""
 
     def forget(self, lessee: Lessee) -> None:
         """Forget a consumer that has left."""
@@ -85,9 +86,6 @@ class Lessee(Consumer):
     def most_in_flight(self) -> int:
         """What RDY is for a consumer over TCP."""
         return self.ready_count
-
-    def narrow(self, left: int) -> None:
-        """Lower the room to what the bounds leave."""
 
     @property
     def is_asking(self) -> bool:
@@ -167,7 +165,7 @@ class Poll:
 
 
 class Poller(Lessee):
-    """A holder's polls. `ready_count` is what the first of them may still get."""
+    """A holder's polls. `ready_count` is what the first of them still wants."""
 
     def __init__(self, leases: Registry, channel: Channel, caller: Caller, work: ChannelWork[Channel]) -> None:
         super().__init__(leases, channel, caller, work)
@@ -176,20 +174,20 @@ class Poller(Lessee):
 
     @property
     def room(self) -> int:
-        return 0 if self.unsent_bytes > MOST_UNSENT_BYTES else self.ready_count
+        return 0 if self.unsent_bytes > MOST_UNSENT_BYTES else self._allowed
 
     @property
     def most_in_flight(self) -> int:
-        return self.in_flight + self.ready_count
+        return self.in_flight + self._allowed
+
+    @property
+    def _allowed(self) -> int:
+        """How many more messages the first poll may get."""
+        return self.leases.allowed(self.channel, self.holder, self.ready_count) if self.ready_count else 0
 
     @property
     def is_asking(self) -> bool:
         return bool(self.polls)
-
-    def narrow(self, left: int) -> None:
-        if self.ready_count > left:
-            self.ready_count = left
-            self.leases.some_starve = True
 
     def add(self, poll: Poll) -> None:
         self.polls.append(poll)
@@ -199,16 +197,14 @@ class Poller(Lessee):
         return bool(self.polls) and self.polls[0] is poll and self.room > 0
 
     def serve(self) -> None:
-        """Let the first poll have messages, unless it is served already or the bounds leave nothing."""
+        """Let the first poll have messages, as many as the bounds allow, unless it is served already."""
         if not self.polls or self.ready_count or self.polls[0].count:
             return
         poll = self.polls[0]
         self.msg_timeout = poll.lease
-        self.ready_count = min(poll.most, self.leases.left(self.channel, self.holder))
-        if self.ready_count:
-            self.channel.wants_attention()
-        else:
-            self.leases.some_starve = True
+        self.ready_count = poll.most
+        self.leases.measure_anew()
+        self.channel.wants_attention()
 
     def end(self, poll: Poll) -> None:
         if poll.is_over:
@@ -229,7 +225,7 @@ class Poller(Lessee):
             poll.ends = self.work.timestamp + int(poll.lease * NANOSECONDS)
         poll.count += count
         poll.pieces += pieces
-        self.leases.narrow(self)
+        self.leases.took(self, count)
         poll.wake()
 
     def deleted(self) -> None:

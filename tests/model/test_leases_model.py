@@ -131,6 +131,9 @@ class Leasing(RuleBasedStateMachine):
         self.node.pass_time(seconds)
         self.leases.sweep()
         self.node.turn()
+        for poll, _, caller in self.polls:
+            if not poll.count and poll is poll._poller.polls[0]:
+                assert not (self.channel.depth and self.leases.left(self.channel, caller.holder)), "it waits in vain"
 
     def _got(self, ids: list[bytes], caller: Caller) -> None:
         """Note what somebody has read, perhaps so late that its lease has ended and somebody else has it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 
 from nsqd.broker.channel import Channel
@@ -392,6 +395,69 @@ def test_a_reconnect_looks_at_no_message_of_others() -> None:
     desk.stream(after=mine)
     assert looks.count == 0
     assert desk.channel.in_flight.owner(mine) is None
+
+
+def test_a_message_for_each_of_many_polls_is_no_look_at_all_of_them_for_each() -> None:
+    """They are of one holder, in a channel each: its other polls are looked at to know what the bounds leave."""
+    desk, looks, count = Desk(waiting=300), Looks(), 200
+    channels = [desk.channel.topic.channel(f"c{number}") for number in range(count)]  # type: ignore[attr-defined]
+    polls = [desk.leases.poll(channel, ANA, most=1, lease=60.0) for channel in channels]
+    desk.leases._of_holder[ANA.holder] = looks.dictionary(desk.leases._of_holder[ANA.holder])
+    desk.publish(b"x")
+    assert [poll.count for poll in polls] == [1] * count
+    assert looks.count <= 2 * count
+
+
+def test_a_thousand_polls_of_one_channel_cost_some_calls_for_each_message() -> None:
+    desk, count = Desk(Node(mem_queue_size=1_000), waiting=500), 300
+    callers = [Caller(holder=f"10.0.1.{number}", remote_address="10.0.1.1:1") for number in range(count)]
+    polls = [desk.leases.poll(desk.channel, caller, most=1, lease=60.0) for caller in callers]
+    desk.node.turn()
+    desk.node.broker.topics["t"].publish(b"\0\0\0\1x" * count, range(0, 5 * count + 1, 5))
+    calls = 0
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    desk.node.turn()
+    sys.setprofile(before)
+    assert [poll.count for poll in polls] == [1] * count
+    assert calls < 100 * count, "the compiled core has no calls to count"
+
+
+def test_a_poll_that_waits_gets_all_it_wants_once_others_have_finished() -> None:
+    desk = Desk(of_holder=5)
+    elsewhere = desk.node.broker.topics["t"].channel("d")
+    elsewhere.pause()
+    waiting = desk.leases.poll(elsewhere, ANA, most=4, lease=60.0)
+    desk.publish(b"1", b"2", b"3", b"4")
+    desk.finish(*desk.take(most=4))
+    elsewhere.unpause()
+    desk.node.turn()
+    assert waiting.count == 4
+
+
+@pytest.mark.parametrize("how", ["finished", "gone", "requeued", "timed out", "emptied"])
+def test_leases_that_end_leave_room_to_whoever_asks_next(how: str) -> None:
+    desk = Desk(in_channel=2)
+    desk.publish(b"1", b"2")
+    if how == "gone":
+        desk.poll(most=2, lease=5.0).give_back()
+    else:
+        ids = desk.take(most=2, lease=5.0)
+    if how == "finished":
+        desk.finish(*ids)
+    elif how == "requeued":
+        desk.leases.requeue(desk.channel, ANA.holder, ids, 0, counts=True)
+    elif how == "timed out":
+        desk.node.pass_time(6.0)
+    elif how == "emptied":
+        desk.channel.empty()
+    desk.publish(b"3", b"4")
+    assert len(desk.take(BEN, most=2)) == 2
 
 
 def test_a_reconnect_says_nothing_about_messages_of_others() -> None:
