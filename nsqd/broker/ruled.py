@@ -129,8 +129,9 @@ class Ruled(Operated):
         self.is_behind = False
         if beyond := self._beyond(self.rules):
             if self._buries:
-                self._count("overflow, buried", self._bury_oldest(min(beyond, _BURIED_AT_ONCE)))
-                if beyond > _BURIED_AT_ONCE:
+                buried = self._bury_oldest(min(beyond, _BURIED_AT_ONCE))
+                self._count("overflow, buried", buried)
+                if beyond > buried == _BURIED_AT_ONCE:
                     self._come_back(self._work.now)
             else:
                 if self._full_from is None and arrived is not None and self.room() == 0:

@@ -598,6 +598,20 @@ def test_what_has_to_be_read_from_disk_is_buried_when_it_was_read() -> None:
     assert (it.node.channel().depth, buried(it)) == (3, [(0, 0), (1, 0)])
 
 
+def test_no_turns_are_spent_while_very_many_messages_that_are_too_much_are_read_from_disk() -> None:
+    it = Bounded()
+    it.topic.channel("c")
+    for _ in range(30):
+        it.publish(90)
+    it.node.store.logs["t"].cold_before = 2_700
+    it.follow(BURY)
+    assert it.node.broker.alarms.next > it.node.now
+    for _ in range(60):
+        it.node.load()
+        it.node.pass_time(0.1)
+    assert (it.node.channel().depth, len(buried(it))) == (3, 2_697)
+
+
 def test_nothing_is_asked_of_the_log_beyond_its_end_when_messages_are_missing() -> None:
     it = Bounded()
     it.topic.channel("c")
