@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Final
+
 import pytest
 
+from nsqcommon.wire.limits import Limits
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.leftovers import Leftovers
+from nsqd.http.mpub_body import LinesBody
 from tests.support.asgi import Answer, ask
 from tests.support.fake_broker import binary_mpub
 from tests.unit.nsqd.http.conftest import Nsqd
+
+PIECE: Final = 1 << 16  # bytes
 
 
 def error(code: str) -> bytes:
@@ -119,6 +126,22 @@ def test_first_of_repeated_arguments_wins(nsqd: Nsqd) -> None:
 def test_text_mpub_splits_at_newlines_only(nsqd: Nsqd) -> None:
     assert nsqd.post("/mpub?topic=t", b"a\r\n\n\nb\n c").body == b"OK"
     assert nsqd.bodies("t") == [b"a\r", b"b", b" c"]
+
+
+def test_the_last_turn_of_a_long_text_mpub_copies_nothing_that_came_before() -> None:
+    body = LinesBody(Limits(max_message=100, max_body=1 << 20))
+    tracemalloc.start()
+    try:
+        for _ in range((1 << 20) // PIECE):
+            body.receive(b"x\n" * (PIECE // 2))
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        payload, offsets = body.cut()  # type: ignore[misc]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(payload), len(offsets)) == (5 << 19, (1 << 19) + 1)
+    assert most - before < PIECE
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"\n\n\n"])
