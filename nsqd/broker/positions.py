@@ -37,11 +37,11 @@ _GENERATION_BITS: Final = 40  # of a deferral: it cannot be taken out and come b
 _GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
 _REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
-_LOOKED_AT: Final = 50_000  # positions, before others have their turn: some milliseconds
+_COMPARED: Final = 50_000  # entries with the bounds of a page, before others have their turn: some milliseconds
+_LOOKED_AT: Final = 4_000  # positions of those within the bounds, before others have their turn: some milliseconds
 _WALKED_AT_ONCE: Final = 1_000  # positions of a page; some milliseconds
 _WALKED_PAST: Final = 10_000  # positions that a walk may leave behind before it begins; a few milliseconds
-_SAMPLED: Final = 1_000  # about so many positions tell which of them belong to a page
-_SPARE: Final = 10  # sampled positions beyond the end of a page, so that it is seldom too short
+_COST_IN_ORDER: Final = 4  # of an entry that is walked past in order: as that of so many others
 _NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
 _FEW: Final = 64  # entries that were taken out and are not worth dropping
 # Entries that are looked at for each one that is taken out or added, while there are too many; so they never come to
@@ -559,22 +559,30 @@ class Deferred:
                 return
             bound = ((found[-1] >> _REST_BITS) + 1) << _REST_BITS
             yield None
+        yield None
         heap = self._heap + self._former
         yield None
-        ceiling = _ceiling(heap, count, bound)
-        while True:
-            found = []
-            for start in range(0, len(heap), _LOOKED_AT):
-                piece = heap[start : start + _LOOKED_AT]
-                found += [packed for packed in piece if bound <= packed <= ceiling and self._is_here(packed)]
+        found, ceiling = [], _NO_CEILING
+        for start in range(0, len(heap), _COMPARED):
+            rest = [packed for packed in heap[start : start + _COMPARED] if bound <= packed <= ceiling]
+            while True:
+                found += [packed for packed in rest[-_LOOKED_AT:] if packed <= ceiling and self._is_here(packed)]
+                del rest[-_LOOKED_AT:]
+                if (
+                    len(found) >= count + _LOOKED_AT
+                ):  # nothing behind those that are the first so far is of any interest
+                    found.sort()
+                    del found[count:]
+                    ceiling = found[-1]
                 yield None
-            if len(found) >= count or ceiling == _NO_CEILING:
-                break
-            ceiling = _NO_CEILING  # it was too low: of what lies below it, much was taken out
+                if not rest:
+                    break
         self._leftovers.add(heap)
         found.sort()
-        for packed in found[:count]:
+        for number, packed in enumerate(found[:count], 1):
             yield _unpack_deferred(packed)
+            if number % _WALKED_AT_ONCE == 0:
+                yield None
 
     def _walk(self, count: int, bound: int) -> list[int] | None:
         """Return up to `count` positions from `bound` on in order; None: too many lie before it to walk past them.
@@ -608,7 +616,7 @@ class Deferred:
             elif left <= 0:
                 return None
             else:
-                left -= 1
+                left -= _COST_IN_ORDER
             for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heappush(places, (heap[child], child, heap))
         return found
@@ -792,14 +800,3 @@ def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:
 
 def _unpack_deferred(packed: int) -> tuple[int, int, int]:
     return packed >> (_SEQUENCE_BITS + _REST_BITS), _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
-
-
-def _ceiling(heap: list[int], count: int, bound: int) -> int:
-    """Return an entry up to which most probably more than `count` lie from `bound` on, by a sample of the heap.
-
-    Return `_NO_CEILING` near the end, where the sample has too few.
-    """
-    step = len(heap) // _SAMPLED + 1
-    sample = sorted([packed for packed in heap[::step] if packed >= bound])
-    place = count // step + _SPARE
-    return sample[place] if place < len(sample) else _NO_CEILING

@@ -21,6 +21,7 @@ from nsqd.broker.positions import (
     number_of_ranges,
     ranges_in,
 )
+from tests.support.looks import Looks
 
 
 def skip_ranges(*ranges: tuple[int, int]) -> SkipRanges:
@@ -162,7 +163,29 @@ def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> Non
         deferred.take_out(BitMap64([sequence]))
     found = list(deferred.earliest(100, (60_000, 60_000)))
     assert found[-100:] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
-    assert found[:-100] == [None] * 7  # after the copy, and twice for each 50,000 positions begun
+    assert found[:-100] == [None] * 14  # before and after the copy, and for each 4,000 positions that may belong to it
+
+
+def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn() -> None:
+    """Others may take messages out meanwhile, and add some. Those that stay are all there, and in order."""
+    deferred, looks, count = Deferred(Leftovers()), Looks(), 60_000
+    order = Random(5).sample(range(count), count)
+    for sequence in order:
+        deferred.add(sequence, sequence, 0)
+    deferred.take_out(BitMap64(range(10_000, 30_000)))
+    deferred._heap = [looks.counted(it) for it in deferred._heap]
+    deferred._former = [looks.counted(it) for it in deferred._former]
+    found: list[int] = []
+    for number, place in enumerate(deferred.earliest(10_000, (9_000, 9_000))):
+        if place is not None:
+            found.append(place[1])
+            continue
+        looks.turn()
+        deferred.take_out(BitMap64([50_000 + number]))
+        deferred.add(8_000, 70_000 + number, 0)
+    looks.turn()
+    assert looks.most <= 10_000
+    assert found == [*range(9_001, 10_000), *range(30_000, 39_001)]
 
 
 def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
