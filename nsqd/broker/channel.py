@@ -149,14 +149,16 @@ class Channel(Ruled):
                 first, second = second, first
             return first(consumer, 1, now) or second(consumer, 1, now)
         taken = self._take_retries(consumer, limit - limit // 2, now)
-        taken += self._take_new(consumer, limit - taken, now)
+        if consumer.room > 0:
+            taken += self._take_new(consumer, limit - taken, now)
         return taken + self._take_retries(consumer, limit - taken, now)
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Give up to `limit` messages that were never delivered to a consumer that has room for some."""
         source, end = self._source, self.topic.handed_over
         ttl = self.rules.ttl if self.is_ruled else None
         taken = deferred = expired = 0
-        while taken < limit and consumer.room > 0:
+        while taken < limit:
             cursor, batch = self.cursor, self._batch
             # Within the batch in hand, a channel on disk meets no gap: the log keeps what the channel needs, and there
             # are no skip ranges.
@@ -221,6 +223,8 @@ class Channel(Ruled):
             if self.is_ruled and self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
                 self._count("ttl, dry run", stop - cursor)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
+            if taken < limit and consumer.room <= 0:
+                break
         if taken:
             self._work.changed[self] = None
         return taken
@@ -336,10 +340,11 @@ class Channel(Ruled):
             self._note_deliveries(count, now)
         deadline = now + consumer.msg_timeout
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
-        self.in_flight.add(ids, delivery)
+        in_flight = self.in_flight
+        in_flight.add(ids, delivery)
         if self.kept is not None:
             self.kept.hand_out(first, stop)
-        if self.in_flight.next_deadline < self.alarm:
+        if in_flight.next_deadline < self.alarm:
             self._set_alarm()
         consumer.in_flight += count
         consumer.message_count += count
