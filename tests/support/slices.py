@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -11,13 +12,16 @@ from unittest.mock import patch
 # How much of something is done in one turn. Constants that bound a look inside a turn, for example, are not here.
 SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.channel": ("_DUE_AT_ONCE", "_DEFERRED_AT_ONCE"),
+    "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
     "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE",),
-    "nsqd.broker.positions": ("_UNPACKED_AT_ONCE", "_LEFT_OVER_AT_ONCE", "_PASSED_OVER"),
+    "nsqd.broker.positions": ("_COMPARED", "_LOOKED_AT", "_UNPACKED_AT_ONCE", "_LEFT_OVER_AT_ONCE", "_PASSED_OVER"),
     "nsqd.broker.recall": ("SLICE",),
     "nsqd.broker.ruled": ("EXPIRED_AT_ONCE", "_PASSED_AT_ONCE", "_BURIED_AT_ONCE"),
 }
+
+MODEL_SLICES: Final = int(os.environ.get("MODEL_SLICES", "0"))  # for tests/model; 0: as they are
 
 
 @contextmanager
