@@ -39,6 +39,7 @@ EARLY: Final = range(20)
 LATE: Final = range(20, 200)
 _FEW: Final = 5  # messages that each first action takes, so that it leaves some of the 20 for the next
 _BUSY_TIMEOUT: Final = 120.0  # for that, on a busy machine
+_MSG_TIMEOUT: Final = 3_000  # milliseconds; on a busy machine an answer may take more than a second
 _PAGE: Final = 5_000
 _CHANNEL: Final = "topic=t&channel=work"
 
@@ -224,7 +225,7 @@ class _Load:
 def _consumer(nsqd: Nsqd, channel: str, ready: int) -> Consumer:
     client = Consumer(nsqd.tcp)
     try:
-        client.identify(feature_negotiation=True, extensions=["bury"], msg_timeout=1000)
+        client.identify(feature_negotiation=True, extensions=["bury"], msg_timeout=_MSG_TIMEOUT)
         client.subscribe("t", channel, ready=ready)
     except BaseException:
         client.close()

@@ -466,7 +466,7 @@ BUGS: Final = (
             (
                 "    ) -> None:\n        if retry:\n",
                 "    ) -> None:\n"
-                "        if first % 100 == 99:\n"
+                "        if first // 100 < stop // 100:\n"
                 "            self._finished.append((first, first + 1))\n"
                 "            first += 1\n"
                 "            if first == stop:\n"
