@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
@@ -238,23 +239,27 @@ async def _in_order(cluster: Cluster) -> AsyncIterator[list[Program]]:
     yield list(cluster.brokers())
     yield list(cluster.admin())
     # Before the first message, so that each channel gets every one.
-    await trio.to_thread.run_sync(_create_channels, cluster)
+    await create_channels(cluster)
     yield list(cluster.consumers())
     yield [cluster.producer()]
 
 
-def _create_channels(cluster: Cluster) -> None:
+async def create_channels(cluster: Cluster) -> None:
     for port in cluster.nsqds:
         for path in (f"topic/create?topic={TOPIC}", *(f"channel/create?topic={TOPIC}&channel={it}" for it in CHANNELS)):
-            with urlopen(f"http://{HOST}:{port + 1}/{path}", data=b"", timeout=10):
-                pass
+            url = f"http://{HOST}:{port + 1}/{path}"
+            with trio.move_on_after(START_TIMEOUT) as patience:  # somebody may have killed it, and it starts again
+                while not await trio.to_thread.run_sync(_answers, url, b""):  # noqa: ASYNC110  # another process
+                    await trio.sleep(0.2)
+            if patience.cancelled_caught:
+                raise Failed(f"no answer from {url}")
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, posted: bytes | None = None) -> bool:
     try:
-        with urlopen(url, timeout=2):
+        with urlopen(url, data=posted, timeout=2):
             return True
-    except (URLError, OSError):
+    except (URLError, OSError, HTTPException):
         return False
 
 

@@ -23,7 +23,7 @@ import pytest
 import trio
 
 from bench.ports import hold, usable_ports
-from scripts.demo_cluster import RESTART_PAUSE, Cluster, Program, Running, first_free
+from scripts.demo_cluster import CHANNELS, RESTART_PAUSE, TOPIC, Cluster, Program, Running, create_channels, first_free
 from scripts.demo_guard import MARK, Guard, marked
 from tests.support.process import ROOT, eventually
 
@@ -303,3 +303,29 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert f"in use: {4150 + shift};" in done.stdout
+
+
+def test_an_nsqd_that_somebody_kills_during_the_start_is_waited_for(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    asked: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        for number in range(4):
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(1000).split()[1])
+                if number:  # the first time it dies
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nsqd = threading.Thread(target=serve, args=(listener,))
+        nsqd.start()
+        cluster = Cluster(tmp_path, 0, 1)
+        cluster.nsqds = [listener.getsockname()[1] - 1]
+        trio.run(create_channels, cluster)
+        nsqd.join(TIMEOUT)
+    topic, *channels = [
+        f"/topic/create?topic={TOPIC}",
+        *(f"/channel/create?topic={TOPIC}&channel={it}" for it in CHANNELS),
+    ]
+    assert [it.decode() for it in asked] == [topic, topic, *channels]

@@ -240,6 +240,7 @@ def test_an_nsqd_that_goes_ends_it(start_nsqd: StartNsqd) -> None:
     with Tool("to_nsq", "--topic=t", places(nsqd)[0], stdin=True) as tool:
         tool.wait_for_log("connected to nsqd")
         nsqd.kill()
+        tool.wait_for_log("connection closed by nsqd")  # a record that nsqd may have is tried for a minute
         assert tool.process.stdin is not None
         tool.process.stdin.write(b"x\n")
         tool.process.stdin.flush()
