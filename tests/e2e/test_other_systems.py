@@ -50,7 +50,11 @@ def run_elsewhere(*command: str, input: bytes = b"") -> subprocess.CompletedProc
 
 def kinds_of_descriptors(daemon: Daemon) -> Counter[str]:
     folder = Path(f"/proc/{daemon.pid}/fd")
-    return Counter(re.sub(r":\[\d+\]$", "", os.readlink(folder / name)) for name in os.listdir(folder))
+    while True:
+        try:
+            return Counter(re.sub(r":\[\d+\]$", "", os.readlink(folder / name)) for name in os.listdir(folder))
+        except FileNotFoundError:  # it was closed since it was listed
+            continue
 
 
 def test_nsqd_keeps_its_promises_elsewhere(tmp_path: Path, elsewhere: Callable[[Daemon], None]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -28,13 +29,17 @@ __all__ = ["no_other_jvm", "node", "nsqd", "orders", "spark"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # An editable install is found by an import hook, which Spark's search for sources does not use.
-    os.environ["PYTHONPATH"] = SOURCES
     folder = tmp_path_factory.mktemp("spark")
     with workers() if sys.platform == "linux" else nullcontext(worker_python()) as python:
-        # Spark takes the driver's for the sources, and the other one for what runs in tasks.
-        os.environ["PYSPARK_DRIVER_PYTHON"] = os.environ["PYSPARK_PYTHON"] = python
-        session = _started(folder / "warehouse")
+        environ = {
+            # An editable install is found by an import hook, which Spark's search for sources does not use.
+            "PYTHONPATH": SOURCES,
+            # Spark takes the driver's for the sources, and the other one for what runs in tasks.
+            "PYSPARK_DRIVER_PYTHON": python,
+            "PYSPARK_PYTHON": python,
+        }
+        with patch.dict(os.environ, environ):  # for the JVM alone: other tests of this process start programs, too
+            session = _started(folder / "warehouse")
         yield session
         session.stop()
 
