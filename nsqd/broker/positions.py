@@ -568,9 +568,7 @@ class Deferred:
             while True:
                 found += [packed for packed in rest[-_LOOKED_AT:] if packed <= ceiling and self._is_here(packed)]
                 del rest[-_LOOKED_AT:]
-                if (
-                    len(found) >= count + _LOOKED_AT
-                ):  # nothing behind those that are the first so far is of any interest
+                if len(found) >= count + _LOOKED_AT:  # the page has no entry that comes after the first `count` of them
                     found.sort()
                     del found[count:]
                     ceiling = found[-1]
