@@ -119,7 +119,7 @@ def page(admin: Nsqadmin, query: str) -> str:
 
 def test_the_page_searches_the_whole_history(admin: Nsqadmin) -> None:
     found = page(admin, f"filter={quote('order_id = 123')}&columns=order_id+customer.country")
-    # A page has two seconds; a busy machine needs more of them.
+    # A page searches for two seconds, so a busy machine needs several pages.
     while "<mark>123</mark>" not in found and (more := re.search(r'id="go-on" href="([^"]+)"', found)):
         found = admin.http("GET", unescape(more[1])).body.decode()
     assert "<mark>123</mark>" in found

@@ -42,12 +42,6 @@ def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
 
 @pytest.fixture(autouse=True)
 def no_other_jvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Java missing for who starts a JVM without saying by the mark `own_jvm` why the shared one will not do.
-
-    With the mark, Spark starts as it does for users, without what the session of the tests has set.
-    """
+    """Hide Java from a test that starts a JVM and has no mark `own_jvm` to say why the shared one will not do."""
     if request.node.get_closest_marker("own_jvm") is None:
         monkeypatch.setenv("JAVA_HOME", "/a test that starts a JVM has the mark own_jvm")
-    else:
-        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            monkeypatch.delenv(name, raising=False)
