@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
-from typer.testing import CliRunner, Result
 
-from nsqpipe.cli import app
+from tests.support.pipe import nsqpipe
 from tests.support.process import Nsqd
 from tests.support.spark import address, numbered, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def nsqpipe(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

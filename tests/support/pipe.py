@@ -1,4 +1,4 @@
-"""What tests of nsqpipe share: running jobs to their end, and reading tables."""
+"""What tests of nsqpipe share: its command in this process, running jobs to their end, and reading tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from typer.testing import CliRunner, Result
+
+from nsqpipe.cli import app
 from nsqpipe.land import Land, prepare_landing, start_landing
 from nsqpipe.running import Observer, run_queries
 from nsqpipe.shape import Shape
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 
 IN_FOLDERS: Final = (Format.DELTA, Format.PARQUET)  # the formats whose tables are folders; Iceberg's are in a catalog
+
+
+def nsqpipe(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def source_of(nsqd: Nsqd, topic: str, **options: Any) -> From:

@@ -6,15 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from nsqpipe.cli import app
+from tests.support.pipe import nsqpipe
 from tests.support.process import Nsqd
 from tests.support.spark import address, lane_of, numbered, publish
-
-
-def nsqpipe(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture

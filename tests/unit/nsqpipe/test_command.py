@@ -6,17 +6,14 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from nsqpipe import jobs
 from nsqpipe.cli import app
 from nsqpipe.command_line import root
 from nsqpipe.failures import PipeFailed
 from nsqpipe.metrics import serving
-
-
-def nsqpipe(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+from tests.support.pipe import nsqpipe
 
 
 @pytest.mark.parametrize(
