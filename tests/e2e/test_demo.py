@@ -318,10 +318,11 @@ def test_an_nsqd_that_somebody_kills_during_the_start_is_waited_for(tmp_path: Pa
                     connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        http_port = listener.getsockname()[1]
         nsqd = threading.Thread(target=serve, args=(listener,))
         nsqd.start()
         cluster = Cluster(tmp_path, 0, 1)
-        cluster.nsqds = [listener.getsockname()[1] - 1]
+        cluster.nsqds = [http_port - 1]
         trio.run(create_channels, cluster)
         nsqd.join(TIMEOUT)
     topic, *channels = [

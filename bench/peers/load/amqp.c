@@ -7,12 +7,14 @@
 
 #define METHOD(class_id, method_id) ((uint32_t)(class_id) << 16 | (method_id))
 enum { METHOD_FRAME = 1, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME = 8, FRAME_HEAD = 7, FRAME_END = 0xCE };
+enum { LEAVING = 1 }; /* a connection's stage: what still comes will be given to somebody else */
 enum { PASSIVE = 1, DURABLE = 2, MULTIPLE = 1, MANDATORY = 1, HAS_DELIVERY_MODE = 0x1000, PERSISTENT = 2 };
 enum {
     CONNECTION_START = METHOD(10, 10), CONNECTION_START_OK = METHOD(10, 11), CONNECTION_TUNE = METHOD(10, 30),
     CONNECTION_TUNE_OK = METHOD(10, 31), CONNECTION_OPEN = METHOD(10, 40), CONNECTION_OPEN_OK = METHOD(10, 41),
-    CHANNEL_OPEN = METHOD(20, 10), CHANNEL_OPEN_OK = METHOD(20, 11), QUEUE_DECLARE = METHOD(50, 10),
-    QUEUE_DECLARE_OK = METHOD(50, 11), BASIC_QOS = METHOD(60, 10), BASIC_QOS_OK = METHOD(60, 11),
+    CHANNEL_OPEN = METHOD(20, 10), CHANNEL_OPEN_OK = METHOD(20, 11), CHANNEL_CLOSE = METHOD(20, 40),
+    CHANNEL_CLOSE_OK = METHOD(20, 41), QUEUE_DECLARE = METHOD(50, 10), QUEUE_DECLARE_OK = METHOD(50, 11),
+    BASIC_QOS = METHOD(60, 10), BASIC_QOS_OK = METHOD(60, 11),
     BASIC_CONSUME = METHOD(60, 20), BASIC_CONSUME_OK = METHOD(60, 21), BASIC_PUBLISH = METHOD(60, 40),
     BASIC_DELIVER = METHOD(60, 60), BASIC_ACK = METHOD(60, 80), CONFIRM_SELECT = METHOD(85, 10),
     CONFIRM_SELECT_OK = METHOD(85, 11),
@@ -122,6 +124,7 @@ static void method(conn *c, const uint8_t *p, size_t n) {
     case BASIC_QOS_OK: consume(c); break;
     case BASIC_CONSUME_OK: /* the same */
     case CONFIRM_SELECT_OK: is_ready(c); break;
+    case CHANNEL_CLOSE_OK: has_left(c); break;
     case BASIC_ACK: acknowledged(c, p); break;
     case BASIC_DELIVER: c->a = get64(p + 1 + *p); break; /* after the consumer's tag; the body follows */
     default: refused("RabbitMQ", p, n); /* close, nack, return */
@@ -131,6 +134,7 @@ static void content(conn *c, uint8_t type, const uint8_t *p, size_t n) {
     if (type == HEARTBEAT_FRAME) return;
     if (type == HEADER_FRAME && get64(p + 4) == (uint64_t)set.size) return;
     if (type != BODY_FRAME || n != (size_t)set.size) refused("a body that is not ours", p, n < 40 ? n : 40);
+    if (c->stage == LEAVING) return;
     message_came(p, n);
     c->b = c->a; /* to be acknowledged */
 }
@@ -152,4 +156,10 @@ static void take(conn *c) {
     }
     if (c->b) acknowledge(c);
 }
-const protocol amqp = {"amqp", hello, take, publish};
+static void leave(conn *c) { /* RabbitMQ forgets acks that it has read but not yet handled when a connection just ends */
+    size_t begun = begin_method(&c->out, 1, CHANNEL_CLOSE);
+    add16(&c->out, 200), add_short(&c->out, ""), add16(&c->out, 0), add16(&c->out, 0);
+    end_frame(&c->out, begun);
+    c->stage = LEAVING;
+}
+const protocol amqp = {"amqp", hello, take, publish, leave};

@@ -168,10 +168,15 @@ static void read_frames(conn *c) {
     speaks->read(c);
     if (c->in.off == c->in.len) c->in.off = c->in.len = 0;
 }
+static void leave(conn *c) {
+    double end = now() + PATIENCE;
+    for (speaks->leave(c); !c->left && !server_closed && now() < end; usleep(500)) flush(c), fill(c), read_frames(c);
+}
 static void hang_up(conn *c) { /* lets the server read our last bytes: close() with unread input resets */
     static uint8_t sink[65536];
     double end = now() + 1;
     flush(c);
+    if (speaks->leave) leave(c);
     shutdown(c->fd, SHUT_WR);
     for (ssize_t n; now() < end && ((n = recv(c->fd, sink, sizeof sink, 0)) > 0 || (n < 0 && errno == EAGAIN));)
         if (n < 0) usleep(500);
@@ -182,6 +187,7 @@ static void hang_up(conn *c) { /* lets the server read our last bytes: close() w
 
 void is_ready(conn *c) { ready += !c->ready, c->ready = true; }
 void depth_is(uint64_t depth) { told.depth = depth; }
+void has_left(conn *c) { c->left = true; }
 static void count_confirmed(conn *c, uint64_t sent) {
     uint64_t slot = sent % told.room_for;
     if (sent >= c->sent || sent < c->open || !c->is_open[slot]) refused("an answer for what was not sent", "", 0);

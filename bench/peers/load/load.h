@@ -12,7 +12,7 @@ typedef enum { DECLARES, PUBLISHES, CONSUMES, ASKS_DEPTH } role;
 typedef struct conn {
     int fd, index;
     role role;
-    bool ready, writable_wanted;
+    bool ready, writable_wanted, left;
     buffer in, out;
     int stage;           /* of the handshake; the protocol's own */
     uint64_t a, b;       /* the protocol's own, too */
@@ -26,6 +26,7 @@ typedef struct {
     void (*hello)(conn *c);          /* the first bytes of a connection */
     void (*read)(conn *c);           /* takes whole frames out of c->in */
     void (*publish)(conn *c, int n); /* n messages, each with put_body(), as one command if there is such */
+    void (*leave)(conn *c);          /* asks for an answer that comes after all that was sent; NULL: hanging up will do */
 } protocol;
 
 extern const protocol nsq, redis, nats, amqp, beanstalk;
@@ -46,6 +47,7 @@ void confirm(conn *c, uint64_t sent);          /* this one is, by its running nu
 void confirm_up_to(conn *c, uint64_t sent);    /* all up to this one are */
 void message_came(const uint8_t *body, size_t size);
 void depth_is(uint64_t depth);
+void has_left(conn *c);                        /* the answer to leave() */
 _Noreturn void refused(const char *what, const void *said, size_t n); /* an answer that is an error, or not expected */
 _Noreturn void fail(const char *what);         /* a system call failed */
 
