@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +30,7 @@ from bench.turns.filling import CHANNEL, OF_CHANNELS, STATES, Filled, Filling, c
 from bench.turns.measured_nsqd import LAYOUT
 from bench.work import Failed, Work, say
 from nsqcommon.wire import commands
+from nsqd.client.stretch import COST_OF_LOG, STRETCH
 
 LONGEST: Final = {Build.COMPILED: 20.0, Build.PURE: 50.0}  # ms
 SHOWN: Final = 10
@@ -37,6 +40,9 @@ _IDLE: Final = 0.003  # seconds of processor time
 _PATIENCE: Final = 300.0  # seconds for what a request has begun
 _FRAME: Final = 35  # bytes of a message of one byte
 _READY: Final = 2_500
+_CROWD: Final = 800  # connections
+_TOPICS_OF_STRETCH: Final = STRETCH // COST_OF_LOG
+_OK: Final = 10  # bytes of the answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -182,6 +188,28 @@ class Walk:
             filled.held.close()
         self._filling.forget("in_flight")
 
+    def crowd(self, connections: int, topics: int) -> None:
+        """Have many connections publish at once, each to so many topics of its own."""
+        with ExitStack() as held:
+            crowd = [held.enter_context(client(self._broker)) for _ in range(connections)]
+            with self.measured(f"{connections} connections publish at once, to topics of their own: {topics} each"):
+                with _stopped(self._broker):  # so that it finds all of them ready
+                    for number, connection in enumerate(crowd):
+                        names = [f"t.{number * topics + it}" for it in range(topics)]
+                        connection.sendall(b"".join(commands.pub(name, b"x") for name in names))
+                for connection in crowd:
+                    read(connection, _OK * topics)
+
+
+@contextmanager
+def _stopped(broker: Broker) -> Iterator[None]:
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
 
 def write_policy(file: Path, more: str = "") -> None:
     """Write a policy that knows each topic by a pattern that has to be tried, and demands nothing that drops messages."""
@@ -207,11 +235,11 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
             make_topics(broker, settings.topics, settings.channels)
             filling = Filling(broker, settings.messages)
             walk = Walk(broker, Meter(meter, broker), filling, settings.build, settings.only)
-            take_walk(walk, filling, policy)
+            take_walk(walk, filling, policy, settings.topics)
     return walk.rows
 
 
-def take_walk(walk: Walk, filling: Filling, policy: Path) -> None:
+def take_walk(walk: Walk, filling: Filling, policy: Path, topics_made: int) -> None:
     for state in STATES:
         if walk.wants(f"fill {state}"):
             with walk.measured(f"fill {state}"):
@@ -226,6 +254,9 @@ def take_walk(walk: Walk, filling: Filling, policy: Path) -> None:
                 walk.ask(case, state)
     if walk.wants("consumers leave"):
         walk.leave()
+    if walk.wants("connections publish"):
+        for topics in (1, _TOPICS_OF_STRETCH):
+            walk.crowd(min(_CROWD, topics_made // topics), topics)
     if walk.wants("policy"):
         walk.change_policy(policy, [filling.state(state).topic for state in OF_CHANNELS])
 

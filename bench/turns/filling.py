@@ -83,14 +83,24 @@ class Filling:
     def deferred(self, filled: Filled) -> None:
         """Defer messages one by one, each with a key of its own."""
         self.broker.make_channel(filled.topic, CHANNEL)
+        self.unclaimed(filled)
+        listed = self.broker.get(f"/channel/deferred?topic={filled.topic}&channel={CHANNEL}&limit=100").splitlines()
+        filled.ids = [json.loads(line)["id"] for line in listed]
+
+    def paused(self, filled: Filled) -> None:
+        """Do that while the topic is paused."""
+        self.broker.make_channel(filled.topic, CHANNEL)
+        self.broker.post(f"/topic/pause?topic={filled.topic}", b"")
+        self.unclaimed(filled)
+
+    def unclaimed(self, filled: Filled) -> None:
+        """Do that in a topic that has no channel, unless it was given one before."""
         topic = filled.topic.encode()
         with client(self.broker) as connection:
             for start in range(0, self.count, _TOGETHER):
                 some = range(start, min(start + _TOGETHER, self.count))
                 connection.sendall(b"".join(b"DPUB %b %d k-%d\n\0\0\0\1x" % (topic, LATER, n) for n in some))
                 read(connection, len(_OK) * len(some))
-        listed = self.broker.get(f"/channel/deferred?topic={filled.topic}&channel={CHANNEL}&limit=100").splitlines()
-        filled.ids = [json.loads(line)["id"] for line in listed]
 
     def retries(self, filled: Filled) -> None:
         self.waiting(filled)
@@ -116,13 +126,15 @@ class Filling:
 STATES: Final[Mapping[str, Callable[[Filling, Filled], None]]] = {
     "waiting": Filling.waiting,
     "parked": Filling.parked,
+    "paused": Filling.paused,
+    "unclaimed": Filling.unclaimed,
     "delayed": Filling.delayed,
     "deferred": Filling.deferred,
     "retries": Filling.retries,
     "in_flight": Filling.in_flight,
     "buried": Filling.buried,
 }
-OF_CHANNELS: Final = tuple(name for name in STATES if name != "parked")
+OF_CHANNELS: Final = tuple(name for name in STATES if name not in ("parked", "paused", "unclaimed"))
 
 
 def client(broker: Broker) -> socket.socket:

@@ -171,6 +171,7 @@ class Broker(TopicWork[Channel, Topic]):
         # A channel with another alarm by now has been given another time, or is gone. All are taken first, because one may
         # ask to be called again at once.
         due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
+        self.unpacked = 0
         for channel in due:
             channel.expire(self.now)
 

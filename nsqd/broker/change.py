@@ -25,9 +25,11 @@ TopicChange = (
     # start, count, delay_ms: deferred beyond H; the delay starts when H moves on
     | tuple[Literal["park"], str, int, int, int]
     | tuple[Literal["cancel"], str, int]  # this message, which lies beyond H, is never handed over
+    # now_ms: all that was parked or cancelled is handed over to all channels, and delays begin now; 0.1.0 has no such word
+    | tuple[Literal["start"], str, int]
     | tuple[
         Literal["unpark"], str
-    ]  # all that was parked or cancelled was handed over (as `defer` or `skip`) or emptied away
+    ]  # all that was parked or cancelled was handed over (as `start`, `defer` or `skip`) or emptied away
     | tuple[Literal["cut"], str, int]  # nothing at or after this sequence was ever written
     | tuple[Literal["doubt"], str, int]  # changes were lost here: sequences from this one on may have been cut
     # start, count, due_ms: handed over to all channels; cursors pass over it

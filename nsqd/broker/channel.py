@@ -472,7 +472,7 @@ class Channel(Ruled):
             self._record_urgent(("wait", self.topic.name, self.name, later))
         for (consumer, attempts), places in exhausted.items():
             self._bury(places, _note_by(_exhausted(attempts, "timed out"), consumer))
-        self.deferred.unpack(_DUE_AT_ONCE)
+        self._unpack(_DUE_AT_ONCE)
         until = int(now * 1_000_000)
         for sequence, attempts in self.deferred.pop_due(until, _DUE_AT_ONCE):
             self.retries.add(sequence, attempts)

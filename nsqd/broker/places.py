@@ -20,7 +20,7 @@ What is gone can come back while the log has it: by a seek, a restored backlog, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -29,14 +29,17 @@ from nsqd.broker.bounds import Held, capacity, drops
 from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.kept import Kept
-from nsqd.broker.positions import Deferred, Retries, SkipRanges
+from nsqd.broker.positions import Deferred, Retries, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.rules import NO_CHANNEL_RULES
 
 if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.consumer import Consumer
     from nsqd.broker.feed import Feed
+    from nsqd.broker.parked import Parked
     from nsqd.broker.replay import ChannelState
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.store import BatchSource
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two of work
 _DEFERRED_ONE_BY_ONE: Final = 500  # messages of a batch; more of them are not put onto the heap at once
+_UNPACKED_IN_TURN: Final = 5_000  # such messages, in all channels; some milliseconds
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
@@ -189,12 +193,48 @@ class Places:
         if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
             return  # `keep` had no room for the batch
         if count > _DEFERRED_ONE_BY_ONE:
-            self.deferred.add_run(due, start, start + count)
+            self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
             self._come_back(self._work.now)  # `expire` unpacks it
         else:
             for sequence in range(start, start + count):
                 self.deferred.add(due, sequence, 0)
         self._set_alarm()
+
+    def get_parked(self, parked: Parked, pieces: Sequence[Sequence[tuple[int, int, int]]], at: int) -> None:
+        """Take over what a topic had parked, as its messages are handed over: delays begin at a time (microseconds).
+
+        `pieces` are those of its batches. This looks at none of these, unless the channel keeps them for itself.
+        """
+        self.skips.cover(parked.deferred | parked.cancelled)
+        deferred = parked.deferred
+        if self.kept is not None:
+            pieces, deferred = self._kept_of(self.kept, parked, pieces)
+        if deferred:
+            self.deferred.add_runs(at, pieces, deferred)
+            self._unpack(_DEFERRED_ONE_BY_ONE)
+            if self.deferred.has_runs:
+                self._come_back(self._work.now)  # `expire` unpacks the rest
+            self._set_alarm()
+
+    def _unpack(self, most: int) -> None:
+        """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
+        work = self._work
+        work.unpacked += self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
+
+    def _kept_of(
+        self, kept: Kept, parked: Parked, pieces: Sequence[Sequence[tuple[int, int, int]]]
+    ) -> tuple[Sequence[Sequence[tuple[int, int, int]]], BitMap64]:
+        """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
+        deferred = parked.deferred
+        if self.topic.ephemeral:
+            batches = [
+                batch for batch in parked.batches if kept.find(batch[0]) is not None
+            ]  # `keep` had room for these
+            pieces = [batches]
+            deferred = bitmap_of_ranges([(start, start + count) for start, count, _ in batches]) - parked.cancelled
+        for start, end in ranges_in(parked.cancelled - bitmap_of(0, self.topic.log.cached_from)):
+            kept.let_go(start, end)
+        return pieces, deferred
 
     def pass_over(self, start: int, end: int) -> None:
         """Skip messages that were never handed over, because the topic was emptied."""
@@ -204,16 +244,13 @@ class Places:
         self.cursor = self.skips.pass_over(self.cursor)
         self._work.changed[self] = None
 
-    def never_get(self, start: int, end: int) -> None:
-        """Skip messages that are about to be handed over, behind all others so far: somebody has taken them back."""
-        self._skip(start, end)
-        if self.kept is not None:
-            self.kept.let_go(start, end)
-
     def _skip(self, start: int, end: int) -> None:
         if start < end:
             self.skips.add(start, end)
-            self._record_urgent(("skip", self.topic.name, self.name, start, end))
+            self.record_skip(start, end)
+
+    def record_skip(self, start: int, end: int) -> None:
+        self._record_urgent(("skip", self.topic.name, self.name, start, end))
 
     # Keeping what the log does not keep for us: ephemeral channels, and those of ephemeral topics
 

@@ -20,7 +20,7 @@ from a former queue or heap to a new one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Final
@@ -51,6 +51,11 @@ _DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
 _UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
 _LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
 _PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
+
+# Batches that were deferred together: when, in microseconds; start, count and delay in milliseconds of each; which of
+# their sequences are deferred; and from which batch on, and which message of it, they are not on the heap yet. Several
+# channels share the batches and the bitmap, which nobody changes.
+_Run = tuple[int, Sequence[tuple[int, int, int]], BitMap64, int, int]
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
@@ -480,8 +485,8 @@ class Retries:
 class Deferred:
     """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
 
-    A publish may defer a million messages at once, and pushing them onto the heap takes a second. So they wait as a
-    *run* in front of the heap, from where `unpack` takes some thousands each time.
+    A publish may defer a million messages at once, and so may a topic that begins to flow; pushing them onto the heap
+    takes a second. So they wait as a *run* in front of the heap, from where `unpack` takes some thousands each time.
     """
 
     __slots__ = ("_former", "_heap", "_leftovers", "_members", "_runs")
@@ -489,7 +494,7 @@ class Deferred:
     def __init__(self, leftovers: Leftovers) -> None:
         self._leftovers = leftovers
         self._heap: list[int] = []  # due, sequence, attempts, generation
-        self._runs: deque[tuple[int, int, int]] = deque()  # due, start, end: never delivered, and not on the heap yet
+        self._runs: deque[_Run] = deque()  # of messages that were never here before, nor delivered
         self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
         self._members = Members()
 
@@ -633,27 +638,38 @@ class Deferred:
         if self._former:
             self._drop_some(_DROPPED_WITH_EACH)
 
-    def add_run(self, due: int, start: int, end: int) -> None:
-        """Add messages [start, end) that were never here before, nor delivered. `unpack` has to be called soon."""
-        self._runs.append((due, start, end))
-        self._members.sequences.add_range(start, end)
-        self._members.count += end - start
+    def add_runs(self, at: int, pieces: Iterable[Sequence[tuple[int, int, int]]], sequences: BitMap64) -> None:
+        """Add these sequences of batches, as (start, count, delay in ms), whose delays begin at a time.
+
+        They were never here before, nor delivered. `unpack` has to be called soon. Whoever else has the batches or the
+        bitmap must not change them any more.
+        """
+        self._runs.extend([(at, batches, sequences, 0, 0) for batches in pieces if batches])
+        self._members.sequences |= sequences
+        self._members.count += len(sequences)
 
     @property
     def has_runs(self) -> bool:
         return bool(self._runs)
 
-    def unpack(self, most: int) -> None:
-        """Push up to so many messages of runs onto the heap."""
-        while most > 0 and self._runs:
-            due, start, end = self._runs.popleft()
-            stop = min(end, start + most)
-            if stop < end:
-                self._runs.appendleft((due, stop, end))
-            for packed in _unpacked([(due, start, stop)]):
-                if self._is_here(packed):
+    def unpack(self, most: int) -> int:
+        """Push up to so many messages of runs onto the heap. Return how many were looked at."""
+        left = most
+        while left > 0 and self._runs:
+            at, batches, sequences, place, passed = self._runs.popleft()
+            start, count, delay_ms = batches[place]
+            stop = min(count, passed + left)
+            left -= stop - passed
+            first = _first_of(at, delay_ms)
+            for sequence in range(start + passed, start + stop):
+                packed = first | sequence << _REST_BITS
+                if sequence in sequences and self._is_here(packed):
                     heappush(self._heap, packed)
-            most -= stop - start
+            if stop < count:
+                self._runs.appendleft((at, batches, sequences, place, stop))
+            elif place + 1 < len(batches):
+                self._runs.appendleft((at, batches, sequences, place + 1, 0))
+        return most - left
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
         """Add many (due, sequence, attempts) at once, as recovery has them."""
@@ -788,12 +804,20 @@ def _taken_from(entries: deque[int] | list[int]) -> Iterator[int]:
             yield entries.popleft()
 
 
-def _unpacked(runs: Iterable[tuple[int, int, int]]) -> Iterator[int]:
+def _unpacked(runs: Iterable[_Run]) -> Iterator[int]:
     """Yield what would be on the heap instead of these runs."""
-    for due, start, end in runs:
-        first = (due << _SEQUENCE_BITS) << _REST_BITS
-        for sequence in range(start, end):
-            yield first | sequence << _REST_BITS
+    for at, batches, sequences, place, passed in runs:
+        for start, count, delay_ms in islice(batches, place, None):
+            first = _first_of(at, delay_ms)
+            for sequence in range(start + passed, start + count):
+                if sequence in sequences:  # otherwise it was taken back before, and has no entry
+                    yield first | sequence << _REST_BITS
+            passed = 0
+
+
+def _first_of(at: int, delay_ms: int) -> int:
+    """Return what the entries of a batch of a run have in common: all but the sequence."""
+    return (at + delay_ms * 1000 << _SEQUENCE_BITS) << _REST_BITS
 
 
 def _unpack_deferred(packed: int) -> tuple[int, int, int]:

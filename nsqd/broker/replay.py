@@ -228,6 +228,16 @@ class TopicState:
     def in_doubt(self) -> bool:
         return any(channel.in_doubt for channel in self.channels.values())
 
+    def start(self, now_ms: int) -> None:
+        """Hand over to all channels what is parked: delays begin at this time."""
+        for start, count, delay_ms in self.parked.in_order():
+            for channel in self.channels.values():
+                if delay_ms < 0:
+                    channel.skip(start, start + count)
+                else:
+                    channel.defer(start, count, now_ms + delay_ms + 1)
+        self.parked.clear()
+
     def cut(self, tail: int) -> bool:
         """Clamp every position to the recovered tail; otherwise new messages would count as finished.
 
@@ -360,9 +370,11 @@ def _apply_to_topic(topic: TopicState, change: Change) -> None:
         case ("flow", _):
             topic.frozen_at = None
         case ("park", _, start, count, delay_ms):
-            topic.parked.batches.append((start, count, delay_ms))
+            topic.parked.add(start, count, delay_ms)
         case ("cancel", _, sequence):
             topic.parked.cancel(BitMap64([sequence]))
+        case ("start", _, now_ms):
+            topic.start(now_ms)
         case ("unpark", _):
             topic.parked.clear()
         case ("cut", _, tail):

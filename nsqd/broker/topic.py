@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Keys of other deferred publishes that are looked at for each one that is added: so at most half of them are not needed.
 _LOOKED_AT: Final = 2
 _MOST_LOOKED_AT: Final = 200  # when the log is told what it can let go
+_TOLD_ONE_BY_ONE: Final = 1_000  # changes of the journal about what was parked; a millisecond or two
 _STARTS_IN_CHANGE: Final = 2_000
 _LEARNED_AT_ONCE: Final = 2_000  # keys; a millisecond or two
 _SEQUENCES_ASKED: Final = 10_000  # at a time: what the log answers takes 200 bytes for each
@@ -80,6 +81,7 @@ class Topic(Published):
         """Count what the log has taken and, if the topic flows, give it to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
+        deferred: list[tuple[int, int, int]] = []
         for batch, receipt in sealed:
             if receipt.error is not None:
                 failed = failed or batch.delay_ms > 0
@@ -87,7 +89,7 @@ class Topic(Published):
             self.message_count += batch.count
             self.message_bytes += batch.body_bytes
             if batch.delay_ms:
-                self._parked.batches.append((batch.base_sequence, batch.count, batch.delay_ms))
+                deferred.append((batch.base_sequence, batch.count, batch.delay_ms))
                 self._deferred_ids.add(batch.base_id, batch.base_sequence, batch.count, self.waits)
                 if batch.key:
                     self._keys.drop_unneeded(_LOOKED_AT, batch.timestamp, self.waits)
@@ -96,33 +98,44 @@ class Topic(Published):
         if failed:
             self.record(("cut", self.name, self._written_tail))
         before = self.handed_over
-        if self.flowing:
-            self._advance(now, sealed)
+        if self.flowing and not self._parked:
+            self._advance(now, sealed, deferred)
+        else:
+            for start, count, delay_ms in deferred:
+                self._parked.add(start, count, delay_ms)
+            if self.flowing:  # something was taken back before it was handed over
+                self._start_flowing()
         if self._drops:
             self.drop_beyond_bounds(before)
 
-    def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
-        """Move H to the tail. `fresh`: the batches of this turn with their receipts; None: take them from the log."""
+    def _advance(
+        self,
+        now: float,
+        fresh: Sequence[tuple[Batch, Receipt]] | None = None,
+        deferred: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        """Move H to the tail, and hand over what is parked.
+
+        `fresh`: the batches of this turn with their receipts; None: take them from the log. `deferred`: start, count and
+        delay_ms of those among them that are deferred.
+        """
         for channel in self.channels.values():
             if channel.kept is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
         if self._parked:
-            self._hand_over_parked(now)
+            parked, self._parked = self._parked, Parked()
+            pieces = parked.pieces()
+            for channel in self.channels.values():
+                channel.get_parked(parked, pieces, microseconds(now))
+        for start, count, delay_ms in deferred:
+            due = microseconds(now) + delay_ms * 1000
+            for channel in self.channels.values():
+                channel.defer(start, count, due)
         for channel in tuple(self.channels.values()):
             channel.handed_over(before)
         if self.ephemeral:
             self.log.release(self.handed_over)
-
-    def _hand_over_parked(self, now: float) -> None:
-        for start, count, delay_ms in self._parked.in_order():
-            due = microseconds(now) + delay_ms * 1000
-            for channel in self.channels.values():
-                if delay_ms < 0:
-                    channel.never_get(start, start + count)
-                else:
-                    channel.defer(start, count, due)
-        self._parked = Parked()
 
     def _in_memory(self) -> Iterator[Batch]:
         """Yield what is about to be handed over, as far as it is in memory."""
@@ -133,16 +146,27 @@ class Topic(Published):
 
     def _start_flowing(self) -> None:
         """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
-        now_ms = self._work.timestamp // 1_000_000
-        for start, count, delay_ms in self._parked.delayed():
-            self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
         if self._parked:
+            self._record_parked()
             self.record(("unpark", self.name))
         self.record(("flow", self.name))
         before = self.handed_over
         self._advance(self._work.now)
         if self._drops:
             self.drop_beyond_bounds(before)
+
+    def _record_parked(self) -> None:
+        """Tell the journal that all channels get now what is parked: in words that 0.1.0 knows, if these are few."""
+        now_ms = self._work.timestamp // 1_000_000
+        if self._parked.parts * len(self.channels) > _TOLD_ONE_BY_ONE:
+            self.record(("start", self.name, now_ms))
+            return
+        for start, count, delay_ms in self._parked.in_order():
+            if delay_ms < 0:
+                for channel in self.channels.values():
+                    channel.record_skip(start, start + count)
+            else:
+                self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
 
     def let_go(self) -> None:
         """Tell the log what it need not keep any more, after telling the journal why."""

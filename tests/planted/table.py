@@ -383,8 +383,8 @@ BUGS: Final = (
     Bug(
         "what was taken back is handed over",
         _ONE_PLACE,
-        "nsqd/broker/parked.py",
-        (("for start, end in ranges_in(self.cancelled)]", "for start, end in ranges_in(BitMap64())]"),),
+        "nsqd/broker/places.py",
+        (("self.skips.cover(parked.deferred | parked.cancelled)", "self.skips.cover(parked.deferred)"),),
         ("simulation",),
     ),
     Bug(

@@ -15,10 +15,11 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
-    "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE",),
+    "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
     "nsqd.broker.positions": ("_COMPARED", "_LOOKED_AT", "_UNPACKED_AT_ONCE", "_LEFT_OVER_AT_ONCE", "_PASSED_OVER"),
     "nsqd.broker.recall": ("SLICE",),
     "nsqd.broker.ruled": ("EXPIRED_AT_ONCE", "_PASSED_AT_ONCE", "_BURIED_AT_ONCE"),
+    "nsqd.broker.topic": ("_TOLD_ONE_BY_ONE",),
 }
 
 MODEL_SLICES: Final = int(os.environ.get("MODEL_SLICES", "0"))  # for tests/model; 0: as they are

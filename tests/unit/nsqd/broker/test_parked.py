@@ -18,7 +18,8 @@ def delays(parked: Parked) -> dict[int, int]:
 @given(st.lists(STEP, max_size=8))
 def test_what_is_taken_back_loses_its_delay(steps: list[tuple[str, int]]) -> None:
     parked, expected = Parked(), {3: 10, 4: 10, 5: 10, 8: 20, 9: 20}
-    parked.batches += [(3, 3, 10), (8, 2, 20)]
+    parked.add(3, 3, 10)
+    parked.add(8, 2, 20)
     begins = {3: 3, 4: 3, 5: 3, 8: 8, 9: 8}  # a tail never lies within a batch
     for word, number in steps:
         if word == "cancel":

@@ -17,6 +17,7 @@ from nsqd.broker.positions import (
     Retries,
     SkipRanges,
     between,
+    bitmap_of,
     bitmap_of_ranges,
     number_of_ranges,
     ranges_in,
@@ -347,7 +348,7 @@ def test_numbers_are_counted_in_bits(increments: list[set[int]], given: dict[int
 def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() -> None:
     deferred = Deferred(Leftovers())
     deferred.add(5, 90, 2)
-    deferred.add_run(7, 10, 20)
+    deferred.add_runs(7, [[(10, 10, 0)]], bitmap_of(10, 20))
     assert (len(deferred), 12 in deferred, deferred.has_any(15, 30), deferred.lowest()) == (11, True, True, 10)
     assert (
         sorted(deferred) == sorted(filter(None, deferred.copy())) == [(5, 90, 2), *((7, it, 0) for it in range(10, 20))]
@@ -361,6 +362,24 @@ def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() ->
     assert found == [None, (7, 14, 0), (7, 15, 0), (7, 16, 0)]
     assert not deferred.has_runs
     assert [it for it, _ in deferred.pop_due(9, 100)] == [14, 15, 16, 17, 18, 19]
+    assert len(deferred) == 0
+
+
+def test_a_run_of_many_batches_leaves_out_what_was_taken_back_before() -> None:
+    deferred = Deferred(Leftovers())
+    pieces = [[(10, 1, 5), (12, 3, 1)], [(20, 2, 0)]]
+    deferred.add_runs(7_000, pieces, BitMap64([10, 12, 14, 21]))
+    expected = [(12_000, 10, 0), (8_000, 12, 0), (8_000, 14, 0), (7_000, 21, 0)]
+    assert (len(deferred), 13 in deferred, 14 in deferred) == (4, False, True)
+    assert list(deferred) == list(filter(None, deferred.copy())) == expected
+    before = deferred.copy()
+    assert (deferred.unpack(3), deferred.has_runs, deferred.next_due()) == (3, True, 8_000)
+    deferred.take_out(BitMap64([14]))
+    deferred.add(1_000, 14, 2)  # it was moved,
+    deferred.add(2_000, 13, 0)  # and this one was redelivered and requeued
+    assert (deferred.unpack(9), deferred.unpack(9), deferred.has_runs) == (3, 0, False)
+    assert list(filter(None, before)) == expected
+    assert list(deferred.pop_due(20_000, 99)) == [(14, 2), (13, 0), (21, 0), (12, 0), (10, 0)]
     assert len(deferred) == 0
 
 

@@ -76,6 +76,28 @@ def test_parked_batch_waits_for_its_hand_over() -> None:
     assert replayed(("park", "t", 4, 1, 500), ("unpark", "t")).parked.batches == []
 
 
+def test_a_start_hands_over_all_that_is_parked_as_single_words_do() -> None:
+    begin = ("freeze", "t", 4), ("progress", "t", "c", 4, (0, 4)), ("channel", "t", "new", 4)
+    parked = (
+        *begin,
+        *(("park", "t", start, 2, 100 + start) for start in (4, 7, 10)),
+        *(("cancel", "t", it) for it in (5, 6, 10, 11)),
+    )
+    end = ("unpark", "t"), ("flow", "t"), ("progress", "t", "c", 9, ())
+    single = (
+        ("defer", "t", 4, 1, 5_105),
+        *(("skip", "t", name, 5, 7) for name in ("c", "new")),
+        ("defer", "t", 7, 2, 5_108),
+        *(("skip", "t", name, 10, 12) for name in ("c", "new")),
+    )
+    one, other = replayed(*parked, ("start", "t", 5_000), *end), replayed(*parked, *single, *end)
+    assert one.channels["c"].waiting == {4: (0, 5_105), 7: (0, 5_108), 8: (0, 5_108)}
+    assert not one.parked
+    for name in ("c", "new"):
+        assert one.channels[name].waiting == other.channels[name].waiting
+        assert one.channels[name].skips == other.channels[name].skips
+
+
 def test_emptied_channel_has_nothing_but_its_cursor() -> None:
     channel = channel_after(("progress", "t", "c", 3, ()), ("skip", "t", "c", 5, 6), ("empty", "t", "c", 8))
     assert (channel.cursor, channel.waiting, list(channel.skips)) == (8, {}, [])

@@ -47,7 +47,7 @@ class Walked(Nsqd):
         super().__init__(reading, limits, within=bounds(in_channel=COUNT, of_holder=COUNT))
         self.topic = self.broker.topic("t")
         self.ids: list[str] = []
-        if state != "parked":
+        if state not in ("parked", "unclaimed"):
             self.topic.channel(CHANNEL)
         STATES[state](self)
 
@@ -61,6 +61,15 @@ class Walked(Nsqd):
     def defer(self) -> None:
         for number in range(0, self.count, 10):
             self.post(f"/mpub?topic=t&defer={LATER}&key=k-{number // 10}", b"x\n" * 10)
+
+    def defer_each(self) -> None:
+        for _ in range(self.count):
+            self.topic.publish_one(b"\0\0\0\1x", LATER)
+        self.turn.finish()
+
+    def pause(self) -> None:
+        self.topic.pause()
+        self.defer_each()
 
     def retry(self) -> None:
         self.publish()
@@ -98,6 +107,8 @@ STATES: Final[Mapping[str, Callable[[Walked], None]]] = {
     "": lambda nsqd: None,
     "waiting": Walked.publish,
     "parked": Walked.publish,
+    "paused": Walked.pause,
+    "unclaimed": Walked.defer_each,
     "delayed": lambda nsqd: nsqd.publish(f"&defer={LATER}"),
     "deferred": Walked.defer,
     "retries": Walked.retry,
