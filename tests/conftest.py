@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -77,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(item.path.relative_to(TESTS).parts[0])
     if (seed := config.getoption("--shuffle")) is not None:
         items[:] = shuffled(items, seed)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Have collections of garbage look only at what tests make, not at a million objects that pytest keeps of them."""
+    gc.freeze()
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

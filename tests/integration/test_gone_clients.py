@@ -9,7 +9,6 @@ import gc
 import json
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -29,9 +28,9 @@ from tests.unit.nsqd.http.conftest import LIMITS
 ROUNDS = 20
 
 
-@pytest.fixture
-def tls(tmp_path: Path) -> TlsServer:
-    made = make_certificates(tmp_path)
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsServer:
+    made = make_certificates(tmp_path_factory.mktemp("certificates"))
     server = tls_server(Options(tls_cert=str(made.certificate), tls_key=str(made.key)))
     assert server is not None
     return server

@@ -84,7 +84,7 @@ FORMS: Final = (
         "the state machines of tests/model",
         15,
         _pytest("tests/model", "--hypothesis-seed={seed}", "--hypothesis-show-statistics"),
-        700,
+        1_100,
         environ={"MODEL_EXAMPLES": "{count}", "CI": ""},
     ),
     Form(

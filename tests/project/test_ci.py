@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.support.nested import with_plugins
 from tests.support.process import ROOT
 from tests.support.skips import ALLOWED, NOT_AS_LISTED, Allowed, Skip, allowed, complaints
 
@@ -70,6 +71,7 @@ def test_a_run_in_ci_fails_for_a_skip(
     environment: dict[str, str], status: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
+    with_plugins(monkeypatch, "xdist.plugin")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     pytester.makeini(f"[pytest]\npythonpath = {ROOT} {ROOT}/common\naddopts = --import-mode=importlib")
@@ -84,6 +86,7 @@ def test_a_failure_that_may_be_rerun_does_not_hide_a_skip(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
+    with_plugins(monkeypatch, "xdist.plugin")
     pytester.makeini(f"[pytest]\npythonpath = {ROOT} {ROOT}/common\naddopts = --import-mode=importlib")
     pytester.makeconftest("from tests.conftest import pytest_addoption, pytest_configure")
     pytester.makepyfile("import pytest\n\ndef test_one(): pytest.skip('no Java')\n\ndef test_two(): assert False")

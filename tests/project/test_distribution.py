@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.support.distribution import OWN_JVMS, ROW, SESSION, place_of, scope_of
+from tests.support.nested import with_plugins
 from tests.support.process import ROOT
 
 FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/unit/test_one.py", "tests/unit/test_two.py")
@@ -53,7 +54,10 @@ def test_what_the_row_names_is_there() -> None:
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
-def test_one_process_begins_at_the_near_end_and_all_others_at_the_far_end(pytester: pytest.Pytester) -> None:
+def test_one_process_begins_at_the_near_end_and_all_others_at_the_far_end(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_plugins(monkeypatch, "xdist.plugin")
     pytester.makeini(f"[pytest]\npythonpath = {ROOT}\naddopts = --import-mode=importlib")
     pytester.makeconftest("from tests.conftest import pytest_xdist_make_scheduler")
     for file in FILES:

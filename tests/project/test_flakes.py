@@ -13,6 +13,7 @@ import pytest
 from scripts import flakes
 from scripts.flakes import Result, Run, plan, read, run, summary
 from tests.support.distribution import shuffled
+from tests.support.nested import with_plugins
 
 CONFTEST = "def pytest_addoption(parser):\n    parser.addoption('--shuffle')\n"
 TESTS = "import os\ndef test_passes(): pass\ndef test_of_the_seed(): assert os.environ['PYTHONHASHSEED'] != '7'\n"
@@ -32,6 +33,7 @@ def test_a_run_has_a_seed_and_names_what_failed(
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     monkeypatch.setattr(flakes, "ROOT", tmp_path)
+    with_plugins(monkeypatch, "xdist.plugin")
     result = run(Run(0, seed, busy=1, workers=1), ["."])
     assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed, "", ["."])
 

@@ -164,14 +164,16 @@ def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: 
         assert [number for batch in batches for number in batch["sequence"].to_pylist()] == list(range(10))
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def thawed() -> Iterator[None]:
-    """Run the test as in a new process, and restore this one afterwards."""
+    """Run the test as in a new process, in which nothing is frozen. Afterwards everything is, as in other tests."""
+    gc.unfreeze()
     freeze_imports.cache_clear()
     yield
-    gc.unfreeze()
+    gc.freeze()
 
 
+@pytest.mark.usefixtures("thawed")
 def test_the_collector_that_runs_after_each_task_does_not_look_through_what_was_imported() -> None:
     assert len(gc.get_objects()) > 10_000
     assert not list(read_ranges((), source_options({"nsqd": "127.0.0.1:4151", "topic": "orders"}), SCHEMA))
