@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared
+from tests.browser.conftest import prepared, shot
 from tests.browser.test_pages import LOOKS, axe_core, serious_violations
 from tests.support.browser import Browser
 from tests.support.outage import outage
@@ -46,7 +46,7 @@ def key_of(admin: Nsqadmin, subject: str) -> str:
 def test_causes_and_the_highest_are_seen_without_scrolling(outage_page: Browser) -> None:
     outage_page.look(width=1400, height=900)
     outage_page.open("/")
-    outage_page.screenshot(ARTEFACTS / "outage.png")
+    shot(outage_page, "outage")
     cards = outage_page.run(BOTTOMS, ".home-incidents > .incidents > .incident")
     assert 3 <= len(cards) <= 8
     assert max(cards) <= 900

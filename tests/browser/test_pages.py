@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS
+from tests.browser.conftest import shot
 from tests.support.browser import Browser
 from tests.support.needs import need
 
@@ -52,10 +52,6 @@ PAGES: Final = {
 }
 # Only pages that look different when narrow or dark, not all of them again.
 LOOKS: Final = [(1400, "light"), (1400, "dark"), (400, "light")]
-
-
-def shot(browser: Browser, name: str) -> None:
-    browser.screenshot(ARTEFACTS / f"{name}.png")
 
 
 @pytest.mark.parametrize("name", PAGES)
