@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import HTML, address_of, shot, until
+from tests.browser.conftest import HTML, address_of, leave, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
 from tests.e2e.test_admin_search import publish_orders
 from tests.support.browser import Browser
@@ -35,7 +35,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     until(lambda: node.http("GET", f"/topic/log?topic={name}").json["next"] == 5, "they are synced")
     yield name
-    page.open("/help")  # a page about a topic that is being deleted would ask for it again
+    leave(page)  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 
