@@ -7,13 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser.conftest import prepared, shot
-from tests.browser.test_pages import LOOKS, axe_core, serious_violations
+from tests.browser.test_pages import axe_core, serious_violations
 from tests.support.browser import Browser
 from tests.support.outage import outage
 from tests.support.process import Nsqadmin, eventually
 
 pytestmark = pytest.mark.e2e
 
+# Only what looks different when narrow or dark, not all of it again.
+LOOKS = [(1400, "light"), (1400, "dark"), (400, "light")]
 PATTERN = "tenant_*.events/indexer"
 BOTTOMS = "return [...document.querySelectorAll(arguments[0])].map((it) => it.getBoundingClientRect().bottom)"
 
