@@ -1,14 +1,17 @@
 """A cluster under load with one of everything, nsqadmin, and one browser for all tests of the folder.
 
-Screenshots go to artefacts/browser (or where NSQ_TEST_ARTEFACTS says), for CI to keep.
+A test that fails leaves a screenshot of its page in artefacts/browser (or where NSQ_TEST_ARTEFACTS says), for CI to
+keep. NSQ_TEST_SCREENSHOTS=1 makes the tests take all of theirs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +25,7 @@ from tests.support.needs import need
 from tests.support.process import ROOT, Daemon, Nsqadmin, eventually, needs_module
 
 ARTEFACTS: Final = Path(os.environ.get("NSQ_TEST_ARTEFACTS", ROOT / "artefacts")) / "browser"
+TAKES_ALL: Final = os.environ.get("NSQ_TEST_SCREENSHOTS") == "1"
 HTML: Final = b'{"note":"<img src=x onerror=alert(1)><script>document.title=1</script>","customer":"ana","total":12.5}'
 
 
@@ -153,11 +157,33 @@ def prepared(browser: Browser, admin: Daemon) -> Iterator[Browser]:
     browser.allow_scripts(True)
     complaints = browser.complaints()
     requests = browser.requests()
-    browser.open("/help")
+    leave(browser)
     browser.run("localStorage.clear()")
     assert complaints == []
     foreign = [it for it in requests if not it.startswith((browser.base + "/", "data:", "chrome:", "about:"))]
     assert foreign == []
+
+
+def leave(browser: Browser) -> None:
+    """Open what costs least, so that the page before asks for nothing more."""
+    browser.open("/ping")
+
+
+def shot(browser: Browser, name: str) -> None:
+    """Take a screenshot for people, if they have asked for it. No test reads it, and it costs as much as half a page."""
+    if TAKES_ALL:
+        browser.screenshot(ARTEFACTS / f"{name}.png")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    browser = getattr(item, "funcargs", {}).get("chromium")
+    if report.when == "call" and report.failed and isinstance(browser, Browser):
+        name = re.sub(r"[^\w.-]+", "-", item.name)
+        with suppress(Exception):  # the browser itself may be what failed, and the report has to say so
+            browser.screenshot(ARTEFACTS / f"failed-{name}.png")
+    return report
 
 
 def address_of(cluster: Cluster, index: int = 0) -> str:

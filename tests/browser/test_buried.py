@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.conftest import prepared, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
 from tests.e2e.test_admin_buried import COUNT, TAB, Two, two_nodes
 from tests.support.browser import Browser
@@ -46,7 +46,7 @@ def test_the_tab_can_be_read(page: Browser, look: str) -> None:
     page.open(TAB)
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     assert serious_violations(page, axe_core()) == []
-    page.screenshot(ARTEFACTS / f"buried-{look}.png")
+    shot(page, f"buried-{look}")
 
 
 def test_it_works_without_scripts(page: Browser) -> None:
@@ -80,12 +80,12 @@ def test_from_failing_to_handled(page: Browser, two: Two) -> None:
     page.click_text("Kick all…")
     page.wait_for_text("No consumer is connected there", "#dialog")
     page.fill("#rate", "20")
-    page.screenshot(ARTEFACTS / "buried-kick.png")
+    shot(page, "buried-kick")
     page.click("#dialog button.primary")
     page.wait_for_text("At work.", "#dialog")
     page.click_text("Close", "#dialog a")
     page.wait_for_text(f"of {COUNT}", "[data-hurries]")
-    page.screenshot(ARTEFACTS / "buried-progress.png")
+    shot(page, "buried-progress")
     for node in two.nodes:
         client = node.connect()
         client.subscribe("t", "c", ready=COUNT)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, address_of, prepared, until
+from tests.browser.conftest import address_of, prepared, shot, until
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster, a_cluster
 from tests.support.process import Nsqadmin, Nsqlookupd
@@ -39,7 +39,7 @@ def test_a_partial_failure_is_told_once_and_the_rest_is_shown(chromium: Browser,
             assert page.count("[data-live=notices] .notice") == 1
             assert f":{cluster.nodes[1].http_address[1]}" in page.text("[data-live=notices]")
             assert "here" in page.text("main table")
-            page.screenshot(ARTEFACTS / "node-killed.png")
+            shot(page, "node-killed")
             page.open("/nodes?fresh=1")
             page.wait_for_text("Down", "main")
 
@@ -64,7 +64,7 @@ def test_an_empty_cluster_has_its_first_steps_on_every_page(chromium: Browser) -
             assert "UPSTREAM" not in page.text()
         page.open("/nodes")
         assert "nsqd --lookupd-tcp-address" in page.text("main")
-        page.screenshot(ARTEFACTS / "empty-cluster.png")
+        shot(page, "empty-cluster")
         page.open("/counter")
         assert page.text(".odometer") == "0"
 
@@ -96,7 +96,7 @@ def test_a_failed_deletion_says_so(chromium: Browser, tmp_path: Path) -> None:
             assert "Done in part" in page.text("#dialog")
             assert page.text("#dialog").count("✗") == 1
             assert "Nothing listens at" in page.text("#dialog")
-            page.screenshot(ARTEFACTS / "dialog-partly.png")
+            shot(page, "dialog-partly")
 
 
 def test_the_dialog_names_the_node_that_it_waits_for(chromium: Browser, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_who_may_not_sees_why_and_is_refused(chromium: Browser, cluster: Cluster
         assert page.count("main .actions button:disabled") >= 3
         assert page.count("main .actions a") == 0
         assert "right" in page.run("return document.querySelector('main .actions button').title")
-        page.screenshot(ARTEFACTS / "viewer.png")
+        shot(page, "viewer")
         assert admin.http("POST", "/actions/pause_topic", b"topic=clicks").status == 403
         allowed = admin.http("POST", "/actions/pause_topic", b"topic=clicks", headers={"X-Forwarded-User": "ana"})
         assert allowed.status == 200
@@ -215,7 +215,7 @@ def test_a_page_whose_nsqadmin_is_gone_says_so(chromium: Browser, cluster: Clust
         page.wait("!document.querySelector('#lost').hidden")
         assert re.fullmatch(r"nsqadmin no longer answers: numbers are of \d\d:\d\d:\d\d", page.text("#lost"))
         assert page.run("return document.querySelector('#live').dataset.state") == "lost"
-        page.screenshot(ARTEFACTS / "nsqadmin-gone.png")
+        shot(page, "nsqadmin-gone")
         admin.send_signal(signal.SIGCONT)
         page.wait("document.querySelector('#lost').hidden")
         page.wait("document.querySelector('#live').dataset.state === 'on'")
@@ -243,4 +243,4 @@ def test_charts_have_a_gap_and_sums_stay_while_a_node_is_silent(chromium: Browse
             page.wait("document.querySelector('[data-k=\"topics/orders/billing/depth\"]').innerText === '6'")
             page.wait("document.querySelector('.chart .key b').innerText === '–'")
             page.wait_for_text("in part", "[data-live=state]")
-            page.screenshot(ARTEFACTS / "silent-node.png")
+            shot(page, "silent-node")

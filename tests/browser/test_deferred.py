@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.conftest import prepared, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
 from tests.e2e.test_admin_deferred import COUNT, TAB, Three, names, three_nodes
 from tests.support.browser import Browser
@@ -38,7 +38,7 @@ def test_a_node_that_hangs_is_unknown_and_not_zero(page: Browser, three: Three) 
         page.wait_for_text(f"{name_of(hung)}: unknown.", "main")
         assert f"{COUNT} messages when last seen" in page.text("main")
         assert f"{2 * COUNT} messages on the nodes that answer (2 of 3)" in page.text("main")
-        page.screenshot(ARTEFACTS / "deferred-silent.png")
+        shot(page, "deferred-silent")
     finally:
         hung.send_signal(signal.SIGCONT)
     until(lambda: "unknown" not in three.text(), f"{name_of(hung)} answers again")
@@ -50,12 +50,12 @@ def test_the_tab_and_the_plan_can_be_read(page: Browser, look: str) -> None:
     page.open(TAB)
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     assert serious_violations(page, axe_core()) == []
-    page.screenshot(ARTEFACTS / f"deferred-{look}.png")
+    shot(page, f"deferred-{look}")
     page.run("document.querySelector('input[name=pick]').click()")
     page.click_text("Cancel selected…")
     page.wait_for_text("This cannot be undone", "#dialog")
     assert serious_violations(page, axe_core()) == []
-    page.screenshot(ARTEFACTS / f"deferred-cancel-{look}.png")
+    shot(page, f"deferred-cancel-{look}")
     page.click_text("Keep them", "#dialog a")
 
 
@@ -79,7 +79,7 @@ def test_with_the_keyboard_a_message_is_opened_and_cancelled(page: Browser, thre
     page.run("document.querySelector('#messages a[data-detail]').focus()")
     page.press("enter")
     page.wait_for_text("<script>alert(1)</script>", "#detail pre")
-    page.screenshot(ARTEFACTS / "deferred-detail.png")
+    shot(page, "deferred-detail")
     page.press("escape")
     page.run("document.querySelector('form[data-in-dialog] button').focus()")
     page.press("enter")
@@ -87,7 +87,7 @@ def test_with_the_keyboard_a_message_is_opened_and_cancelled(page: Browser, thre
     assert page.run("return document.activeElement.textContent") == "Keep them"  # Enter alone cancels nothing
     page.press("tab", "enter")
     page.wait_for_text("1 message cancelled.", "#dialog")
-    page.screenshot(ARTEFACTS / "deferred-receipt.png")
+    shot(page, "deferred-receipt")
     page.press("enter")
     page.wait("!document.querySelector('#messages input[name=pick][value^=\"1@\"]')")  # its row is gone
     assert sum(three.deferred()) == before - 1
@@ -102,7 +102,7 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.wait_for_text("Type 9", "#dialog")
     assert page.run("return document.querySelector('#dialog button.danger').disabled")
     page.fill("#typed", "9")
-    page.screenshot(ARTEFACTS / "deferred-cancel-all.png")
+    shot(page, "deferred-cancel-all")
     page.click("#dialog button.danger")
     page.wait_for_text("9 messages cancelled.", "#dialog")
     page.click_text("Close", "#dialog a")
@@ -112,7 +112,7 @@ def test_what_matches_is_cancelled_after_its_number_was_typed_and_never_delivere
     page.click_text("Move to a time…")
     page.wait_for_text("Move 1 deferred message", "#dialog")
     page.fill("#when", "50m")
-    page.screenshot(ARTEFACTS / "deferred-move.png")
+    shot(page, "deferred-move")
     page.click("#dialog button.primary")
     page.wait_for_text("1 message made due in 50m", "#dialog")
     page.click_text("Close", "#dialog a")

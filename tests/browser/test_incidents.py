@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared
-from tests.browser.test_pages import LOOKS, axe_core, serious_violations
+from tests.browser.conftest import prepared, shot
+from tests.browser.test_pages import axe_core, serious_violations
 from tests.support.browser import Browser
 from tests.support.outage import outage
 from tests.support.process import Nsqadmin, eventually
 
 pytestmark = pytest.mark.e2e
 
+# Only what looks different when narrow or dark, not all of it again.
+LOOKS = [(1400, "light"), (1400, "dark"), (400, "light")]
 PATTERN = "tenant_*.events/indexer"
 BOTTOMS = "return [...document.querySelectorAll(arguments[0])].map((it) => it.getBoundingClientRect().bottom)"
 
@@ -46,7 +48,7 @@ def key_of(admin: Nsqadmin, subject: str) -> str:
 def test_causes_and_the_highest_are_seen_without_scrolling(outage_page: Browser) -> None:
     outage_page.look(width=1400, height=900)
     outage_page.open("/")
-    outage_page.screenshot(ARTEFACTS / "outage.png")
+    shot(outage_page, "outage")
     cards = outage_page.run(BOTTOMS, ".home-incidents > .incidents > .incident")
     assert 3 <= len(cards) <= 8
     assert max(cards) <= 900

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared
+from tests.browser.conftest import prepared, shot
 from tests.browser.test_pages import axe_core, serious_violations
 from tests.e2e.test_admin_jobs import MESSAGES, TAB, Jobs, a_queue
 from tests.support.browser import Browser
@@ -34,7 +34,7 @@ def test_jobs_can_be_read_and_opened(page: Browser, look: str) -> None:
         page.wait_for_text("shop.", "#messages")
         assert page.run("return document.documentElement.scrollWidth <= innerWidth")
         assert serious_violations(page, axe_core()) == []
-        page.screenshot(ARTEFACTS / f"jobs-{name}-{look}.png")
+        shot(page, f"jobs-{name}-{look}")
     where = "#dialog" if look == "phone" else "#detail"
     page.click("#messages a[data-detail]")
     page.wait_for_text("shop.fails", f"{where} dl.job")
@@ -44,4 +44,4 @@ def test_jobs_can_be_read_and_opened(page: Browser, look: str) -> None:
     assert page.run(f"return document.querySelector('{where} pre').checkVisibility()")
     assert page.run(f"return document.querySelector('{where} pre').offsetWidth") > 200
     assert serious_violations(page, axe_core()) == []
-    page.screenshot(ARTEFACTS / f"jobs-detail-{look}.png")
+    shot(page, f"jobs-detail-{look}")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, address_of, until
+from tests.browser.conftest import address_of, leave, shot, until
 from tests.support.browser import LIMIT, Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin
@@ -44,7 +44,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     cluster.wait_for(name)
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     yield name
-    page.open("/help")  # a page about a topic that is being deleted would ask for it again
+    leave(page)  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 
@@ -57,7 +57,7 @@ def test_a_page_of_a_live_cluster_is_whole(page: Browser, path: str) -> None:
     page.open(path)
     page.wait("document.querySelector('#live').dataset.state === 'on'")
     assert page.count("main h1") == 1
-    page.screenshot(ARTEFACTS / f"live{path.replace('/', '-').replace('?', '-')}.png")
+    shot(page, f"live{path.replace('/', '-').replace('?', '-')}")
 
 
 def test_numbers_and_charts_move_by_themselves(page: Browser) -> None:
@@ -186,7 +186,7 @@ def test_the_palette_jumps_to_a_channel(page: Browser) -> None:
     page.wait("document.querySelectorAll('#found > li').length > 5")
     page.press("fraud")
     page.wait("document.querySelector('#found > li')?.innerText.startsWith('orders/fraud')")
-    page.screenshot(ARTEFACTS / "palette.png")
+    shot(page, "palette")
     page.press("enter")
     page.wait("location.pathname === '/topics/orders/fraud'")
 
@@ -256,7 +256,7 @@ def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster
     assert all(word in text for word in ("s3://lake/t", "delta", "etl-1"))
     behind = "[data-live='readers'] tr.topic [data-label='Behind']"
     page.wait("document.querySelector(arguments[0]).innerText === '3'", behind)  # two on one node, one on the other
-    page.screenshot(ARTEFACTS / "lands-in.png")
+    shot(page, "lands-in")
     report(0, 3)
     page.wait_for_text("1", behind)
     page.click_text("Forget", "[data-live='readers'] a")
@@ -275,7 +275,7 @@ def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: C
     assert all(node.channel(topic)["paused"] for node in cluster.nodes)
     page.wait_for_text("Paused", "[data-live='state']")
     page.wait_for_text("Paused ", "[data-live='paused-by'] a")
-    page.screenshot(ARTEFACTS / "paused-by.png")
+    shot(page, "paused-by")
     press(page, "Unpause")
     assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
     press(page, "Undo", ".toast button")
@@ -299,12 +299,12 @@ def test_emptying_says_first_what_is_lost(page: Browser, cluster: Cluster, topic
     page.open(f"/topics/{topic}/c?fresh=1")
     page.click_text("Empty", "main .actions a")
     page.wait_for_text("4 messages on 2 nodes", "#dialog h1")
-    page.screenshot(ARTEFACTS / "dialog-empty.png")
+    shot(page, "dialog-empty")
     page.press("enter")  # the focus is on Cancel
     page.wait("!document.querySelector('#dialog').open")
     assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 4
     press_and_confirm(page, "Empty")
-    page.screenshot(ARTEFACTS / "dialog-receipt.png")
+    shot(page, "dialog-receipt")
     assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 0
 
 
@@ -318,13 +318,13 @@ def test_an_empty_is_undone_from_its_receipt_and_from_activity(page: Browser, cl
     assert depth() == 0
     page.click_text("Undo", "#dialog button")
     page.wait_for_text("4 messages are back.", "#dialog [data-receipt=ok]")
-    page.screenshot(ARTEFACTS / "dialog-undone.png")
+    shot(page, "dialog-undone")
     assert depth() == 4
     page.open(f"/topics/{topic}/c?fresh=1")
     press_and_confirm(page, "Empty")
     assert depth() == 0
     page.open(f"/activity?filter={topic}")
-    page.screenshot(ARTEFACTS / "activity-undo.png")
+    shot(page, "activity-undo")
     assert page.count("main form[action$='/actions/undo']") == 1
     page.click_text("Undo", "main td button")
     page.wait_for_text("4 messages are back.", "#dialog [data-receipt=ok]")

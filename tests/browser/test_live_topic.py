@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, until
+from tests.browser.conftest import shot, until
 from tests.support.browser import Browser
 from tests.support.process import ROOT, Nsqd, SteadyNsqd
 
@@ -58,7 +58,7 @@ def test_a_page_shows_a_live_topic_and_finishes_what_it_shows(chromium: Browser,
         (client,) = nsqd.channel("orders", "live#ephemeral")["clients"]
         assert (client["version"], client["finish_count"]) == ("HTTP", 3)
         assert "Chrome" in client["user_agent"]
-        chromium.screenshot(ARTEFACTS / "live-topic.png")
+        shot(chromium, "live-topic")
 
 
 def test_the_page_goes_on_when_the_node_is_back(chromium: Browser, tmp_path: Path, site: str) -> None:

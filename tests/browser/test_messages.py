@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, HTML, address_of, until
+from tests.browser.conftest import HTML, address_of, leave, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
 from tests.e2e.test_admin_search import publish_orders
 from tests.support.browser import Browser
@@ -35,7 +35,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     until(lambda: node.http("GET", f"/topic/log?topic={name}").json["next"] == 5, "they are synced")
     yield name
-    page.open("/help")  # a page about a topic that is being deleted would ask for it again
+    leave(page)  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 
@@ -49,7 +49,7 @@ def test_looking_at_messages_takes_nothing(page: Browser, cluster: Cluster, topi
     for path in (f"/topics/{topic}?tab=messages&from=earliest", f"/topics/{topic}/c?tab=messages"):
         page.open(path)
         assert page.count("#messages tbody tr") == 5
-    page.screenshot(ARTEFACTS / "messages-peek.png")
+    shot(page, "messages-peek")
     channel = cluster.nodes[0].channel(topic)
     assert (channel["depth"], channel["in_flight_count"], channel["requeue_count"]) == (5, 0, 0)
 
@@ -65,7 +65,7 @@ def test_html_in_a_message_is_text(page: Browser, topic: str) -> None:
         assert "<img src=x onerror=alert(1)>" in page.text("#detail pre")
         assert page.count("main img, main pre script") == 0
         assert page.title != "1"
-    page.screenshot(ARTEFACTS / "messages.png")
+    shot(page, "messages")
 
 
 def open_row(page: Browser, number: int) -> None:
@@ -102,7 +102,7 @@ def test_on_a_phone_nothing_is_cut_and_details_are_a_dialog(page: Browser, topic
     assert page.run("return document.documentElement.scrollWidth <= innerWidth")
     open_row(page, 0)
     page.wait_for_text('"country": "FR"', "#dialog pre")
-    page.screenshot(ARTEFACTS / f"messages-phone-{theme}.png")
+    shot(page, f"messages-phone-{theme}")
 
 
 def test_messages_are_searched(page: Browser, topic: str) -> None:
@@ -166,7 +166,7 @@ def test_a_range_is_published_again_to_another_topic(page: Browser, cluster: Clu
     page.fill("#dialog #target", target)
     page.click("#dialog button.primary")
     page.wait_for_text("Replay 3 messages", "#dialog h1")
-    page.screenshot(ARTEFACTS / "dialog-replay.png")
+    shot(page, "dialog-replay")
     page.click("#dialog button.primary")
     page.wait_for_text("3 messages", "#dialog [data-receipt=ok]")
     assert cluster.nodes[0].topic(target)["message_count"] == 3
@@ -185,7 +185,7 @@ def test_selected_messages_are_replayed_to_one_channel(page: Browser, cluster: C
     page.click_text("Replay 2 to channel", "#replay-selected")
     page.wait_for_text("Replay 2 messages", "#dialog h1")
     assert page.run("return document.querySelector('#dialog [name=to]:checked').value") == "channel:c"
-    page.screenshot(ARTEFACTS / "dialog-redeliver.png")
+    shot(page, "dialog-redeliver")
     page.click("#dialog button.primary")
     page.wait_for_text("2 messages are delivered once more to the channel c alone", "#dialog [data-receipt=ok]")
     assert depth(cluster.nodes[0], topic) == 2
@@ -275,7 +275,7 @@ def test_the_table_and_its_dialogs_are_accessible(page: Browser, topic: str, wid
     assert page.run("return document.documentElement.scrollWidth") <= width
     open_row(page, 0)
     page.wait("document.querySelector('#detail pre, #dialog pre')")
-    page.screenshot(ARTEFACTS / f"messages-{scheme}-{width}.png")
+    shot(page, f"messages-{scheme}-{width}")
     assert serious_violations(page, axe) == []
     if width > 900:
         page.click_text("Replay…", "#messages tbody button")

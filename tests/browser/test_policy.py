@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.conftest import prepared, shot, until
 from tests.support.browser import Browser
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd
@@ -70,10 +70,10 @@ def test_a_channel_that_has_stopped_itself_says_why_and_is_resumed(page: Browser
     page.open("/topics/letters/mail")
     assert f"by the channel itself: {WHY}" in page.text("main .head")
     assert "kick or discard those that are buried" in page.text("main .findings")
-    page.screenshot(ARTEFACTS / "policy-stopped.png")
+    shot(page, "policy-stopped")
     page.open("/topics/letters/mail?tab=policy")
     assert "max_buried" in page.text("main")
-    page.screenshot(ARTEFACTS / "policy-tab.png")
+    shot(page, "policy-tab")
     page.open("/topics/letters/mail")
     page.click_text("Unpause", "main .actions button")
     until(lambda: not node.channel("letters", "mail")["paused"], "it goes on")
@@ -98,7 +98,7 @@ def test_what_rules_lose_is_red_with_an_icon_and_a_word(page: Browser, width: in
         tried = page.run("return [...document.querySelectorAll('.state.muted')].map((it) => it.innerText)")
         assert ("Would have" in tried) is (path == "/topics/letters")
         assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
-        page.screenshot(ARTEFACTS / f"policy-counts-{width}.png")
+        shot(page, f"policy-counts-{width}")
 
 
 @pytest.mark.parametrize("width", [1400, 390])
@@ -118,4 +118,4 @@ def test_a_refused_file_is_named_where_one_looks_and_fits_a_phone(
         page.wait_for_text(said, "main")
         assert "max_atempts: unknown key" in page.text("main")
         assert page.run("return document.documentElement.scrollWidth <= window.innerWidth"), path
-        page.screenshot(ARTEFACTS / f"policy-refused-{width}.png")
+        shot(page, f"policy-refused-{width}")

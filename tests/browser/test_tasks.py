@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.browser.conftest import prepared, shot, until
 from tests.support.browser import Browser
 from tests.support.client import Client, Disconnected, Refused
 from tests.support.cluster import name_of
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_seen_without_a_click(hand: Hand) -> None:
         "payments/ledger · Paused",
     ):
         assert said in text
-    hand.page.screenshot(ARTEFACTS / "tasks-overview.png")
+    shot(hand.page, "tasks-overview")
     assert hand.clicks == 0
 
 
@@ -177,7 +177,7 @@ def test_a_node_is_drained_in_three_clicks_and_taken_back(hand: Hand, trouble: T
     assert eventually(lambda: node.http("GET", "/stats?format=json").json.get("draining"))
     hand.page.open(f"/nodes/{name_of(node)}")
     hand.page.wait_for_text("Not yet safe to stop", "main")
-    hand.page.screenshot(ARTEFACTS / "tasks-drain.png")
+    shot(hand.page, "tasks-drain")
     hand.page.click_text("Undrain", "main .actions button")
     until(lambda: not node.http("GET", "/stats?format=json").json.get("draining"), "the drain is taken back")
     until(lambda: node.http("POST", "/pub?topic=orders", b"{}").status == 200, "it takes messages again")
