@@ -14,7 +14,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -37,6 +37,7 @@ PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "d
 TIMEOUT: Final = 280.0  # less than faulthandler_timeout of pyproject.toml
 # Which not every machine has, and the name of that in tests/support/needs.py.
 PROGRAMS: Final = {"cc": "C compiler", **{it: it for it in ("curl", "jq", "openssl", "pgrep", "pkill", "promtool")}}
+MODULE: Final = re.compile(r"python -m (?P<name>[\w.]+)(?P<words>.*)")
 # In the order in which a newcomer reads them.
 FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
 SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
@@ -126,18 +127,33 @@ def lines_of(page: Path) -> Iterator[str]:
     prepare = HERE / "prepare" / f"{page.stem}.sh"
     if prepare.exists():
         yield prepare.read_text(encoding="utf-8")
+    helps = []
     for block in blocks_of(page):
-        if block.manner is not Manner.SKIP:
+        if block.manner is Manner.HELP:
+            helps += [command for line in block.commands.splitlines() if (command := line.partition("#")[0].strip())]
+        elif block.manner is not Manner.SKIP:
             yield f"echo {shlex.quote(f'--- {page.relative_to(ROOT)}:{block.line}')}"
             yield from commands_of(block)
+    yield f"echo {shlex.quote(f'--- {page.relative_to(ROOT)}: --help of its other commands')}"
+    yield from helps_of(helps)
+
+
+def helps_of(commands: Sequence[str]) -> Iterator[str]:
+    """Ask commands for their --help: of each module the first one as a reader does, and the others by helps.py."""
+    words_of: dict[str, list[str]] = {}
+    for command in commands:
+        found = MODULE.fullmatch(command)
+        if found is None or found["name"] not in words_of:
+            yield f"{command} --help >/dev/null"
+        if found is not None:
+            words_of.setdefault(found["name"], []).append(found["words"])
+    for module, (_, *others) in words_of.items():
+        if others:
+            yield f"{shlex.join(['python', '-m', 'tests.docs.helps', module, *others])} >/dev/null"
 
 
 def commands_of(block: Block) -> Iterator[str]:
     match block.manner:
-        case Manner.HELP:
-            for line in block.commands.splitlines():
-                if command := line.partition("#")[0].strip():
-                    yield f"{command} --help >/dev/null 2>&1"
         case Manner.BACKGROUND:
             # A block that ends within a second has failed, or should not be marked as background.
             yield f"(\n{block.commands}) &\nsleep 1; kill -0 $!"
@@ -145,10 +161,22 @@ def commands_of(block: Block) -> Iterator[str]:
             yield block.commands
 
 
-def test_a_command_that_fails_fails_the_page(tmp_path: Path) -> None:
-    script = tmp_path / "page.sh"
-    script.write_text("\n".join(["set -euo pipefail", *commands_of(Block(1, "false\ntrue\n"))]), encoding="utf-8")
-    assert subprocess.run(["bash", script], check=False).returncode == 1
+def test_a_command_that_fails_fails_the_page() -> None:
+    assert status_of(commands_of(Block(1, "false\ntrue\n"))) == 1
+
+
+@pytest.mark.parametrize("wrong", ["calendar -w wide", "calendar 2026 nonsense", "no_such_module"])
+def test_a_command_without_help_fails_the_page(wrong: str) -> None:
+    right = ["python -m calendar 2026", "python -m calendar 2026 1"]
+    assert status_of(helps_of(right)) == 0
+    for commands in ([f"python -m {wrong}", *right], [*right, f"python -m {wrong}"]):
+        assert status_of(helps_of(commands)) != 0
+
+
+def status_of(lines: Iterable[str]) -> int:
+    """Run the lines of a page on this machine, and return the exit status."""
+    script = "\n".join(["set -euo pipefail", f'python() {{ {shlex.quote(sys.executable)} "$@"; }}', *lines])
+    return subprocess.run(["bash", "-c", script], cwd=ROOT, check=False).returncode
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, SteadyNsqd
 from tests.support.spark import KEPT, numbered, publish
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path / "data", KEPT) as process:
+    with SteadyNsqd(tmp_path / "data", KEPT) as process:
         yield process
 
 

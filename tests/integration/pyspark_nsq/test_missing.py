@@ -23,7 +23,7 @@ from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.missing import Presence
 from pyspark_nsq.options import source_options
 from pyspark_nsq.stream_source import NsqStreamReader
-from tests.support.process import Nsqd, Nsqlookupd
+from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
 
 A, B = Lane("a", "orders", "log"), Lane("b", "orders", "log")
@@ -63,7 +63,7 @@ def three(tmp_path: Path) -> Iterator[Three]:
 def three_at(folder: Path) -> Iterator[Three]:
     with Nsqlookupd() as lookupd:
         options = (KEPT, f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1")
-        with Nsqd(folder / "one", *options) as one, Nsqd(folder / "two", *options) as two:
+        with SteadyNsqd(folder / "one", *options) as one, SteadyNsqd(folder / "two", *options) as two:
             made = Three(lookupd, (one, two))
             for number, node in enumerate(made.nodes):
                 publish(node, "orders", numbered(10, start=number * 10))
@@ -93,7 +93,6 @@ def test_a_node_that_is_down_is_named_and_a_batch_does_not_count_without_it(thre
     for option, says in {"requireAllNodes": "all nodes have to be there", "requireNodes": "2 nodes have to be"}.items():
         with pytest.raises(NsqError, match=f"{says}.*{down}"):
             three.cluster(failOnDataLoss="false", **{option: "true" if "All" in option else "2"}).heads()
-    two.options = (*two.options, f"http-address={down}")
     two.start()
     three.wait_for(2)
     assert three.cluster(requireAllNodes="true", requireNodes="2").missing() == {}
@@ -111,7 +110,6 @@ def test_a_stream_names_who_is_missing_and_reads_it_when_it_is_back(three: Three
     assert [*reader.reportLatestOffset()["missing"]] == [down]
     with pytest.raises(NsqError, match="all nodes have to be there"):
         three.reader(requireAllNodes="true").initialOffset()
-    two.options = (*two.options, f"http-address={down}")
     two.start()
     patiently(lambda: sum(next_offsets(reader, offsets).lanes.values()) == 20)
     patiently(lambda: "missing" not in reader.reportLatestOffset())

@@ -22,7 +22,7 @@ from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.rows import ALL_COLUMNS
 from pyspark_nsq.worker import freeze_imports
 from tests.support.later_version import write_later
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, SteadyNsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
 SCHEMA = pa.schema([(name, ALL_COLUMNS[name]) for name in ("sequence", "body", "gap")])
@@ -35,8 +35,7 @@ def planned(nsqd: Nsqd, **more: str) -> tuple[SourceOptions, Head]:
 
 
 def test_a_node_that_restarts_is_waited_for_and_nothing_comes_twice(tmp_path: Path) -> None:
-    with Nsqd(tmp_path / "data", KEPT) as nsqd:
-        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+    with SteadyNsqd(tmp_path / "data", KEPT) as nsqd:
         for start in range(0, 40_000, 5_000):
             publish(nsqd, "orders", numbered(5_000, start=start, size=1000))
         options, head = planned(nsqd)
@@ -51,8 +50,7 @@ def test_a_node_that_restarts_is_waited_for_and_nothing_comes_twice(tmp_path: Pa
 def test_who_takes_rows_slowly_has_not_waited_for_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
-    with Nsqd(tmp_path / "data", KEPT) as nsqd:
-        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+    with SteadyNsqd(tmp_path / "data", KEPT) as nsqd:
         for start in range(0, 40_000, 5_000):
             publish(nsqd, "orders", numbered(5_000, start=start, size=1000))
         options, head = planned(nsqd)
