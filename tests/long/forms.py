@@ -147,7 +147,7 @@ FORMS: Final = (
     Form(
         "tests",
         "every test that has two forms, in its long one",
-        15,
+        20,
         (*_pytest("--durations=20"), *files_with_two_forms()),
         environ={LONG: "1"},
     ),

@@ -34,7 +34,7 @@ from nsqpipe.tables import Format
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.places import parse_place
 from tests.support import iceberg
-from tests.support.process import ROOT, SOURCES, Nsqd
+from tests.support.process import ROOT, SOURCES, Nsqd, SteadyNsqd
 from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
 
@@ -321,10 +321,9 @@ def run(
     store: S3Server | None = None,
 ) -> Result:
     draw, result, lock = random.Random(seed), Result(seed), threading.Lock()
-    with Nsqd(folder / "one", KEPT, WINDOW) as one, Nsqd(folder / "two", KEPT, WINDOW) as two:
-        nodes = [one, two]
+    with SteadyNsqd(folder / "one", KEPT, WINDOW) as one, SteadyNsqd(folder / "two", KEPT, WINDOW) as two:
+        nodes: list[Nsqd] = [one, two]
         for node in nodes:
-            node.options = (*node.options, f"http-address={address(node)}")
             node.post("/topic/create?topic=orders")
         publisher, landing = Publisher(nodes, rate), Landing(folder, nodes, kind, store)
         spark = landing.spark

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.http_sink import HttpSink
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, SteadyNsqd
 from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, patiently, publish
 
 if TYPE_CHECKING:
@@ -219,8 +219,7 @@ def test_an_nsqd_that_is_killed_under_the_sink_loses_nothing(
     spark: SparkSession, tmp_path: Path, exactly_once: bool
 ) -> None:
     count = 40_000
-    with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
-        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+    with SteadyNsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
         stop = threading.Event()
 
         def trouble() -> None:

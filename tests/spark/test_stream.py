@@ -225,7 +225,6 @@ def test_a_drained_node_that_is_started_again_is_read_on(spark: SparkSession, ns
     landing = Landing(spark, tmp_path, nsqd=address(nsqd))
     landing.run()
     nsqd.kill()
-    nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
     publish(nsqd.start(), "orders", numbered(10, start=10))
     landing.run()
     assert landing.bodies() == list(range(20))
@@ -235,7 +234,7 @@ def wiped(nsqd: Nsqd, *more: str) -> Nsqd:
     """Replace the node by one with the same address and another data path."""
     nsqd.kill()
     shutil.rmtree(nsqd.data_path)
-    nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}", *more)
+    nsqd.options = (*nsqd.options, *more)
     return nsqd.start()
 
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from nsqpipe.tables import Format
 from tests.spark.kill9 import WINDOW, Landing, Publisher
 from tests.support.process import Nsqd, eventually
-from tests.support.spark import KEPT, address
+from tests.support.spark import KEPT
 
 PATIENCE: Final = 180  # seconds
 _LOOK: Final = 5.0  # seconds
@@ -44,7 +44,6 @@ class Result:
 def run(folder: Path, *, rate: int, seconds: float) -> Result:
     result = Result()
     with Nsqd(folder / "one", KEPT, WINDOW) as nsqd:
-        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
         nsqd.post("/topic/create?topic=orders")
         publisher, landing = (
             Publisher([nsqd], rate, part=max(1, rate // 10)),
