@@ -7,6 +7,7 @@ and arguments, on the modules that are imported already.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -17,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from typing import Any, Final
 
@@ -46,7 +48,27 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy what all children share
     _take(_serve(requests))
-    runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            _end(ended.code)
+        raise
+    _end(0)
+
+
+def _end(status: int) -> None:
+    """End like any Python, but without tearing down all modules, which copies what the children share: 30 ms of 35."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.exit(status)  # has to be told, and Python knows how
+    os._exit(status)
 
 
 def _serve(requests: socket.socket) -> dict[str, Any]:
