@@ -11,6 +11,7 @@ benchmarks is from here, and no two of them can be the same, whoever runs beside
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 import sys
@@ -26,6 +27,7 @@ _USUAL_RANGE: Final = (32_768, 60_999)
 _MAY_BE_HELD: Final = sys.platform == "linux"  # elsewhere nobody may listen beside a socket that is bound
 
 _for_ever: Final = ExitStack()  # until the process ends
+atexit.register(_for_ever.close)
 
 
 def take_port(until: ExitStack = _for_ever) -> int:
