@@ -78,6 +78,6 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             break
     if broker.overflowing:
         broker.drop_overflow()
-    broker.ranges_dropped = broker.unpacked = 0
+    broker.ranges_dropped = 0
     if not broker.leftovers.is_empty:
         broker.leftovers.free_some()

@@ -100,7 +100,7 @@ class ChannelWork(Generic[C]):
         self.overflowing: dict[C, int] = {}  # ephemeral channels that got messages in this turn, from this sequence on
         self.changed: dict[C, None] = {}  # channels with progress that the journal does not know
         self.ranges_dropped = 0  # by bounds, in this turn
-        self.unpacked = 0  # messages deferred together that got their entries in this turn
+        self.unpacked = 0  # messages deferred together that got their entries since `expire` was last asked
         self.alarms: Alarms[C] = Alarms()
         self.leftovers = Leftovers()
         self.urgent_changes = 0  # recorded since the start
