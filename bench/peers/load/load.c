@@ -171,13 +171,14 @@ static void read_frames(conn *c) {
 static void leave(conn *c) {
     double end = now() + PATIENCE;
     for (speaks->leave(c); !c->left && !server_closed && now() < end; usleep(500)) flush(c), fill(c), read_frames(c);
+    if (!c->left && !server_closed) refused("the server did not take all that was sent in 20 seconds", "", 0);
 }
 static void hang_up(conn *c) { /* lets the server read our last bytes: close() with unread input resets */
     static uint8_t sink[65536];
-    double end = now() + 1;
     flush(c);
     if (speaks->leave) leave(c);
     shutdown(c->fd, SHUT_WR);
+    double end = now() + 1;
     for (ssize_t n; now() < end && ((n = recv(c->fd, sink, sizeof sink, 0)) > 0 || (n < 0 && errno == EAGAIN));)
         if (n < 0) usleep(500);
     close(c->fd);
