@@ -83,18 +83,21 @@ class Filling:
     def deferred(self, filled: Filled) -> None:
         """Defer messages one by one, each with a key of its own."""
         self.broker.make_channel(filled.topic, CHANNEL)
-        self.unclaimed(filled)
+        self._defer_each(filled)
         listed = self.broker.get(f"/channel/deferred?topic={filled.topic}&channel={CHANNEL}&limit=100").splitlines()
         filled.ids = [json.loads(line)["id"] for line in listed]
 
     def paused(self, filled: Filled) -> None:
-        """Do that while the topic is paused."""
+        """Defer messages one by one in a topic that is paused."""
         self.broker.make_channel(filled.topic, CHANNEL)
         self.broker.post(f"/topic/pause?topic={filled.topic}", b"")
-        self.unclaimed(filled)
+        self._defer_each(filled)
 
     def unclaimed(self, filled: Filled) -> None:
-        """Do that in a topic that has no channel, unless it was given one before."""
+        """Defer messages one by one in a topic that has no channel."""
+        self._defer_each(filled)
+
+    def _defer_each(self, filled: Filled) -> None:
         topic = filled.topic.encode()
         with client(self.broker) as connection:
             for start in range(0, self.count, _TOGETHER):
