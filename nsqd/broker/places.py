@@ -227,9 +227,8 @@ class Places:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
         deferred = parked.deferred
         if self.topic.ephemeral:
-            batches = [
-                batch for batch in parked.batches if kept.find(batch[0]) is not None
-            ]  # `keep` had room for these
+            # Those for which `keep` had room.
+            batches = [batch for batch in parked.batches if kept.find(batch[0]) is not None]
             pieces = [batches]
             deferred = bitmap_of_ranges([(start, start + count) for start, count, _ in batches]) - parked.cancelled
         for start, end in ranges_in(parked.cancelled - bitmap_of(0, self.topic.log.cached_from)):
