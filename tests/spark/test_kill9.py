@@ -17,8 +17,7 @@ from tests.support.pipe import IN_FOLDERS
 
 # Delta's commits are ours, and its batches are planned again by the same source as those of Spark's Parquet.
 FORMATS = sized(short=(Format.DELTA,), long=IN_FOLDERS)
-RATE = sized(short=2_000, long=5_000)  # messages a second
-COPIED_RATE = sized(short=3_000, long=5_000)  # while Spark starts once, so that many have come by then
+RATE = 5_000  # messages a second
 
 
 def bodies(*numbers: int) -> Seen:
@@ -52,6 +51,6 @@ def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format
 @pytest.mark.slow
 def test_nothing_is_missing_or_twice_in_a_topic_that_a_killed_spark_has_filled(tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()
-    result = sink_kill9.run(tmp_path, exactly_once=True, kills=1, rate=COPIED_RATE, seed=random.randrange(1 << 32))
+    result = sink_kill9.run(tmp_path, exactly_once=True, kills=1, rate=RATE, seed=random.randrange(1 << 32))
     assert (result.missing, result.duplicates) == (0, 0), str(result)
     assert result.acknowledged > 10_000
