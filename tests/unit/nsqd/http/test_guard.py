@@ -99,19 +99,27 @@ def test_every_route_of_nsqd_has_its_access(nsqd: Nsqd) -> None:
 
 
 def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> None:
-    """Tries all routes, for all roles, limited to a topic or not, with every way to name a topic or two."""
+    """Tries all roles, limited to a topic or not, with every way to name a topic or two.
+
+    Routes with the same access get the same verdicts, so of these only the first one is tried with all ways; the
+    others with the topic, with another one and with none.
+    """
     guard = Guard(everybody, names_count=False)
     routes = [replace(route, handler=reached) for route in nsqd.app.routes]
     app = HttpApi(routes, log=logging.getLogger("nsqd.test"), guard=guard.check)
-    asked = 0
-    for route, token, (query, topic) in product(routes, TOKENS, QUERIES.items()):
+    few = {query: QUERIES[query] for query in ("topic=orders", "topic=other", "")}
+    asked, tried = 0, set[Access]()
+    for route in routes:
         path = route.path.replace(":option", "log_level")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        answer = ask(app, route.method, f"{path}?{query}", headers=headers)
-        assert answer.status == expected_status(route.access, token, topic), (route, token, query)
-        asked += answer.status == 200
-        if answer.status == 200 and route.access.role is not None:
-            assert answer.body == (b"limited" if token.endswith("-limited") else b"reached"), (route, token, query)
+        queries = few if route.access in tried else QUERIES
+        tried.add(route.access)
+        for token, (query, topic) in product(TOKENS, queries.items()):
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            answer = ask(app, route.method, f"{path}?{query}", headers=headers)
+            assert answer.status == expected_status(route.access, token, topic), (route, token, query)
+            asked += answer.status == 200
+            if answer.status == 200 and route.access.role is not None:
+                assert answer.body == (b"limited" if token.endswith("-limited") else b"reached"), (route, token, query)
     assert asked > 1000
 
 
