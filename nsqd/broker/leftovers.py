@@ -18,6 +18,7 @@ MANY: Final = 1_000  # entries; fewer are freed at once in some microseconds
 FREED_IN_TURN: Final = 5_000  # entries; a fraction of a millisecond
 _COST_OF_CONTAINER: Final = 10  # as that of so many entries
 
+Block = dict[int, int] | list[tuple[int, int, int]]
 Container = list[Any] | deque[Any] | dict[Any, Any] | set[Any]
 
 
@@ -29,7 +30,7 @@ class Leftovers:
     def __init__(self) -> None:
         self.is_empty = True  # every turn asks twice, so it is no property
         self._containers: list[Container] = []
-        self._blocks: list[dict[int, int]] = []
+        self._blocks: list[Block] = []
 
     @property
     def entries(self) -> int:
@@ -41,8 +42,8 @@ class Leftovers:
         self._containers += [it for it in containers if it]
         self._note_whether_empty()
 
-    def add_blocks(self, blocks: Iterable[dict[int, int]]) -> None:
-        """Take small dictionaries that somebody may still be reading. Each is let go as a whole."""
+    def add_blocks(self, blocks: Iterable[Block]) -> None:
+        """Take small containers that somebody may still be reading. Each is let go as a whole."""
         self._blocks += blocks
         self._note_whether_empty()
 

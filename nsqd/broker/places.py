@@ -20,7 +20,7 @@ What is gone can come back while the log has it: by a seek, a restored backlog, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -200,15 +200,15 @@ class Places:
                 self.deferred.add(due, sequence, 0)
         self._set_alarm()
 
-    def get_parked(self, parked: Parked, pieces: Sequence[Sequence[tuple[int, int, int]]], at: int) -> None:
+    def get_parked(self, parked: Parked, at: int) -> None:
         """Take over what a topic had parked, as its messages are handed over: delays begin at a time (microseconds).
 
-        `pieces` are those of its batches. This looks at none of these, unless the channel keeps them for itself.
+        This looks at no batch, unless the channel keeps them for itself.
         """
         self.skips.cover(parked.deferred | parked.cancelled)
-        deferred = parked.deferred
+        pieces, deferred = parked.pieces, parked.deferred
         if self.kept is not None:
-            pieces, deferred = self._kept_of(self.kept, parked, pieces)
+            pieces, deferred = self._kept_of(self.kept, parked)
         if deferred:
             self.deferred.add_runs(at, pieces, deferred)
             self._unpack(_DEFERRED_ONE_BY_ONE)
@@ -221,11 +221,9 @@ class Places:
         work = self._work
         work.unpacked += self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
 
-    def _kept_of(
-        self, kept: Kept, parked: Parked, pieces: Sequence[Sequence[tuple[int, int, int]]]
-    ) -> tuple[Sequence[Sequence[tuple[int, int, int]]], BitMap64]:
+    def _kept_of(self, kept: Kept, parked: Parked) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
-        deferred = parked.deferred
+        pieces, deferred = parked.pieces, parked.deferred
         if self.topic.ephemeral:
             # Those for which `keep` had room.
             batches = [batch for batch in parked.batches if kept.find(batch[0]) is not None]

@@ -20,7 +20,7 @@ from a former queue or heap to a new one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Final
@@ -55,7 +55,7 @@ _PASSED_OVER: Final = 2_000  # entries that were taken out, before others have t
 # Batches that were deferred together: when, in microseconds; start, count and delay in milliseconds of each; which of
 # their sequences are deferred; and from which batch on, and which message of it, they are not on the heap yet. Several
 # channels share the batches and the bitmap, which nobody changes.
-_Run = tuple[int, Sequence[tuple[int, int, int]], BitMap64, int, int]
+_Run = tuple[int, list[tuple[int, int, int]], BitMap64, int, int]
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
@@ -638,7 +638,7 @@ class Deferred:
         if self._former:
             self._drop_some(_DROPPED_WITH_EACH)
 
-    def add_runs(self, at: int, pieces: Iterable[Sequence[tuple[int, int, int]]], sequences: BitMap64) -> None:
+    def add_runs(self, at: int, pieces: Iterable[list[tuple[int, int, int]]], sequences: BitMap64) -> None:
         """Add these sequences of batches, as (start, count, delay in ms), whose delays begin at a time.
 
         They were never here before, nor delivered. `unpack` has to be called soon. Whoever else has the batches or the
@@ -755,6 +755,7 @@ class Deferred:
         else:
             self._heap.clear()
             self._former.clear()
+        self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs])
         self._runs.clear()
         self._members.clear()
 

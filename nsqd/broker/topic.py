@@ -125,9 +125,9 @@ class Topic(Published):
         before, self.handed_over = self.handed_over, self._written_tail
         if self._parked:
             parked, self._parked = self._parked, Parked()
-            pieces = parked.pieces()
             for channel in self.channels.values():
-                channel.get_parked(parked, pieces, microseconds(now))
+                channel.get_parked(parked, microseconds(now))
+            self._work.leftovers.add_blocks(parked.pieces)  # unless channels have them, they end here
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
@@ -204,7 +204,7 @@ class Topic(Published):
 
     def _pass_over(self, end: int) -> None:
         self.handed_over = end
-        self._parked.pass_over(end)
+        self._work.leftovers.add_blocks(self._parked.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 
@@ -312,7 +312,7 @@ class Topic(Published):
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
-        self._parked.clear()
+        self._work.leftovers.add_blocks(self._parked.clear())
         for channel in self.channels.values():
             channel.pass_over(before, self.handed_over)
         self.record(("unpark", self.name))

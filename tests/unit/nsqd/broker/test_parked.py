@@ -41,3 +41,19 @@ def test_what_is_taken_back_loses_its_delay(steps: list[tuple[str, int]]) -> Non
     copied = parked.copy()
     parked.clear()
     assert (delays(copied), delays(parked)) == (expected, {})
+
+
+def test_twelve_thousand_batches_are_passed_over_and_copied_in_pieces() -> None:
+    parked = Parked()
+    for start in range(12_000):
+        parked.add(start, 1, 10)
+    copied = parked.copy()
+    parked.add(12_000, 2, 20)
+
+    assert [len(piece) for piece in parked.pass_over(7_000)] == [5_000]
+    assert list(parked.batches) == [*[(it, 1, 10) for it in range(7_000, 12_000)], (12_000, 2, 20)]
+    assert list(copied.batches) == [(it, 1, 10) for it in range(12_000)]
+    assert parked.cut(11_000)
+    assert list(parked.batches) == [(it, 1, 10) for it in range(7_000, 11_000)]
+    assert [len(piece) for piece in parked.clear()] == [3_000, 1_000]
+    assert not parked
