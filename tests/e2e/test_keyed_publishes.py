@@ -19,13 +19,14 @@ import nsqclient
 from nsqclient import aio, sync
 from tests.e2e.keyed_kill9 import run
 from tests.support.client import TIMEOUT
+from tests.support.lengths import sized
 from tests.support.process import Nsqd
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize("colour", ["trio", "aio"])
-@pytest.mark.parametrize(("kills", "cuts"), [(8, 0), (0, 40)], ids=["kills", "cuts"])
+@pytest.mark.parametrize(("kills", "cuts"), [(8, 0), (0, sized(short=15, long=40))], ids=["kills", "cuts"])
 def test_what_is_published_while_nsqd_dies_is_stored_once(tmp_path: Path, colour: str, kills: int, cuts: int) -> None:
     run(tmp_path, kills=kills, cuts=cuts, seed=7, colour=colour, tell=print)
 

@@ -1,4 +1,4 @@
-"""About a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
+"""Half a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 
 from tests.fuzz.fuzzing import CORPUS, Found, Target, fuzz, targets
+from tests.support.lengths import sized
 
-SECONDS: Final = 20 / len(targets())
+SECONDS: Final = sized(short=8, long=20) / len(targets())  # the seed is always the same, and so are the first inputs
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ def test_a_run_has_a_seed_and_names_what_failed(
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
     monkeypatch.setattr(flakes, "ROOT", tmp_path)
+    monkeypatch.setattr(flakes, "_SPIN", "import signal; signal.pause()")  # the plan says how busy it is, not this run
     with_plugins(monkeypatch, "xdist.plugin")
     result = run(Run(0, seed, busy=1, workers=1), ["."])
     assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed, "", ["."])

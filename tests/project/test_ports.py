@@ -19,13 +19,21 @@ ROOT = Path(__file__).parents[2]
 ALLOCATOR = ROOT / "bench" / "ports.py"
 
 
+FINDERS = {"free_port", "unused_port", "closed_port"}
+RANDOM = {"randrange", "randint"}
+# Without any of these words there is no such choice, and no need to parse a file.
+SIGNS = ("ip_local_port_range", *FINDERS, *RANDOM, "getsockname")
+
+
 def choices(text: str) -> Iterator[tuple[int, str]]:
     """Yield where a program chooses ports in another way."""
+    if not any(sign in text for sign in SIGNS):
+        return
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Constant(str(value)) if "ip_local_port_range" in value:
                 yield node.lineno, "reads the kernel's range"
-            case ast.FunctionDef(name=name) if name.strip("_") in {"free_port", "unused_port", "closed_port"}:
+            case ast.FunctionDef(name=name) if name.strip("_") in FINDERS:
                 yield node.lineno, f"{name}: use take_port"
             case ast.Assign(targets=[target], value=value) if "port" in ast.unparse(target) and is_random(value):
                 yield node.lineno, "draws a port"
@@ -34,7 +42,7 @@ def choices(text: str) -> Iterator[tuple[int, str]]:
 
 
 def is_random(value: ast.expr) -> bool:
-    return any(isinstance(it, ast.Attribute) and it.attr in {"randrange", "randint"} for it in ast.walk(value))
+    return any(isinstance(it, ast.Attribute) and it.attr in RANDOM for it in ast.walk(value))
 
 
 def is_socket(call: ast.Call) -> bool:

@@ -18,6 +18,7 @@ import atexit
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,7 +26,9 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, AnyStr, Final
 
 from tests.support.zygote import PID, PRELOADED, STATUS
@@ -219,7 +222,7 @@ def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ..
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             process = subprocess.Popen(
-                [sys.executable, "-P", str(_ZYGOTE), program, str(its.fileno())],
+                [sys.executable, "-P", str(_ZYGOTE), program, str(its.fileno()), _folder_of_templates()],
                 env=dict(environ),
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -227,6 +230,12 @@ def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ..
             )
         _zygotes[key] = mine, process
     return key, _zygotes[key][0]
+
+
+@cache
+def _folder_of_templates() -> str:
+    """Return where zygotes keep compiled templates: a folder of this process, as what is compiled may be changed."""
+    return mkdtemp(prefix="nsq-templates-")
 
 
 def _stop(key: tuple[str, ...]) -> None:
@@ -239,3 +248,5 @@ def _stop(key: tuple[str, ...]) -> None:
 def _stop_all() -> None:
     for key in list(_zygotes):
         _stop(key)
+    if _folder_of_templates.cache_info().currsize:
+        shutil.rmtree(_folder_of_templates(), ignore_errors=True)

@@ -20,6 +20,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -393,8 +395,15 @@ def needs_module(name: str) -> None:
 
     The installation of scripts/compile has no extras.
     """
-    if subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL, check=False).returncode:
+    if not _has_module(name):
         pytest.skip(f"the installation that is tested has no {name}", allow_module_level=True)
+
+
+@cache
+def _has_module(name: str) -> bool:
+    if sys.executable == PYTHON:
+        return find_spec(name) is not None
+    return not subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL, check=False).returncode
 
 
 def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:

@@ -138,7 +138,8 @@ def test_many_lanes_of_few_large_messages_do_not_share_a_task() -> None:
     [(50_000, 1), (400_000, 4), (1_000_000, 4), (2_000_000, 4), (3_000_000, 6)],
 )
 def test_a_large_batch_has_larger_tasks_once_all_cores_have_some(rows: int, tasks: int) -> None:
-    cluster = Answering({A: SimulatedLane([Record(n, 1000, 10_000) for n in range(rows // 1000)])})
+    lane = SimulatedLane([Record(number, 1000, 10_000) for number in range(rows // 1000)])  # 1,000 in each MPUB
+    cluster = Answering({A: lane})
     found = tasks_of(cluster, Profiles(cluster), {"tasksPerBatch": "4"})
     assert len(found) == tasks
     assert sum(it.rows for task in found for it in task.ranges) == rows
