@@ -41,7 +41,7 @@ MODULE: Final = re.compile(r"python -m (?P<name>[\w.]+)(?P<words>.*)")
 # In the order in which a newcomer reads them.
 FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
 SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
-SPARK_TIMEOUT: Final = 900.0  # Spark starts four times: a minute on a quiet machine
+SPARK_TIMEOUT: Final = 900.0  # half a minute on a quiet machine
 
 
 def name_of(page: Path) -> str:

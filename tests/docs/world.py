@@ -36,7 +36,7 @@ def unshare() -> list[str]:
 def main(script: str, space: str) -> int:
     start_loopback()
     _mount(Path(space))
-    _wrap_daemons(Path(space))
+    _wrap_commands(Path(space))
     environment = {
         **os.environ,
         "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
@@ -89,17 +89,20 @@ def _mount(space: Path) -> None:
     _run("mount", "--bind", str(hosts), "/etc/hosts")
 
 
-def _wrap_daemons(space: Path) -> None:
-    """Replace the daemons' commands: a reader uses a terminal for each, but here a command returns when it listens."""
-    kept = space / "daemons"
+def _wrap_commands(space: Path) -> None:
+    """Replace commands: a reader has a terminal for each daemon, and here its command returns when it listens.
+
+    All of nsqpipe's share a JVM.
+    """
+    kept = space / "commands"
     kept.mkdir()
-    for name in DAEMONS:
+    for name, wrapper in {**dict.fromkeys(DAEMONS, "daemon.py"), "nsqpipe": "pipe.py"}.items():
         program = ROOT / ".venv" / "bin" / name
         real = kept / name
         real.write_bytes(program.read_bytes())
         real.chmod(0o755)
         program.write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/docs/daemon.py" "{real}" "$@"\n', encoding="utf-8"
+            f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/docs/{wrapper}" "{real}" "$@"\n', encoding="utf-8"
         )
 
 

@@ -37,7 +37,6 @@ PRELOADED: Final = {
         "csv",
         "encodings.unicode_escape",
         "httpcore",
-        "importlib.metadata",
         "importlib.readers",
         *_NETWORK,
     ),
@@ -59,6 +58,7 @@ def main() -> None:
     program, requests, templates = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), sys.argv[3]
     for name in PRELOADED[program]:
         importlib.import_module(name)
+    importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
     if program == "nsqadmin":
         _keep_compiled(templates)
     gc.collect()
