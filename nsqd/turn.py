@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqcommon.wakeup import Wakeup
 from nsqd.broker.turn import Announce, Disk, finish_turn
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+
+
+MOST_TOPICS: Final = 200  # that get messages in one turn: a write, an answer and more take up to 60 us for each
 
 
 class TurnStore(Disk, Protocol):
@@ -49,6 +52,10 @@ class Turn:
         broker.now = monotonic()
         broker.timestamp = time_ns()
         return broker.now
+
+    def is_full(self) -> bool:
+        """Return whether as many topics have got messages as one turn may write; each client may add a few more."""
+        return len(self._broker.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:
         broker = self._broker

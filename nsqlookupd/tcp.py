@@ -77,6 +77,9 @@ class Backlog:
     def take_time(self) -> float:
         return self.turn.take_time()
 
+    def is_full(self) -> bool:
+        return False  # no command has work left to `finish`
+
     def finish(self) -> None:
         self.turn.finish()
 

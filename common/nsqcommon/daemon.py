@@ -38,13 +38,19 @@ OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 
 # Nothing on the hot path is cyclic, so the collector finds next to nothing, yet its cost grows with the number of live
 # objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory. And each
-# collection is a pause for everybody: 15,000 objects in the middle generation take some milliseconds, and a million old
-# ones, which 10,000 topics have, half a second. So those are never collected automatically: see `collect_garbage`.
-GC_THRESHOLDS: Final = (5_000, 2, 1_000_000_000)
+# collection is a pause for everybody. New objects take up to a microsecond each on a busy machine, because the collector
+# also looks at each object that they refer to, twice. So it runs after 2,500, and every other time it looks at the
+# survivors of the last time as well: at 5,000 together. A million old objects, which 10,000 topics have, take half a
+# second. They are never collected automatically: see `collect_garbage`.
+#
+# A lower first threshold would let work that goes up and down, such as 1,000 messages in flight and 0, begin collections
+# that find nothing. A higher second one has no use: what survives two collections is no child of a request.
+GC_THRESHOLDS: Final = (2_500, 0, 1_000_000_000)
 _MOST_FILES_OF_MACOS: Final = 10_240  # its hard limit is "unlimited", and the soft one may not be
 COLLECT_INTERVAL: Final = 60.0  # seconds
 OLD_ROUNDS: Final = 10  # intervals after which old objects are collected, too
-SMALL_HEAP: Final = 250_000  # blocks allocated since the start; collecting all of them takes about ten milliseconds
+SMALL_HEAP: Final = 100_000  # blocks since the start; collecting all of them takes 5 ms, and 16 where memory is slow
+TRIMMED_HEAP: Final = 250_000  # up to so many blocks, gaps between them are returned to the system
 _blocks_at_start = 0
 
 
@@ -133,8 +139,18 @@ def tune_garbage_collection() -> None:
     _blocks_at_start = sys.getallocatedblocks()
 
 
+def blocks_since_start() -> int:
+    """Return how many blocks of memory are allocated, without those of the start.
+
+    The interpreter knows the number of objects that its collector tracks only by visiting all of them, but each is at
+    least one block, and blocks are counted by the page, in a fraction of a millisecond. Strings, numbers and bytes are
+    blocks that it does not track, so there may be far fewer such objects.
+    """
+    return sys.getallocatedblocks() - _blocks_at_start
+
+
 def is_heap_small() -> bool:
-    return sys.getallocatedblocks() - _blocks_at_start < SMALL_HEAP
+    return blocks_since_start() < SMALL_HEAP
 
 
 def collect_garbage() -> None:
@@ -182,23 +198,22 @@ async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen
 async def _collect_garbage() -> None:
     """Collect by the clock the garbage that a quiet daemon would otherwise keep for hours.
 
-    Left alone, the collector runs only after five thousand new objects, and httpx leaves a reference cycle of a
-    kilobyte or more behind each connection or call. Collecting young objects takes a few milliseconds, as the threshold
-    bounds their number. Objects that lived for minutes have become old before they are garbage. Collecting those takes
-    time in proportion to all live objects, so it happens rarely, and only while the heap is small. At that point the C
+    Left alone, the collector runs only after 2,500 new objects, and httpx leaves a reference cycle of a kilobyte or more
+    behind each connection or call. Collecting young objects takes a few milliseconds, as the thresholds bound their
+    number. Objects that lived for minutes have become old before they are garbage. Collecting those takes time in
+    proportion to all live objects, so it happens rarely, and only while the heap is small. Unless it is large, the C
     library also returns to the system the gaps between allocations, which would otherwise add up over the hours.
     """
     rounds = 0
     while True:
         await trio.sleep(COLLECT_INTERVAL)
         rounds += 1
-        is_small = is_heap_small()
-        if is_small and rounds % OLD_ROUNDS == 0:
+        if rounds % OLD_ROUNDS == 0 and is_heap_small():
             gc.collect()
         else:
             survived = gc.get_count()[1]  # collections of the youngest generation since the last one of the middle
             gc.collect(1 if survived > gc.get_threshold()[1] else 0)
-        if is_small:
+        if blocks_since_start() < TRIMMED_HEAP:
             return_unused()
 
 

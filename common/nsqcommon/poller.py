@@ -43,6 +43,7 @@ _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not 
 _SLICE: Final = 0.002  # seconds of serving before other trio tasks may run
 _SHORTEST_SLEEP: Final = 0.001  # seconds; epoll counts in milliseconds
 _LONGEST_TURN: Final = 0.005  # seconds after which the remaining ready connections wait for the next turn
+_FEW: Final = 4  # connections that are read without asking whether the turn is full, which costs each of them something
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our last bytes
 _MOST_DISCARDED: Final = 32 << 20  # bytes that it may send meanwhile: several times the largest body
@@ -156,6 +157,9 @@ class PolledTurn(Turn, Protocol):
 
     def take_time(self) -> float:
         """Take the time again and return it."""
+
+    def is_full(self) -> bool:
+        """Return whether so much is left to `finish` that further connections should wait for the next turn."""
 
 
 T = TypeVar("T", bound=PolledTurn)
@@ -345,7 +349,7 @@ class Poller(Generic[T]):
             events = self._late_first(events)
         place = 0
         for fd, event in events:
-            if now >= stop:
+            if now >= stop or (place >= _FEW and self.turn.is_full()):
                 self._served = [fd for fd, _ in events[:place]]
                 self._late = [fd for fd, _ in events[place:]]
                 break
@@ -371,7 +375,7 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Sort the connections that the last turn had no time for first, and those that it has served last.
+        """Sort the connections that the last turn had no time or room for first, and those that it has served last.
 
         A connection that was just served may be ready again at once. Only the order is remembered, and epoll reports
         each time which descriptors are ready. So nothing accumulates here while a crowd is always ready, and a

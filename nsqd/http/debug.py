@@ -21,7 +21,7 @@ from typing import Final
 
 import trio
 
-from nsqcommon.daemon import collect_garbage
+from nsqcommon.daemon import blocks_since_start, collect_garbage
 from nsqcommon.http_api import TEXT, HttpError, Request, Response, parse_query, plain
 from nsqcommon.memory import return_unused
 from nsqcommon.passwords import mask_option
@@ -42,6 +42,8 @@ _MOST_PROFILE_SECONDS: Final = 300.0
 _SAMPLE_INTERVAL: Final = 0.01
 _MOST_TYPES: Final = 100
 _OBJECTS_AT_ONCE: Final = 10_000
+MOST_OBJECTS: Final = 150_000  # that are listed without force; the interpreter lists all of them in one call
+_LISTED_IN_MS: Final = 10_000  # objects, if they are spread over memory; twice as many on a quick machine
 
 _PROFILES: Final = {
     "goroutine": "all trio tasks as a tree, each with its stack, and what every thread does",
@@ -117,7 +119,17 @@ async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], reques
 
 
 async def _show_heap(request: Request) -> Response:
+    objects = blocks_since_start()
+    if objects > MOST_OBJECTS and parse_query(request.query_string).get("force") != "true":
+        raise HttpError(409, "TOO_MANY_OBJECTS", details={"reason": _cost_of_listing(objects)})
     return _text(request, await handler_slices().all_of(heap()))
+
+
+def _cost_of_listing(objects: int) -> str:
+    return (
+        f"up to {objects:,} objects: listing them stops the broker for up to {objects // _LISTED_IN_MS} ms; "
+        "force=true does it all the same"
+    )
 
 
 def _text(request: Request, lines: Iterable[str]) -> Response:

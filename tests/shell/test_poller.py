@@ -54,15 +54,25 @@ class FakeTurn:
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
         self.began = -inf
+        self.room: float = inf  # for connections, in each turn
+        self.read = 0  # in this turn
+        self.reads: list[int] = []
 
     def begin(self) -> float:
-        return self.take_time()
+        now = self.take_time()
+        self.read = 0
+        return now
 
     def take_time(self) -> float:
+        self.read += 1
         self.began = trio.current_time()
         return self.began
 
+    def is_full(self) -> bool:
+        return self.read >= self.room
+
     def finish(self) -> None:
+        self.reads.append(self.read)
         self._flush()
 
 
@@ -291,6 +301,18 @@ async def test_what_is_read_late_in_a_turn_was_not_said_at_its_begin() -> None:
             await peer.send_all(b"REQ")
         await trio.testing.wait_all_tasks_blocked()
         assert times == [began, began + turn_lasts]
+
+
+@jumping
+async def test_connections_wait_for_the_next_turn_when_this_one_is_full() -> None:
+    async with bench() as b:
+        b.turn.room = 8
+        peers = [b.connect()[0] for _ in range(20)]
+        for peer in b.peers:
+            peer.send(b"hello")
+        for one in peers:
+            assert await hear(one, 5) == b"hello"
+        assert [it for it in b.turn.reads if it] == [8, 8, 4]
 
 
 @jumping

@@ -16,26 +16,7 @@ from nsqd.broker.rules import ChannelRules, Overflow
 from nsqd.turn import Turn
 from tests.support.fake_store import tell_nobody
 from tests.support.given_rules import GivenRules
-from tests.support.node import Node, NodeTurn
-
-
-class TurnStore:
-    """A node's store as a turn of nsqd sees it."""
-
-    def __init__(self, node: Node) -> None:
-        self._store = node.store
-        self.journal_error: str | None = None
-        self.publishing_error: str | None = None
-
-    def write_journal(self) -> None:
-        self._store.write_journal()
-
-    def write_logs(self) -> None:
-        self._store.write_logs()
-
-    def hurry(self) -> None: ...
-
-    async def sync(self) -> None: ...
+from tests.support.node import Node, NodeTurn, TurnStore
 
 
 def test_retention_reaches_idle_topics() -> None:

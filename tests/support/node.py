@@ -172,6 +172,25 @@ class Node:
         return next(c for c in self.topic(topic).channels if c.channel_name == channel)
 
 
+class TurnStore:
+    """A node's store as a turn of nsqd sees it."""
+
+    def __init__(self, node: Node) -> None:
+        self._store = node.store
+        self.journal_error: str | None = None
+        self.publishing_error: str | None = None
+
+    def write_journal(self) -> None:
+        self._store.write_journal()
+
+    def write_logs(self) -> None:
+        self._store.write_logs()
+
+    def hurry(self) -> None: ...
+
+    async def sync(self) -> None: ...
+
+
 class NodeTurn:
     """A turn of the node, for shells. Time passes only when a test moves it."""
 

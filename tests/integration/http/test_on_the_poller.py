@@ -40,6 +40,9 @@ class PolledTurn(FakeTurn):
     def take_time(self) -> float:
         return monotonic()
 
+    def is_full(self) -> bool:
+        return False
+
     def finish(self) -> None:
         super().finish()
         self.flush()

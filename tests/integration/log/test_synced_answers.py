@@ -49,6 +49,9 @@ class Turn:
     def take_time(self) -> float:
         return trio.current_time()
 
+    def is_full(self) -> bool:
+        return False
+
     def finish(self) -> None:
         self._store.write_logs()
         self._flush()

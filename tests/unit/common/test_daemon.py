@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcommon.daemon import raise_file_limit
+from nsqcommon.daemon import GC_THRESHOLDS, raise_file_limit
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 20  # seconds that any of these may take on a slow machine
@@ -144,6 +145,50 @@ def test_garbage_of_a_quiet_daemon_is_collected(start: Start, age: str) -> None:
     status, _, err = outcome(start(f"--trouble={age} garbage"))
     assert status == 0
     assert err.endswith("INFO: collected\n")
+
+
+@pytest.fixture
+def tuned() -> Iterator[None]:
+    """Have this process collect garbage as a daemon does."""
+    before = gc.get_threshold()
+    gc.collect(1)
+    gc.set_threshold(*GC_THRESHOLDS)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("tuned")
+def test_a_collection_looks_at_5000_objects_at_most() -> None:
+    looked_at: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    gc.callbacks.append(note)
+    try:
+        kept: list[list[int]] = [[] for _ in range(50_000)]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(looked_at) >= len(kept) // 5000
+    assert max(looked_at) < 5000 + 250  # a few are not counted, because older objects have been freed meanwhile
+
+
+@pytest.mark.usefixtures("tuned")
+def test_cycles_that_nobody_refers_to_do_not_pile_up() -> None:
+    class Link:
+        alive = 0
+
+        def __init__(self) -> None:
+            self.itself = self
+            Link.alive += 1
+
+        def __del__(self) -> None:
+            Link.alive -= 1
+
+    for _ in range(20_000):
+        Link()
+    assert 0 < Link.alive <= 5000
 
 
 def test_nohup_is_respected(start: Start) -> None:

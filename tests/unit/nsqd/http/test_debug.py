@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import sys
 import threading
 
 import pytest
@@ -26,7 +28,8 @@ def test_the_index_names_every_profile(nsqd: Nsqd) -> None:
 
 def test_profiles_are_text_only_where_that_is_asked_for(nsqd: Nsqd) -> None:
     for name in ("heap", "threadcreate"):  # the others need a running trio: tests/e2e/test_operating.py
-        binary, readable = nsqd.get(f"/debug/pprof/{name}"), nsqd.get(f"/debug/pprof/{name}?debug=1")
+        path = f"/debug/pprof/{name}?force=true"  # there are many objects in a process that runs tests
+        binary, readable = nsqd.get(path), nsqd.get(f"{path}&debug=1")
         assert (binary.status, binary.headers["content-type"]) == (200, "application/octet-stream")
         assert readable.headers["content-type"].startswith("text/plain")
         assert "x-nsq-content-type" not in readable.headers
@@ -64,6 +67,35 @@ def test_heap_counts_by_type() -> None:
     assert any(
         line.split() == [str(len(kept)), f"{__name__}.{Peculiar.__qualname__}"] for line in filter(None, debug.heap())
     )
+
+
+@pytest.mark.parametrize(("query", "status"), [("", 409), ("?force=yes", 409), ("?force=true", 200)])
+def test_many_objects_are_listed_only_by_force(
+    nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch, query: str, status: int
+) -> None:
+    monkeypatch.setattr(debug, "blocks_since_start", lambda: 1_234_567)
+    assert nsqd.get(f"/debug/pprof/heap{query}").status == status
+
+
+def test_a_few_objects_are_listed_at_once(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug, "blocks_since_start", lambda: debug.MOST_OBJECTS)
+    assert nsqd.get("/debug/pprof/heap").status == 200
+
+
+def test_a_refused_listing_says_what_it_would_cost(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug, "blocks_since_start", lambda: 1_234_567)
+    assert json.loads(nsqd.get("/debug/pprof/heap").body) == {
+        "message": "TOO_MANY_OBJECTS",
+        "reason": "up to 1,234,567 objects: listing them stops the broker for up to 123 ms; force=true does it all the same",
+    }
+
+
+def test_blocks_are_those_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_blocks_at_start", sys.getallocatedblocks())
+    assert daemon.blocks_since_start() < debug.MOST_OBJECTS
+    kept = [object() for _ in range(2 * debug.MOST_OBJECTS)]
+    assert daemon.blocks_since_start() > debug.MOST_OBJECTS
+    del kept
 
 
 def test_a_profile_names_where_the_time_goes() -> None:

@@ -129,6 +129,7 @@ WALK: Final = [
     for state in case.states
     if case.route not in ELSEWHERE
 ]
+WALK.append(pytest.param(Case("GET /debug/pprof/heap", "force=true"), "", id="GET /debug/pprof/heap force=true"))
 
 
 class _Stepped:
