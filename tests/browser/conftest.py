@@ -1,4 +1,4 @@
-"""A cluster under load with one of everything, nsqadmin, and one browser for all tests of the folder.
+"""A cluster under load with one of everything, nsqadmin, and one browser for all tests of the folder, until its last one.
 
 A test that fails leaves a screenshot of its page in artefacts/browser (or where NSQ_TEST_ARTEFACTS says), for CI to
 keep. NSQ_TEST_SCREENSHOTS=1 makes the tests take all of theirs.
@@ -63,7 +63,7 @@ class Load:
         producers = [self._connect(node.tcp, "web-01") for node in self._cluster.nodes]
         number = 0
         try:
-            while not self._stopping.wait(0.05):
+            while not self._stopping.wait(0.25):
                 for producer in producers:
                     number += 1
                     producer.publish("orders", b'{"order":%d,"customer":"ana"}' % number)
@@ -100,14 +100,14 @@ def needs() -> None:
     need("browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as it, Load(it):
         it.wait_for("orders")
         yield it
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
     """Run nsqadmin for the cluster, open to everybody, with a sample each second."""
     options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
@@ -117,7 +117,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
         assert "Traceback" not in it.log
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     """Run nsqadmin on the recording of `tests.support.demo`, which looks the same each time."""
     from nsqadmin.cluster.recording import encode
@@ -129,7 +129,7 @@ def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
         assert "Traceback" not in it.log
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with open_browser(tmp_path_factory.mktemp("profile")) as browser:
         yield browser

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.distribution import OWN_JVMS, ROW, SESSION, place_of, scope_of
+from tests.support.distribution import BROWSER, OWN_JVMS, ROW, SESSION, place_of, scope_of
 from tests.support.nested import with_plugins
 from tests.support.process import ROOT
 
@@ -26,6 +26,11 @@ def test_all_tests_that_share_a_spark_session_are_one_group_and_come_first() -> 
     assert scope_of("tests/spark/test_sink.py::test_a") == scope_of("tests/spark/test_stream.py::test_b") == SESSION
     assert scope_of("tests/spark/test_cluster.py::test_a") == "tests/spark/test_cluster.py"
     assert place_of(SESSION) < place_of(TUTORIALS) < place_of("tests/spark/test_cluster.py")
+
+
+def test_all_tests_of_the_browser_are_one_group_and_the_first_at_the_far_end() -> None:
+    assert scope_of("tests/browser/test_live.py::test_a") == scope_of("tests/browser/test_look.py::test_b") == BROWSER
+    assert place_of(BROWSER) > place_of("tests/soak/test_soak.py")
 
 
 def test_whoever_starts_a_jvm_says_why_and_shares_no_session() -> None:
@@ -48,7 +53,7 @@ def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
 
 
 def test_what_the_row_names_is_there() -> None:
-    for begin in {*ROW} - {SESSION}:
+    for begin in {*ROW} - {SESSION, BROWSER}:
         assert (ROOT / begin.partition("::")[0]).exists(), begin
     file, _, test = TUTORIALS.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 All tests that share a Spark session are one group, so that there is one JVM; it is begun first, as it is the
 largest. Those that start JVMs of their own have the mark `own_jvm`, which says why; files of nothing else are in
-OWN_JVMS, and groups of their own.
+OWN_JVMS, and groups of their own. All tests of the browser are one group, too: they share a cluster under load.
 
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
 Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row, from those that
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     import pytest
 
 SESSION: Final = "tests/spark in one session"  # a group of many files
+BROWSER: Final = "tests/browser in one cluster"  # another one
 OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("kill9", "cluster", "connect", "terminal"))
 _COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
 _BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
 _WAITING_LONGEST_LAST: Final = (
-    "tests/browser/",
     "tests/conformance/",
     "tests/docs/",
     "tests/e2e/",
     "tests/faults/",
     "tests/soak/",
+    BROWSER,
 )
 ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
 # In these files no test shares an expensive fixture with another.
@@ -52,6 +53,8 @@ def scope_of(test: str) -> str:
     file = test.partition("::")[0]
     if file in _APART:
         return test
+    if file.startswith("tests/browser/"):
+        return BROWSER
     return SESSION if file.startswith("tests/spark/") and file not in OWN_JVMS else file
 
 
