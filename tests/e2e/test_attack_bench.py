@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,6 +21,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler", "openssl")]
 
 SECONDS = 2.0
 BUILD = Build.COMPILED if "NSQ_TEST_PYTHON" in os.environ else Build.PURE
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Work]:
+    with Work.open(tmp_path_factory.mktemp("work")) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return Certificate.make(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.mark.parametrize(
@@ -38,10 +49,9 @@ BUILD = Build.COMPILED if "NSQ_TEST_PYTHON" in os.environ else Build.PURE
         "lookupd-lines",
     ],
 )
-def test_an_honest_client_is_answered_beside_a_hostile_one(name: str, tmp_path: Path) -> None:
+def test_an_honest_client_is_answered_beside_a_hostile_one(name: str, work: Work, certificate: Certificate) -> None:
     settings = argparse.Namespace(seconds=SECONDS, flag=[], build=BUILD)
-    with Work.open(tmp_path) as work:
-        figures = measured(name, settings, work, Certificate.make(tmp_path))
+    figures = measured(name, settings, work, certificate)
     assert figures.unanswered == 0, figures.told
     assert max(figures.p99, figures.handshakes) < LIMIT * 1000, figures.told
     assert figures.peak < MOST_MEMORY, figures.told
