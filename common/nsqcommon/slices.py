@@ -21,8 +21,12 @@ class Slices:
     async def rest(self) -> None:
         """Give way if the slice is over. Whatever others may change has to be looked at again afterwards."""
         if monotonic() >= self._ends:
-            await self._give_way()
-            self._ends = monotonic() + SLICE
+            await self.give_way()
+
+    async def give_way(self) -> None:
+        """Give way, and begin a new slice."""
+        await self._give_way()
+        self._ends = monotonic() + SLICE
 
     async def all_of(self, items: Iterable[T | None]) -> list[T]:
         """Return the items. A None among them is only an opportunity to rest."""

@@ -40,8 +40,10 @@ class Backlog:
 
     def count_among(self, sequences: Iterable[int]) -> int:
         """Return how many of these messages wait."""
+        if not (asked := list(sequences)):
+            return 0
         exceptions = set(self.exceptions())
-        return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in sequences)
+        return sum(s in exceptions or (self.next <= s < self.end and not is_in(s, self.finished)) for s in asked)
 
     def count_among_ranges(self, ranges: Sequence[tuple[int, int]]) -> int:
         """Return how many messages of these ranges of [next, end) wait."""

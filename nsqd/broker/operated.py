@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -342,20 +343,25 @@ class Operated(Places):
         held, kicked = self._in_flight_before(end, most), self._waiting_among(bitmap_of_ranges(backlog.buried), most)
         if held is None or kicked is None:
             return None
-        self.burials.forget_kicked(backlog.exceptions())
+        named = backlog.exceptions()
+        self.burials.forget_kicked(named)
         requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
         deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
-        requeued = [it for it in requeued if it[0] not in held and readable(it[0]) == it[0]]
-        deferred = [it for it in deferred if it[0] not in held and readable(it[0]) == it[0]]
+        left_out = {*held, *(it[0] for it in chain(requeued, deferred) if readable(it[0]) != it[0])}
+        if left_out:
+            requeued = [it for it in requeued if it[0] not in left_out]
+            deferred = [it for it in deferred if it[0] not in left_out]
         # The journal is told as if nothing were buried: if it has lost a burial, the message has to come again.
         waiting = [it for sequence, attempts in (*held.items(), *requeued) for it in (sequence, attempts, 0)]
-        waiting += [it for entry in deferred for it in entry]
-        requeued = [it for it in requeued if it[0] not in buried]
-        deferred = [it for it in deferred if it[0] not in buried]
-        places = [*held, *(it[0] for it in requeued), *(it[0] for it in deferred)]
+        waiting += chain.from_iterable(deferred)
+        here = buried.among(BitMap64(named))  # what was kicked is not buried
+        if here:
+            requeued = [it for it in requeued if it[0] not in here]
+            deferred = [it for it in deferred if it[0] not in here]
+        places = BitMap64([*held, *(it[0] for it in requeued), *(it[0] for it in deferred)])
         cursor = min(max(backlog.next, self.topic.log.first), end)
         lying, finished = between(buried.all(), cursor, end), bitmap_of_ranges(backlog.finished)
-        skipped = between(finished | BitMap64(places), cursor, end) | lying
+        skipped = between(finished | places, cursor, end) | lying
         flat = [sequence for bounds in ranges_in(skipped - lying) for sequence in bounds]
         self._record(("restore", self.topic.name, self.name, cursor, end, flat, waiting))
         self._replace_before(end, cursor, skipped)
@@ -365,10 +371,9 @@ class Operated(Places):
             end, [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
         )
         self._set_alarm()
-        self.topic.need_again(min([self.cursor, *places]))
+        self.topic.need_again(min(self.cursor, places.min()) if places else self.cursor)
         ahead = end - cursor - len(skipped)
-        lies_buried = len(between(buried.all(), backlog.next, end) - finished)
-        lies_buried += sum(sequence < backlog.next and sequence in buried for sequence in backlog.exceptions())
+        lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
         restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
         return Restored(restored, backlog.count - restored)
 

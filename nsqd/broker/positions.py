@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import Final
 
 from pyroaring import BitMap64
@@ -48,6 +48,8 @@ _FEW: Final = 64  # entries that were taken out and are not worth dropping
 # more than twice as many as there are positions.
 _DROPPED_WITH_EACH: Final = 4
 _DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
+# The same when as many as a document has are replaced. It is more than these, so that the entries do not grow in number.
+_DROPPED_WITH_MANY: Final = 12_000
 _UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
 _LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
 _PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
@@ -221,6 +223,33 @@ class Numbers:
             number >>= 1
             place += 1
 
+    def of_all(self, sequences: Sequence[int]) -> list[int]:
+        """Return the number of each of these sequences, in their order. Thousands of calls of `get` take far longer."""
+        wanted, numbers, value = BitMap64(sequences), [0] * len(sequences), 1
+        for bits in self._bits:
+            here = bits & wanted
+            if len(here) == len(wanted):  # mostly all of them were taken out once, and no other time
+                numbers = [number + value for number in numbers]
+            elif here:
+                chosen = set(here)
+                numbers = [
+                    number + value if sequence in chosen else number
+                    for sequence, number in zip(sequences, numbers, strict=True)
+                ]
+            value *= 2
+        return numbers
+
+    def set_all(self, sequences: Sequence[int], numbers: Sequence[int]) -> None:
+        """Set the number of each of these sequences, which have none."""
+        for place in range(max(numbers, default=0).bit_length()):
+            chosen = BitMap64(
+                [sequence for sequence, number in zip(sequences, numbers, strict=True) if number >> place & 1]
+            )
+            if place == len(self._bits):
+                self._bits.append(chosen)
+            else:
+                self._bits[place] |= chosen
+
     def increment(self, sequences: BitMap64) -> None:
         """Add 1 to the numbers of these sequences."""
         carried = sequences
@@ -269,9 +298,25 @@ class Members:
             self.attempts.set(sequence, attempts)
         return self.generations.get(sequence) if self.generations else 0
 
+    def add_all(self, sequences: Sequence[int], attempts: Sequence[int]) -> list[int]:
+        """Add sequences that are not here, each with its attempts. Return their generations, for their entries."""
+        self.sequences |= BitMap64(sequences)
+        self.count += len(sequences)
+        self.attempts.set_all(sequences, attempts)
+        return self.generations.of_all(sequences)
+
     def counts(self, sequence: int, generation: int) -> bool:
         """Return whether an entry with this generation is not one that was taken out."""
         return sequence in self.sequences and (not self.generations or generation == self.generations.get(sequence))
+
+    def which_count(self, sequences: Sequence[int], generations: Sequence[int]) -> list[bool]:
+        """Return what `counts` says of each of these entries. Thousands of calls of it take far longer."""
+        here = set(self.sequences & BitMap64(sequences))
+        present = self.generations.of_all(sequences)
+        return [
+            sequence in here and generation == now
+            for sequence, generation, now in zip(sequences, generations, present, strict=True)
+        ]
 
     def remove(self, start: int, end: int, attempts: int) -> None:
         """Remove [start, end), whose entries are gone; all of them had so many attempts."""
@@ -403,16 +448,33 @@ class Retries:
         elif not self._former and (len(self._queue) - count) * 2 > len(self._queue) + _FEW:
             self._former, self._queue = self._queue, deque()
         former, queue = self._former, self._queue
-        for _ in range(min(most, len(former))):
-            packed = former.pop()
-            if self._is_here(packed):
-                queue.appendleft(packed)
+        if most <= _FEW:
+            for _ in range(min(most, len(former))):
+                packed = former.pop()
+                if self._is_here(packed):
+                    queue.appendleft(packed)
+            return
+        some = [former.pop() for _ in range(min(most, len(former)))]
+        generations = [packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS) for packed in some]
+        sequences = [packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in some]
+        queue.extendleft(compress(some, self._members.which_count(sequences, generations)))
 
-    def replace_before(self, end: int, positions: Iterable[tuple[int, int]]) -> None:
+    def replace_before(self, end: int, positions: Sequence[tuple[int, int]]) -> None:
         """Replace all positions before `end` by these (sequence, attempts), which come first."""
-        self.take_out(between(self._members.sequences, 0, end))
-        entries = [self._packed(sequence, attempts) for sequence, attempts in positions]
+        members = self._members
+        taken = members.take_out(between(members.sequences, 0, end))
+        if not members.count:
+            self.clear()
+        sequences = [sequence for sequence, _ in positions]
+        attempts = [number & _ATTEMPTS_MASK for _, number in positions]
+        entries = [
+            (generation << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | number
+            for sequence, number, generation in zip(
+                sequences, attempts, members.add_all(sequences, attempts), strict=True
+            )
+        ]
         (self._former or self._queue).extendleft(reversed(entries))
+        self._drop_some(_dropped_with(len(taken) + len(entries)))
 
     def peek(self) -> tuple[int, int]:
         packed = self._first()[0]
@@ -704,16 +766,33 @@ class Deferred:
         elif not self._former and (len(self._heap) - count) * 2 > len(self._heap) + _FEW:
             self._former, self._heap = self._heap, []
         former, heap = self._former, self._heap
-        for _ in range(min(most, len(former))):
-            packed = former.pop()
-            if self._is_here(packed):
-                heappush(heap, packed)
+        if most <= _FEW:
+            for _ in range(min(most, len(former))):
+                packed = former.pop()
+                if self._is_here(packed):
+                    heappush(heap, packed)
+            return
+        some = former[-most:]
+        del former[-most:]
+        generations = [packed & _GENERATION_MASK for packed in some]
+        sequences = [packed >> _REST_BITS & _SEQUENCE_MASK for packed in some]
+        for packed in compress(some, self._members.which_count(sequences, generations)):
+            heappush(heap, packed)
 
-    def replace_before(self, end: int, positions: Iterable[tuple[int, int, int]]) -> None:
+    def replace_before(self, end: int, positions: Sequence[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
-        self.take_out(between(self._members.sequences, 0, end))
-        for due, sequence, attempts in positions:
-            self.add(due, sequence, attempts)
+        members = self._members
+        taken = members.take_out(between(members.sequences, 0, end))
+        if not members.count:
+            self.clear()
+        sequences = [sequence for _, sequence, _ in positions]
+        attempts = [number & _ATTEMPTS_MASK for _, _, number in positions]
+        generations = members.add_all(sequences, attempts)
+        for (due, sequence, _), number, generation in zip(positions, attempts, generations, strict=True):
+            heappush(
+                self._heap, (due << _SEQUENCE_BITS | sequence) << _REST_BITS | number << _GENERATION_BITS | generation
+            )
+        self._drop_some(_dropped_with(len(taken) + len(positions)))
 
     def next_due(self) -> int | None:
         """Return when to look next: when the first position is due, or one was that has been taken out.
@@ -758,6 +837,11 @@ class Deferred:
         self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs])
         self._runs.clear()
         self._members.clear()
+
+
+def _dropped_with(changed: int) -> int:
+    """Return how many entries are looked at where so many positions are replaced."""
+    return min(_DROPPED_WITH_EACH * changed, _DROPPED_WITH_MANY)
 
 
 def _retried(packed: int) -> int:

@@ -91,7 +91,9 @@ class BacklogEndpoints:
         if len(body) > LONGEST:
             raise HttpError(413, "BODY_TOO_BIG", details={"reason": f"more than {LONGEST} bytes"})
         try:
-            (document,) = await handler_slices().all_of(parsing(body))
+            slices = handler_slices()
+            (document,) = await slices.all_of(parsing(body))
+            await slices.give_way()  # what is left of the last slice need not come on top of the change
         except BadDocument as error:
             raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
         with self._calls.journaled_turn():

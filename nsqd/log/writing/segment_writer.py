@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from nsqd.log.files import MOST_BUFFERS, close_quietly
+from nsqd.log.files import LARGE, MOST_BUFFERS, close_quietly
 from nsqd.log.record import INDEX_INTERVAL, size_of
 from nsqd.log.segment import Index, Segment, segment_name
 
@@ -44,12 +44,14 @@ class SegmentWriter:
         self._used = False  # since the last `take_used`
 
     def write(self, segment: Segment, buffers: list[bytes], size: int) -> None:
-        """Write behind the segment's end, with one system call if possible. Raises OSError."""
+        """Write behind the segment's end, with one system call if that is possible and not too much. Raises OSError."""
         descriptor = self._descriptor
         if descriptor < 0:
             descriptor = self._open(segment)
         offset = segment.size
-        if len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
+        if size > LARGE:
+            self._files.write_in_pieces(descriptor, buffers, offset)
+        elif len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
             self._files.write_fully(descriptor, buffers, offset)  # a short write's bytes are written again
 
     def written(self, segment: Segment, size: int, batches: list[Batch]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
+from nsqd.log.files import LARGE, PIECE, Buffers
 from nsqd.log.writing.sync_job import CommonFolders
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
+from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened, texts
 from tests.unit.nsqd.log.batches import make_batch
 
 FIRST = f"{0:020}.log"
@@ -48,6 +49,49 @@ def test_tail_goes_back_and_the_file_with_it(tmp_path: Path, files: TroubledFile
         assert store.log().tail == store.log().cached_from + 1 == 1
         assert store.segments()[0].stat().st_size == 61
         assert texts(store.read()) == "a"
+
+
+class Filling(TroubledFiles):
+    """A disk on which some more writes succeed, and then none."""
+
+    left = 1 << 30
+
+    def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
+        self.left -= 1
+        if self.left < 0:
+            self.fail("write")
+        return super().write_at(descriptor, buffers, offset)
+
+
+def test_nothing_of_a_large_record_stays_if_one_of_its_pieces_fails(tmp_path: Path) -> None:
+    files, body = Filling(), bytes(range(256)) * (LARGE // 256)
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.calls.clear()
+        files.left = 20
+        assert store.publish(body).error
+        assert files.calls.count(("write", FIRST)) == 21
+        assert store.segments()[0].stat().st_size == 61
+        files.recover()
+        files.left = 1 << 30
+        wait_a_second(store)
+        assert store.publish(body, b"c").error is None
+    with opened(tmp_path) as store:
+        assert list(store.read().values()) == [b"a", body, b"c"]
+
+
+def test_a_start_cuts_off_what_a_kill_has_left_of_a_large_record(tmp_path: Path) -> None:
+    files = CrashingFiles(1 << 30)
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.left = 20
+        with pytest.raises(Crash):
+            store.publish(bytes(LARGE))
+        assert store.segments()[0].stat().st_size > 20 * PIECE
+    with opened(tmp_path) as store:
+        assert store.segments()[0].stat().st_size == 61
+        assert store.publish(b"b").error is None
+        assert list(store.read().values()) == [b"a", b"b"]
 
 
 def test_publishers_are_refused_at_once_for_a_second(tmp_path: Path, files: TroubledFiles) -> None:

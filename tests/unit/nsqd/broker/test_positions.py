@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import groupby, pairwise
 from random import Random
 
@@ -311,6 +312,30 @@ def test_what_was_taken_out_takes_no_memory_for_long() -> None:
     assert [sequence for sequence, _ in deferred.pop_due(1 << 40, 20_000)] == list(range(9_000, 13_000))
 
 
+def test_as_many_positions_as_a_document_has_are_replaced_without_a_call_for_each() -> None:
+    count = 10_000
+    retries, deferred = Retries(Leftovers()), Deferred(Leftovers())
+    for sequence in range(2 * count):
+        retries.add(sequence, 0)
+        deferred.add(sequence, sequence, 0)
+    numbers = [number % 9 for number in range(count)]
+    retried = [(2 * number, attempts) for number, attempts in enumerate(numbers)]
+    later = [(7 * count - number, 2 * number, attempts) for number, attempts in enumerate(numbers)]
+    calls: list[str] = []
+    for _ in range(9):
+        sys.setprofile(lambda frame, event, argument: calls.append(event))
+        try:
+            retries.replace_before(2 * count, retried)
+            deferred.replace_before(2 * count, later)
+        finally:
+            sys.setprofile(None)
+        assert calls.count("call") < 500
+        assert max(retries.entries, deferred.entries) <= 3 * count, "what was replaced stays in memory"
+        calls.clear()
+    assert list(retries) == retried
+    assert sorted(deferred) == sorted(later)
+
+
 def test_a_retry_is_met_although_most_before_it_were_taken_out() -> None:
     retries = Retries(Leftovers())
     for sequence in range(20_000):
@@ -319,6 +344,17 @@ def test_a_retry_is_met_although_most_before_it_were_taken_out() -> None:
     retries.take_out(BitMap64(range(9_999)))
     met = [retries.pop_run(1, 1 << 60) for _ in range(len(retries))]
     assert sorted(met) == [(it, it + 1, 3) for it in range(9_999, 20_000)] + [(7_000_000, 7_000_001, 1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=30))
+def test_many_numbers_at_once_are_as_those_one_by_one(given: list[tuple[int, int]]) -> None:
+    single, together, asked = Numbers(), Numbers(), [sequence for sequence, _ in given]
+    first = dict(given)
+    for sequence, number in first.items():
+        single.set(sequence, number)
+    together.set_all(list(first), list(first.values()))
+    assert together.of_all(asked) == [first[sequence] for sequence in asked]
+    assert [together.get(sequence) for sequence in range(25)] == [single.get(sequence) for sequence in range(25)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=9), st.integers(0, 50), st.integers(0, 50))
