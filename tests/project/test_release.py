@@ -12,6 +12,9 @@ import re
 import subprocess
 import sys
 import tarfile
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +66,10 @@ TOWNCRIER: Final = "\n[tool.towncrier]" + (ROOT / "pyproject.toml").read_text().
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
+    return make_repository(tmp_path / "repository")
+
+
+def make_repository(root: Path) -> Path:
     template = (ROOT / "changes.d" / "template.md").read_text(encoding="utf-8")
     for name, text in {
         "pyproject.toml": PYPROJECT + TOWNCRIER,
@@ -290,41 +296,58 @@ esac
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_docker(tmp_path, monkeypatch)
+
+
+def make_docker(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put an engine on the path that builds nothing, and return the file with what it was asked."""
-    command = tmp_path / "bin" / "docker"
+    command = folder / "bin" / "docker"
     command.parent.mkdir()
-    command.write_text(DOCKER.format(folder=tmp_path, number=IMAGE_ID))
+    command.write_text(DOCKER.format(folder=folder, number=IMAGE_ID))
     command.chmod(0o755)
-    (tmp_path / "in-image").write_text(json.dumps(IN_IMAGE))
+    (folder / "in-image").write_text(json.dumps(IN_IMAGE))
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
-    return tmp_path / "said"
+    return folder / "said"
 
 
-def test_with_an_engine_images_have_the_version_as_tag(
-    repository: Path, tmp_path: Path, docker: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 0
-    asked = docker.read_text(encoding="utf-8").splitlines()
-    builds = [line for line in asked if " build " in line]
-    said = capsys.readouterr().out
-    for image, line in zip(IMAGES, builds, strict=True):
-        assert f"build --target={image} --tag=nsq-suite/{image}:0.1.0.dev0 " in line
-        assert f"release: image nsq-suite/{image}:0.1.0.dev0 is {IMAGE_ID}\n" in said
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A release with images: what was said, the builds that the engine was asked for, and the files."""
+
+    repository: Path
+    said: str
+    builds: list[str]
+    out: Path
 
 
-def test_images_are_built_from_the_commit(repository: Path, tmp_path: Path, docker: Path) -> None:
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    folder = tmp_path_factory.mktemp("shipped")
+    repository, out = make_repository(folder / "repository"), folder / "dist"
     (repository / ".gitignore").write_text("ignored\n")
     commit(repository)
     (repository / "ignored").touch()  # the engine fails if it sees it
-    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 0
-    folders = {line.partition(" ")[0] for line in docker.read_text(encoding="utf-8").splitlines() if " build " in line}
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()) as said:
+        asked = make_docker(folder, patched)
+        assert main([f"--out={out}", "--pure"], repository) == 0
+    builds = [line for line in asked.read_text(encoding="utf-8").splitlines() if " build " in line]
+    return Shipped(repository, said.getvalue(), builds, out)
+
+
+def test_with_an_engine_images_have_the_version_as_tag(shipped: Shipped) -> None:
+    for image, line in zip(IMAGES, shipped.builds, strict=True):
+        assert f"build --target={image} --tag=nsq-suite/{image}:0.1.0.dev0 " in line
+        assert f"release: image nsq-suite/{image}:0.1.0.dev0 is {IMAGE_ID}\n" in shipped.said
+
+
+def test_images_are_built_from_the_commit(shipped: Shipped) -> None:
+    folders = {line.partition(" ")[0] for line in shipped.builds}
     assert len(folders) == 1
-    assert str(repository) not in folders
+    assert str(shipped.repository) not in folders
 
 
-def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(repository: Path, tmp_path: Path, docker: Path) -> None:
-    out = tmp_path / "dist"
-    assert main([f"--out={out}", "--pure"], repository) == 0
+def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(shipped: Shipped) -> None:
+    out = shipped.out
     for image in IMAGES:
         text = (out / f"nsq_suite-0.1.0.dev0.{image}.image.cdx.json").read_text(encoding="utf-8")
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
