@@ -20,7 +20,7 @@ from a former queue or heap to a new one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain, compress, islice
 from typing import Final
