@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, TextIO, cast
@@ -22,7 +24,7 @@ from scripts.door import bases
 from scripts.door.__main__ import table
 from scripts.door.machines import Failed, Machine, Running
 from scripts.door.visits import Phase, Visit
-from tests.support.process import ROOT
+from tests.support.process import ROOT, eventually
 
 LIMIT: Final = 120.0
 CANNOT: Final = 2  # the machine, or what was asked for, has to change first
@@ -51,6 +53,15 @@ try:
 except BlockingIOError:
     raise SystemExit("another one would have to wait")
 END
+*) exec {python} "$@" ;;
+esac
+"""
+# One that compiles until somebody ends it, in a process of a process, as pip's compiler is one.
+COMPILES_FOR_EVER: Final = """#!/bin/sh
+case "$*" in
+-) exec cat >/dev/null ;;
+*"import pip"*) exit 1 ;;
+"-m venv "*) (touch "$COMPILES"; sleep 600); exit 1 ;;
 *) exec {python} "$@" ;;
 esac
 """
@@ -194,6 +205,33 @@ def test_a_second_start_does_not_wait_to_compile_what_is_being_compiled(tree: Pa
         fcntl.flock(held, fcntl.LOCK_EX)
         status, lines = run(tree / "scripts/compile", "--aside", PYTHON=str(python))
     assert (status, lines) == (0, ["core: pure Python for now; it is still being compiled in the background"])
+
+
+def test_the_command_that_the_line_names_ends_all_that_compiles_in_the_background(tree: Path, tmp_path: Path) -> None:
+    for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
+        (tree / folder).mkdir()
+    compiles = tmp_path / "compiles"
+    python = executable(tmp_path / "bin/python3", COMPILES_FOR_EVER)
+    status, (line,) = run(tree / "scripts/compile", "--aside", PYTHON=str(python), COMPILES=str(compiles))
+    found = re.search(r"; stop it with (kill -- -(\d+)) \(", line)
+    assert found, line
+    assert status == 0
+    try:
+        eventually(compiles.exists, LIMIT)
+        subprocess.run(["sh", "-c", found[1]], check=True)
+        eventually(lambda: can_lock(tree / "setup.py"), LIMIT)  # all of them had it open, so the last one has ended
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(int(found[2]), signal.SIGKILL)
+
+
+def can_lock(path: Path) -> bool:
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def test_a_port_that_is_taken_is_named(installed: Path) -> None:

@@ -16,11 +16,14 @@ def test_setup_says_what_takes_so_long_and_only_then(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"  # a python that installs nothing
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\n")
+    python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     before, after = said_by(tmp_path / "scripts" / "setup").splitlines()
-    assert before == "setup: installing into .venv; the first time takes half a minute"
+    assert before == "setup: installing into .venv; the first time takes half a minute, see .venv/install.log"
     assert after.startswith("setup: installed in ")
+    log = (tmp_path / ".venv" / "install.log").read_text()
+    assert "pip install" in log
+    assert "--quiet" not in log, "pip tells the log what it is doing"
     assert said_by(tmp_path / "scripts" / "setup") == ""
 
 
