@@ -20,7 +20,7 @@ from tests.support.distribution import FromBothEnds, shuffled
 from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.support.brokers"]
 
 TESTS = Path(__file__).parent
 

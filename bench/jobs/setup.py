@@ -1,6 +1,6 @@
 """What the processes of one run share: which broker they use, where it is, and the folder where jobs note that they ran.
 
-The processes are started by `python -m tests.faults jobs` and `python -m bench jobs`, and find their setup in the
+The processes are started by `python -m tests.simulation jobs` and `python -m bench jobs`, and find their setup in the
 environment, because the libraries import an app by its name.
 """
 

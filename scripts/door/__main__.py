@@ -21,7 +21,7 @@ from scripts.door.visits import SOURCE, Phase, Visit
 ROOT: Final = Path(__file__).resolve().parents[2]
 MACHINES: Final = ("root", "user")
 STEPS: Final = ("broker", "test", "compiled")
-QUICK: Final = "tests/unit/common"
+QUICK: Final = "tests/nsqcommon"
 CANNOT: Final = 2
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from bench.jobs.fill_copies import copies_of
 from bench.jobs.sessions import members, processor_seconds
-from tests.faults.jobs import command
-from tests.faults.jobs.ledger import Published, judge, published, runs
+from tests.simulation.jobs import command
+from tests.simulation.jobs.ledger import Published, judge, published, runs
 
 
 def job(due: float, *, tries: int = 1) -> Published:

@@ -15,8 +15,6 @@ from tests.support.browser import Browser
 from tests.support.cluster import Cluster, a_cluster
 from tests.support.process import Nsqadmin, Nsqlookupd
 
-pytestmark = pytest.mark.e2e
-
 QUICK = ("sample-interval=1s", "discovery-interval=1s", "http-client-request-timeout=2s")
 
 

@@ -9,11 +9,9 @@ import pytest
 
 from tests.browser.conftest import prepared, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
-from tests.e2e.test_admin_deferred import COUNT, TAB, Three, names, three_nodes
+from tests.nsqadmin.whole.test_deferred import COUNT, TAB, Three, names, three_nodes
 from tests.support.browser import Browser
 from tests.support.cluster import name_of
-
-pytestmark = pytest.mark.e2e
 
 OTHER = TAB.replace("/c?", "/other?")  # a channel that only the last test changes
 

@@ -13,8 +13,6 @@ import pytest
 from tests.support.browser import Browser
 from tests.support.lateness import is_within
 
-pytestmark = pytest.mark.e2e
-
 PAGES = ["/", "/topics", "/topics/orders", "/topics/orders/billing", "/topics/orders?tab=messages", "/nodes"]
 MOST_SHIFT = 0.05
 LATEST_PAINT = 2.0  # seconds, on a busy machine

@@ -12,8 +12,6 @@ from tests.support.browser import Browser
 from tests.support.outage import outage
 from tests.support.process import Nsqadmin, eventually
 
-pytestmark = pytest.mark.e2e
-
 # Only what looks different when narrow or dark, not all of it again.
 LOOKS = [(1400, "light"), (1400, "dark"), (400, "light")]
 PATTERN = "tenant_*.events/indexer"

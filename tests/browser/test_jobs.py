@@ -8,10 +8,8 @@ import pytest
 
 from tests.browser.conftest import prepared, shot
 from tests.browser.test_pages import axe_core, serious_violations
-from tests.e2e.test_admin_jobs import MESSAGES, TAB, Jobs, a_queue
+from tests.nsqadmin.whole.test_jobs import MESSAGES, TAB, Jobs, a_queue
 from tests.support.browser import Browser
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,6 @@ from tests.support.browser import LIMIT, Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin
 
-pytestmark = pytest.mark.e2e
-
 LIVE_PAGES = [
     "/",
     "/topics",

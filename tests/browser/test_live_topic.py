@@ -16,8 +16,6 @@ from tests.browser.conftest import shot, until
 from tests.support.browser import Browser
 from tests.support.process import ROOT, Nsqd, SteadyNsqd
 
-pytestmark = pytest.mark.e2e
-
 PAGES: Final = ROOT / "docs" / "examples"
 HTML: Final = b'<img src=x onerror="document.title=1"> & "so on"'
 

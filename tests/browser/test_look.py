@@ -15,8 +15,6 @@ from tests.support.demo import demo
 from tests.support.picture import NOW
 from tests.support.process import Nsqadmin
 
-pytestmark = pytest.mark.e2e
-
 WITH_TABLES = [
     "/topics",
     "/topics/orders?tab=channels",

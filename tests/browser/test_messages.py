@@ -8,12 +8,10 @@ import pytest
 
 from tests.browser.conftest import HTML, address_of, leave, shot, until
 from tests.browser.test_pages import axe_core, serious_violations
-from tests.e2e.test_admin_search import publish_orders
+from tests.nsqadmin.whole.test_search import publish_orders
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin, Nsqd
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

@@ -11,8 +11,6 @@ from tests.browser.conftest import shot
 from tests.support.browser import Browser
 from tests.support.needs import need
 
-pytestmark = pytest.mark.e2e
-
 AXE: Final = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
 NODE: Final = "nsqd-1.example%3A4151"
 PAGES: Final = {

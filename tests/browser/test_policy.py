@@ -13,8 +13,6 @@ from tests.support.browser import Browser
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd
 
-pytestmark = pytest.mark.e2e
-
 POLICY = """
 [[policy]]
 channel = "mail"

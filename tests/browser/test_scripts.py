@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
-
 from nsqadmin import numbers
 from tests.support.browser import Browser
-
-pytestmark = pytest.mark.e2e
 
 VALUES = [
     0,

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.browser import Browser
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually
-
-pytestmark = pytest.mark.browser
 
 ASK = "return fetch(arguments[0], {method: arguments[1], mode: arguments[2]}).then((it) => it.status, () => -1)"
 

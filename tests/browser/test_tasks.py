@@ -16,8 +16,6 @@ from tests.support.client import Client, Disconnected, Refused
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually
 
-pytestmark = pytest.mark.e2e
-
 WAITING = 100  # messages on each node
 
 

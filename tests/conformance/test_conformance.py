@@ -33,7 +33,6 @@ def test_in_memory(script: Script) -> None:
     assert core.talk(script) == script.expected("ours"), script.place
 
 
-@pytest.mark.e2e
 @pytest.mark.parametrize("script", ALL, ids=named)
 def test_on_real_processes(servers: sockets.Servers, script: Script) -> None:
     assert sockets.talk(script, servers.of(script.server)) == script.expected("ours"), script.place

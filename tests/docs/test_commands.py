@@ -27,7 +27,6 @@ from tests.docs.blocks import Block, Manner, Unclear, blocks_of, shown_in
 from tests.support.needs import need
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="the documents tell of the ordinary installation"),
 ]
 

@@ -17,8 +17,6 @@ from tests.support.json_server import JsonServer
 from tests.support.openapi import Api, description_of
 from tests.support.process import Answer, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
-pytestmark = pytest.mark.e2e
-
 T, C = "topic=t", "topic=t&channel=c"
 POLICY = '[[policy]]\ntopic = "t"\nmax_attempts = 9\nexpire_after = "24h"\n'
 

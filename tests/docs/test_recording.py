@@ -11,7 +11,6 @@ import pytest
 from scripts.recording import CAST, record, shown_by
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.needs("curl"),
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="the documents tell of the ordinary installation"),
 ]

@@ -17,7 +17,7 @@ from bench.attack.sockets import LIMIT
 from bench.builds import Build
 from bench.work import Work
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler", "openssl")]
+pytestmark = pytest.mark.needs("C compiler", "openssl")
 
 SECONDS = 2.0
 BUILD = Build.COMPILED if "NSQ_TEST_PYTHON" in os.environ else Build.PURE

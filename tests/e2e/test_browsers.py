@@ -11,7 +11,6 @@ from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 # evil.example, which resolves to our address now: for the browser the page's own site.

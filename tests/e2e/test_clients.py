@@ -16,13 +16,11 @@ import pytest
 
 from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 PEERS: Final = Path(__file__).parent / "peers"
 PYTHON_PEERS: Final = ("pynsq", "gnsq", "ansq")

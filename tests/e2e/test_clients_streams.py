@@ -17,7 +17,7 @@ from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.process import Nsqd
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CLIENTS: Final = ("pynsq", "gnsq", "nsqjs", "go-nsq")
 STREAMS: Final = {

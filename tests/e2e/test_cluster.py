@@ -18,13 +18,11 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.conftest import started
+from tests.support.brokers import started
 from tests.support.certificates import make_certificates
 from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
-
-pytestmark = pytest.mark.e2e
 
 LIMIT: Final = 30.0  # seconds on a busy machine; the tests have the promised times
 PING_INTERVAL: Final = 15.0

@@ -29,7 +29,6 @@ import yaml
 from tests.support.process import ROOT, eventually
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="the images have their own installation"),
 ]

@@ -28,7 +28,6 @@ from scripts.demo_guard import MARK, Guard, marked
 from tests.support.process import ROOT, eventually
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it runs the ordinary installation"),
 ]

@@ -1,6 +1,6 @@
 """Data paths of a version before headers, keys and buried messages, and what such a version finds in ours.
 
-`python -m tests.faults going-back` does the same with that version's own code, which tests cannot rely on to be there.
+`python -m tests.simulation going-back` does the same with that version's own code, which tests cannot rely on to be there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from tests.support.earlier_version import (
     records,
 )
 from tests.support.process import Nsqd, eventually, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 STORED: Final = Path(__file__).parent / "data_paths" / "before-headers"
 NEW_WORDS: Final = {("keys", 3), ("keyless", 3), ("cancel", 3), ("bury", 5), ("job", 4)}

@@ -15,8 +15,6 @@ from tests.support.certificates import make_certificates
 from tests.support.client import open_socket
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
-pytestmark = pytest.mark.e2e
-
 FEW: Final = ("prlimit", "--nofile=100:100")  # descriptors
 MANY: Final = 200  # more connections than descriptors
 

@@ -12,8 +12,6 @@ import pytest
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, needs_module
 
-pytestmark = pytest.mark.e2e
-
 REFUSED = {
     b"%s HTTP/1.1\r\n\r\n": b"HTTP/1.1 400 Bad Request: missing required Host header\r\n",
     b"%s HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n": b"HTTP/1.1 400 Bad Request: too many Host headers\r\n",

@@ -11,8 +11,6 @@ import pytest
 from tests.support.cluster import Cluster, a_cluster
 from tests.support.process import Daemon, eventually
 
-pytestmark = pytest.mark.e2e
-
 ACCEPT = {"Accept": "application/json; charset=utf-8"}
 
 

@@ -22,8 +22,6 @@ from tests.support.client import TIMEOUT
 from tests.support.lengths import sized
 from tests.support.process import Nsqd
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize("colour", ["trio", "aio"])
 @pytest.mark.parametrize(("kills", "cuts"), [(8, 0), (0, sized(short=15, long=40))], ids=["kills", "cuts"])

@@ -12,7 +12,7 @@ from nsqcommon.wire.message import Message
 from tests.e2e.kill9 import CYCLES, run
 from tests.support.promises import Channel, Excuses, Ledger, Violation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("real_starts")]  # starts are what it is about
+pytestmark = pytest.mark.usefixtures("real_starts")  # starts are what it is about
 
 
 @pytest.mark.slow

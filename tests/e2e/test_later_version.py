@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.test_history import lines
+from tests.nsqd.whole.test_history import lines
 from tests.support.later_version import write_later
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import address, run_tool
-
-pytestmark = pytest.mark.e2e
 
 
 def with_later_message(path: Path) -> None:

@@ -6,11 +6,7 @@ import re
 from collections.abc import Container
 from pathlib import Path
 
-import pytest
-
 from tests.support.process import ROOT, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
-
-pytestmark = pytest.mark.e2e
 
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
 

@@ -17,8 +17,6 @@ from tests.e2e.moving_nodes import run
 from tests.support.cluster import a_cluster
 from tests.support.process import Nsqd, eventually
 
-pytestmark = pytest.mark.e2e
-
 LIMIT: Final = 30.0
 CONFIG: Final = nsqclient.Config(drain_timeout=5)
 

@@ -20,7 +20,6 @@ from tests.support.installed import Installed, build_pure, install
 from tests.support.process import Nsqd, eventually
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs wheels itself"),
 ]
 

@@ -19,8 +19,6 @@ from tests.support import as_macos
 from tests.support.process import PYTHON, PYTHONPATH, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, run_to_end
 from tests.support.tools import LIMIT, address
 
-pytestmark = pytest.mark.e2e
-
 AS_MACOS: Final = (PYTHON, "-P", as_macos.__file__)
 MESSAGES: Final = 50
 

@@ -24,8 +24,6 @@ from bench.ports import take_port
 from bench.work import Failed
 from tests.support.needs import need
 
-pytestmark = pytest.mark.e2e
-
 REFERENCE = REFERENCES[Promise.WRITTEN]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0

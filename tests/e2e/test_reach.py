@@ -18,8 +18,6 @@ from tests.support.client import Client
 from tests.support.namespaces import Machine, Network, a_network
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
-pytestmark = pytest.mark.e2e
-
 LOOKUPD: Final = "10.77.0.1"
 NODE: Final = "10.77.0.5"
 OTHER: Final = "10.77.0.9"

@@ -1,6 +1,6 @@
 """The data path of the last release: an upgrade finds all of it, and what we write now is what it can read.
 
-`python -m tests.faults released` does the same with that release's own code, which tests cannot rely on to be there.
+`python -m tests.simulation released` does the same with that release's own code, which tests cannot rely on to be there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from nsqcommon.wire.log_record import HEADERS, KEYS, decode_header
 from tests.support.earlier_version import WORDS, journal_words, records
 from tests.support.process import Nsqd, run_to_end
 from tests.support.released_version import OPTIONS, check, fill
-
-pytestmark = pytest.mark.e2e
 
 STORED: Final = Path(__file__).parent / "data_paths" / "0.1.0"
 KNOWN_WORDS: Final = WORDS | {("keys", 3), ("cancel", 3), ("bury", 5), ("job", 4)}

@@ -14,12 +14,10 @@ from typing import Final
 import pytest
 
 from nsqtools.outbox_tables import open_outbox
-from tests.e2e.test_tools_help import PROJECT
+from tests.nsqtools.whole.test_help import PROJECT
 from tests.support import signalled
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
 from tests.support.tools import LIMIT, address
-
-pytestmark = pytest.mark.e2e
 
 # Counts of audit events. At the last ones most programs have started, and wait.
 MOMENTS: Final = (0, 30, 200, 600, 1000, 1600)

@@ -17,11 +17,11 @@ import pytest
 
 from nsqcommon.wire.commands import pub
 from nsqcommon.wire.lookup import MAGIC, encode_command, identify_body
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import open_socket
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOPICS: Final = 5000
 WINDOW: Final = 64  # publishes that are not answered yet

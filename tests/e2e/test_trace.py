@@ -24,8 +24,6 @@ from nsqclient.testing import MemoryNSQD
 from tests.support.process import Nsqd
 from tests.support.tools import LIMIT, address
 
-pytestmark = pytest.mark.e2e
-
 
 class Collector:
     """A collector of spans, and what makes them."""

@@ -11,8 +11,6 @@ import pytest
 from nsqcommon.wire.commands import MAGIC
 from tests.support.process import Nsqd
 
-pytestmark = pytest.mark.e2e
-
 OK = bytes.fromhex("00000006 00000000 4f4b")
 
 

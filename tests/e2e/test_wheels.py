@@ -27,7 +27,6 @@ from tests.support.installed import Installed, build_pure, install
 from tests.support.process import ROOT, Nsqd
 
 pytestmark = [
-    pytest.mark.e2e,
     pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it installs both cores itself"),
 ]
 

@@ -56,7 +56,7 @@ def _test_files() -> Iterator[Path]:
 
 
 def _faults(name: str, *words: str) -> tuple[str, ...]:
-    return ("-m", "tests.faults", name, *words)
+    return ("-m", "tests.simulation", name, *words)
 
 
 def _pytest(*words: str) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ FORMS: Final = (
         "flips",
         "a flipped bit anywhere in a data path",
         20,
-        _pytest("tests/faults/test_damage_flips.py"),
+        _pytest("tests/simulation/test_damage_flips.py"),
         5_000,
         environ={"NSQ_FLIPS": "{count}", "NSQ_SEED": "{seed}"},
     ),
@@ -141,7 +141,7 @@ FORMS: Final = (
         "go-import",
         "kill -9 while a data path of Go's nsqd is imported",
         5,
-        ("-m", "tests.faults.go_import", "--messages={count}", "--seed={seed}"),
+        ("-m", "tests.simulation.go_import", "--messages={count}", "--seed={seed}"),
         200_000,
     ),
     Form(

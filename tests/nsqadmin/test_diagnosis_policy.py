@@ -8,8 +8,8 @@ import pytest
 
 from nsqadmin.cluster.model import Finding, Health, Severity, Snapshot, TopicNode
 from nsqadmin.diagnosis.findings import diagnose
+from tests.nsqadmin.test_diagnosis import QUIET, about, found, only, said
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
-from tests.unit.nsqadmin.diagnosis.test_diagnose import QUIET, about, found, only, said
 
 HOUR, DAY = 3600.0, 86_400.0
 TOO_MANY = "more than 100 messages are buried (max_buried)"

@@ -12,8 +12,8 @@ from nsqadmin.messages.download import lines
 from nsqadmin.messages.filters import parse_filter
 from nsqadmin.messages.model import Found
 from nsqadmin.messages.searching import Search
-from tests.unit.nsqadmin.messages.histories import Histories, History
-from tests.unit.nsqadmin.messages.test_searching import ANYBODY, orders
+from tests.nsqadmin.histories import Histories, History
+from tests.nsqadmin.test_searching import ANYBODY, orders
 
 BEGAN = 1_700_000_000.0
 

@@ -15,7 +15,7 @@ from nsqadmin.messages.publishing import Publisher
 from nsqadmin.messages.redelivery import Redeliverer
 from nsqadmin.messages.selection import BadSelection, Source, parse_selection, selected
 from nsqadmin.upstream.client import Upstream, UpstreamError
-from tests.unit.nsqadmin.messages.histories import Histories, History
+from tests.nsqadmin.histories import Histories, History
 
 SOURCES = st.builds(Source, st.sampled_from(["n1:4151", "[::1]:4151"]), st.sampled_from(["", "1f0c2d", "l-2"]))
 MESSAGES = st.sets(st.tuples(SOURCES, st.integers(0, 500)), min_size=1)

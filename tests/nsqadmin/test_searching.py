@@ -18,7 +18,7 @@ from nsqadmin.messages.model import Found
 from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.walk import BadCursor, parse_cursor
 from nsqadmin.upstream.client import UpstreamError
-from tests.unit.nsqadmin.messages.histories import Histories, History
+from tests.nsqadmin.histories import Histories, History
 
 ANYBODY = Identity(roles=(ALL_RIGHTS,))
 

@@ -14,7 +14,7 @@ import pytest
 
 from nsqcommon.daemon import GC_THRESHOLDS, raise_file_limit
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 20  # seconds that any of these may take on a slow machine
 
 DAEMON = """

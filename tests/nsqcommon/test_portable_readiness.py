@@ -1,4 +1,4 @@
-"""What the portable way of waiting has to be careful about; tests/shell/test_poller.py has what both ways have to do."""
+"""What the portable way of waiting has to be careful about; tests/nsqcommon/test_poller.py has what both ways have to do."""
 
 from __future__ import annotations
 

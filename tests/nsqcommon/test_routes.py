@@ -1,4 +1,4 @@
-"""Routes with several words and a prefix. tests/unit/nsqd/http/test_routing.py tests the other rules on a whole API."""
+"""Routes with several words and a prefix. tests/nsqd/http/whole/test_routing.py tests the other rules on a whole API."""
 
 from __future__ import annotations
 

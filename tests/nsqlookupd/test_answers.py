@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsqlookupd.answers import channels_json, lookup_json
 from nsqlookupd.registry import Lookup
-from tests.unit.nsqlookupd.test_registry import Directory
+from tests.nsqlookupd.test_registry import Directory
 
 MANY = 20_000
 STEPS = MANY // 2000  # steps of the sorting alone

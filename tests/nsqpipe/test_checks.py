@@ -25,12 +25,12 @@ from nsqpipe.failures import PipeFailed
 from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
 from nsqpipe.storage import place_of
-from tests.integration.pyspark_nsq.test_missing import three_at
+from tests.pyspark_nsq.test_missing_nodes import three_at
 from tests.support.process import ROOT, SOURCES, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
 
-LIMIT: Final = 30.0  # seconds; `python -m tests.integration.nsqpipe.test_checks` prints how long the cases take here
+LIMIT: Final = 30.0  # seconds; `python -m tests.nsqpipe.test_checks` prints how long the cases take here
 
 
 @dataclass(frozen=True)

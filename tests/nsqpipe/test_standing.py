@@ -32,7 +32,7 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import rows_of
 from pyspark_nsqtable.ends import Span
 from pyspark_nsqtable.places import Place
-from tests.integration.pyspark_nsqtable.test_landing import Job, landed
+from tests.pyspark_nsqtable.test_landing import Job, landed
 from tests.spark import standing
 from tests.support.orders import Orders
 from tests.support.spark import address, numbered, publish

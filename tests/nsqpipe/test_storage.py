@@ -32,7 +32,7 @@ from pyspark_nsqtable.landing import schemas
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
-from tests.integration.pyspark_nsqtable.test_landing import Job, Odd
+from tests.pyspark_nsqtable.test_landing import Job, Odd
 from tests.support.orders import Orders
 from tests.support.process import Nsqd
 from tests.support.s3 import SECRET, S3Server

@@ -21,12 +21,12 @@ SEED: Final = 36
 DRAWN: Final = {"nsqd": 30, "common/nsqcommon": 15, "nsqclient": 15}
 # The tests of each package, as arguments of pytest.
 TESTS: Final = {
-    "nsqd": ("tests/unit/nsqd", "tests/model", "tests/conformance", "tests/integration/log", "tests/integration/http"),
-    "common": ("tests/unit/common", "tests/unit/nsqd/client", "tests/conformance", "tests/shell/client"),
+    "nsqd": ("tests/nsqd", "tests/model", "tests/conformance", "tests/nsqd/log", "tests/integration/http"),
+    "common": ("tests/nsqcommon", "tests/nsqd/client", "tests/conformance", "tests/nsqclient"),
     "nsqclient": (
-        "tests/unit/nsqclient",
-        "tests/shell/client",
-        "tests/e2e/test_nsqclient.py",
+        "tests/nsqclient",
+        "tests/nsqclient",
+        "tests/nsqclient/whole/test_nsqclient.py",
         "tests/e2e/test_clients.py",
     ),
 }

@@ -11,8 +11,8 @@ from typing import Final
 # Suites: what pytest is told to run. What proves that a suite finds planted bugs is left out, as it would run itself.
 SUITES: Final[dict[str, tuple[str, ...]]] = {
     "simulation": (
-        "tests/faults/test_simulation.py",
-        "--deselect=tests/faults/test_simulation.py::test_a_planted_bug_is_found",
+        "tests/simulation/test_simulation.py",
+        "--deselect=tests/simulation/test_simulation.py::test_a_planted_bug_is_found",
     ),
     "broker model": ("tests/model/test_broker_model.py",),
     "keys model": ("tests/model/test_keys_model.py",),
@@ -20,19 +20,19 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "kills": ("tests/e2e/test_kill9.py",),
     "keyed kills": ("tests/e2e/test_keyed_publishes.py",),
     "burying kills": (
-        "tests/faults/test_bury_kills.py",
-        "--deselect=tests/faults/test_bury_kills.py::test_a_planted_bug_is_found",
+        "tests/simulation/test_bury_kills.py",
+        "--deselect=tests/simulation/test_bury_kills.py::test_a_planted_bug_is_found",
     ),
     "disk faults": (
-        "tests/faults/test_io_errors.py",
-        "tests/faults/test_refusing_disk.py",
-        "tests/faults/test_full_disk.py",
+        "tests/simulation/test_io_errors.py",
+        "tests/simulation/test_refusing_disk.py",
+        "tests/simulation/test_full_disk.py",
     ),
-    "power cuts": ("tests/faults/test_power_cuts.py",),
-    "damage": ("tests/faults/test_damage_files.py", "tests/faults/test_damage_flips.py"),
-    "log": ("tests/unit/nsqd/log",),
-    "broker": ("tests/unit/nsqd/broker",),
-    "outbox": ("tests/e2e/test_outbox.py",),
+    "power cuts": ("tests/simulation/test_power_cuts.py",),
+    "damage": ("tests/simulation/test_damage_files.py", "tests/simulation/test_damage_flips.py"),
+    "log": ("tests/nsqd/log",),
+    "broker": ("tests/nsqd/broker",),
+    "outbox": ("tests/nsqtools/whole/test_outbox.py",),
 }
 
 

@@ -138,7 +138,6 @@ def test_what_there_are_many_of_has_no_dict(name: str) -> None:
     assert getattr(importlib.import_module(module), class_name).__dictoffset__ == 0
 
 
-@pytest.mark.e2e
 def test_nsqd_says_which_core_runs(tmp_path: Path) -> None:
     with Nsqd(tmp_path) as nsqd:
         assert re.search(rf"core: {CORE}$", nsqd.log, re.MULTILINE)

@@ -23,7 +23,7 @@ SHOWN_BY = {
         "http-allowed-host": "with_the_option_programs_and_our_own_pages_publish",
         "http-same-site": "publishing_from_another_site_is_nsqs_unless_the_option_says_otherwise",
     },
-    "tests/e2e/test_flags.py": {
+    "tests/nsqd/whole/test_flags.py": {
         "broadcast-address": "the_broadcast_address_and_ports_are_what_is_registered",
         "broadcast-tcp-port": "the_broadcast_address_and_ports_are_what_is_registered",
         "broadcast-http-port": "the_broadcast_address_and_ports_are_what_is_registered",
@@ -54,28 +54,28 @@ SHOWN_BY = {
         "snappy": "identify_tells_what_the_flags_say",
         "max-deflate-level": "compression_is_granted_up_to_the_highest_level",
     },
-    "tests/e2e/test_history.py": {
+    "tests/nsqd/whole/test_history.py": {
         "retention-time": "what_retention_keeps_is_delivered_again",
     },
-    "tests/e2e/test_idempotence.py": {
+    "tests/nsqd/whole/test_idempotence.py": {
         "idempotence-window": "a_second_try_publishes_nothing",
         "idempotence-keys": "the_oldest_keys_go_first",
     },
-    "tests/integration/log/test_retention.py": {
+    "tests/nsqd/log/test_retention_on_disk.py": {
         "retention-bytes": "bytes_keep_as_much_as_fits_behind",
         "topic-retention": "only_a_topic_with_its_own_retention_has_outdated_messages",
     },
-    "tests/faults/test_full_disk.py": {
+    "tests/simulation/test_full_disk.py": {
         "disk-reserve": "reserve_stops_publishing_and_consuming_opens_it_again",
     },
-    "tests/e2e/test_go_import.py": {
+    "tests/nsqd/whole/test_go_import.py": {
         "import-go": "topics_of_both_keep_it_from_starting",
     },
-    "tests/e2e/test_unix_sockets.py": {
+    "tests/nsqd/whole/test_unix_sockets.py": {
         "tcp-address": "clients_are_served_over_unix_sockets",
         "http-address": "clients_are_served_over_unix_sockets",
     },
-    "tests/e2e/test_operating.py": {
+    "tests/nsqd/whole/test_operating.py": {
         "drain-stay": "a_node_that_has_drained_can_be_read_for_as_long_as_it_was_told",
         "drain-deadline": "a_drain_under_load_loses_nothing_and_ends_in_time",
         "statsd-address": "statsd_gets_every_figure",
@@ -84,53 +84,55 @@ SHOWN_BY = {
         "statsd-udp-packet-size": "statsd_gets_every_figure",
         "e2e-processing-latency-percentile": "statsd_gets_every_figure",
     },
-    "tests/e2e/test_traps_queues.py": {
+    "tests/nsqd/whole/test_traps_queues.py": {
         "mem-queue-size": "trap_27_a_deferral_survives_an_overflow_of_memory",
         "mem-queue-bytes": "trap_32_one_long_message_does_not_fill_an_ephemeral_topic",
         "max-channel-consumers": "a_limit_of_consumers_is_kept",
     },
-    "tests/e2e/test_auth.py": {
+    "tests/nsqd/whole/test_auth.py": {
         "auth-http-address": "who_is_authorized_publishes_and_consumes",
         "auth-http-request-method": "who_is_authorized_publishes_and_consumes",
     },
-    "tests/e2e/test_consume_http.py": {
+    "tests/nsqd/whole/test_consume_http.py": {
         "http-cors-origin": "a_named_site_may_consume_and_nothing_else",
         "max-channel-leases": "leases_of_a_channel_have_a_bound_of_their_own",
         "max-holder-leases": "pollers_that_never_answer_are_bounded_and_leave_others_alone",
         "max-waiting-subs": "no_more_requests_wait_than_may",
     },
-    "tests/e2e/test_policy.py": {"policy-file": "a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing"},
-    "tests/e2e/test_rights.py": {"rights-file": "each_role_may_do_its_own_and_nothing_else"},
+    "tests/nsqd/whole/test_policy.py": {
+        "policy-file": "a_changed_file_holds_without_a_restart_and_a_mistake_changes_nothing"
+    },
+    "tests/nsqd/whole/test_rights.py": {"rights-file": "each_role_may_do_its_own_and_nothing_else"},
     "tests/e2e/test_cluster.py": {"lookupd-tcp-address": "a_restarted_nsqlookupd_is_complete_within_one_ping"},
-    "tests/integration/log/test_store_tasks.py": {
+    "tests/nsqd/log/test_store_tasks.py": {
         "sync-every": "dirty_log_is_synced_without_being_asked",
         "sync-timeout": "dirty_log_is_synced_without_being_asked",
     },
-    "tests/integration/lookup/test_tls.py": {
+    "tests/nsqd/lookup/whole/test_tls.py": {
         "lookupd-tls": "it_registers_and_asks_over_tls",
         "lookupd-tls-root-ca-file": "it_registers_and_asks_over_tls",
         "lookupd-tls-cert": "it_registers_and_asks_over_tls",
         "lookupd-tls-key": "it_registers_and_asks_over_tls",
     },
-    "tests/unit/nsqd/broker/test_closeness.py": {
+    "tests/nsqd/broker/whole/test_closeness.py": {
         "enable-experiment": "who_is_in_the_zone_comes_before_the_region_and_all_others"
     },
-    "tests/unit/nsqd/broker/test_latency.py": {"e2e-processing-latency-window-time": "a_window_forgets"},
-    "tests/unit/common/test_logs.py": {"log-format": "json_lines_are_whole_objects"},
-    "tests/unit/nsqd/test_options.py": {
+    "tests/nsqd/broker/test_latency.py": {"e2e-processing-latency-window-time": "a_window_forgets"},
+    "tests/nsqcommon/test_logs.py": {"log-format": "json_lines_are_whole_objects"},
+    "tests/nsqd/test_options.py": {
         "ack": "a_publisher_hears_after_the_write_unless_told_otherwise",
         "topic-ack": "the_acknowledgement_can_differ_by_topic",
         "max-defer-timeout": "deferral_is_bounded_like_requeueing_unless_told_otherwise",
     },
-    "tests/unit/nsqd/client/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
-    "tests/e2e/test_data_path_owner.py": {
+    "tests/nsqd/client/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
+    "tests/nsqd/whole/test_data_path_owner.py": {
         "take-over": "a_data_path_in_use_on_another_machine_is_refused_unless_taken_over"
     },
-    "tests/e2e/test_workers.py": {
+    "tests/nsqd/whole/test_workers.py": {
         "workers": "each_worker_has_its_own_name_ids_and_folder",
         "worker": "each_line_of_a_log_in_json_names_its_worker",
     },
-    "tests/e2e/test_traps_streams.py": {
+    "tests/nsqd/whole/test_traps_streams.py": {
         "https-address": "https_has_the_whole_api",
         "tls-cert": "tls_1_2_has_nsqs_names",
         "tls-key": "tls_1_2_has_nsqs_names",
@@ -139,7 +141,7 @@ SHOWN_BY = {
         "tls-required": "where_tls_is_required",
         "tls-min-version": "a_version_below_the_least_is_refused",
     },
-    "tests/integration/http/test_web.py": {"drain-timeout": "end_does_not_wait_for_ever"},
+    "tests/nsqcommon/test_web.py": {"drain-timeout": "end_does_not_wait_for_ever"},
 }
 
 ONLY_MEASURED = {"busy-poll"}
@@ -167,15 +169,15 @@ def test_no_flag_is_shown_that_does_not_exist() -> None:
 TRAPS = ROOT / "docs" / "reference" / "nsq-traps.md"
 TRAPS_ELSEWHERE = {
     51: {
-        "tests/shell/test_lookup.py": "replies_to_commands_are_read_and_mean_nothing",
-        "tests/unit/nsqd/lookup/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
+        "tests/nsqd/lookup/test_lookup.py": "replies_to_commands_are_read_and_mean_nothing",
+        "tests/nsqd/lookup/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
     },
     52: {
-        "tests/integration/lookup/test_learning.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
-        "tests/unit/nsqd/lookup/test_registration.py": "channels_that_a_new_topic_does_not_get",
+        "tests/nsqd/lookup/whole/test_learning.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
+        "tests/nsqd/lookup/test_registration.py": "channels_that_a_new_topic_does_not_get",
     },
-    59: {"tests/unit/nsqd/stats/test_statsd.py": "counters_tell_what_came_since"},
-    60: {"tests/unit/common/test_options.py": "values_in_the_file"},
+    59: {"tests/nsqd/stats/test_statsd.py": "counters_tell_what_came_since"},
+    60: {"tests/nsqcommon/test_options.py": "values_in_the_file"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Fault tests at length: `python -m tests.faults --help`."""
+"""Fault tests at length: `python -m tests.simulation --help`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import (
+from tests.simulation import (
     abandoned,
     bury_kills,
     disk_faults,
@@ -27,10 +27,10 @@ from tests.faults import (
     steps,
     week,
 )
-from tests.faults.jobs import command as jobs
-from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
-from tests.faults.promise import Violation
-from tests.faults.simulation import Outcome, run
+from tests.simulation.jobs import command as jobs
+from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.simulation.promise import Violation
+from tests.simulation.simulation import Outcome, run
 from tests.support import forked
 from tests.support.small_disk import mounted
 
@@ -57,7 +57,7 @@ def main() -> int:
     if arguments.command == "outbox":
         return kill_an_outbox(arguments.database, arguments.kills, arguments.seed)
     if arguments.command == "jobs":
-        return jobs.main(arguments, shlex.join(["python", "-m", "tests.faults", *sys.argv[1:]]), say)
+        return jobs.main(arguments, shlex.join(["python", "-m", "tests.simulation", *sys.argv[1:]]), say)
     if arguments.command == "abandoned":
         return abandon(arguments.mebibytes << 20, arguments.channels, arguments.times)
     if arguments.command == "going-back":
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text, seeds in (
         (

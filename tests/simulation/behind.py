@@ -34,7 +34,7 @@ TOPIC: Final = "orders"
 CHANNELS: Final = ("a", "b")
 _PAUSE: Final = 0.02  # seconds between two publishes of a producer, on average
 _PULSE: Final = 0.05
-_QUIET: Final = logging.getLogger("tests.faults.clients")  # clients log much on a bad network
+_QUIET: Final = logging.getLogger("tests.simulation.clients")  # clients log much on a bad network
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from enum import Enum
 from math import inf
 from typing import Final, NamedTuple
 
-from tests.faults.promise import Violation
+from tests.simulation.promise import Violation
 
 FIN_WINDOW: Final = 0.5  # seconds; the journal is written every tenth of a second
 

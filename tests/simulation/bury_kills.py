@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 from nsqcommon.wire.commands import fin, mpub, rdy, req
 from nsqcommon.wire.extensions import bury, req_free
 from nsqcommon.wire.message import Message
-from tests.faults.buried_ledger import ChannelLedger, Listed, Place
-from tests.faults.promise import Violation
+from tests.simulation.buried_ledger import ChannelLedger, Listed, Place
+from tests.simulation.promise import Violation
 from tests.support.process import Nsqd
 from tests.support.traffic import BROKEN, Consumer
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nsqd.broker.burials import Job, Selection, Verb
 from nsqd.broker.buried import Burial
-from tests.faults.promise import Marks, Violation
+from tests.simulation.promise import Marks, Violation
 
 
 class Move(NamedTuple):

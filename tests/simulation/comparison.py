@@ -11,12 +11,12 @@ from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel
 from nsqd.broker.topic import Topic
 from nsqd.log.topic_log import DiskLog
-from tests.faults import limiting
-from tests.faults.contents import ahead_in, contents_of, places_in
-from tests.faults.disk import Crash, SimulatedDisk
-from tests.faults.ledger import Ledger
-from tests.faults.models import ChannelModel, Due, Gone, Known, Owed, TopicModel
-from tests.faults.promise import Marks, Violation
+from tests.simulation import limiting
+from tests.simulation.contents import ahead_in, contents_of, places_in
+from tests.simulation.disk import Crash, SimulatedDisk
+from tests.simulation.ledger import Ledger
+from tests.simulation.models import ChannelModel, Due, Gone, Known, Owed, TopicModel
+from tests.simulation.promise import Marks, Violation
 
 
 def reconcile(

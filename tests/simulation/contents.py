@@ -8,8 +8,8 @@ from nsqd.broker.channel import Channel
 from nsqd.log.record import decode_batch, decode_header
 from nsqd.log.segment import Walk
 from nsqd.log.topic_log import DiskLog
-from tests.faults.disk import SimulatedDisk
-from tests.faults.promise import Violation
+from tests.simulation.disk import SimulatedDisk
+from tests.simulation.promise import Violation
 
 
 def ahead_in(channel: Channel) -> list[int]:

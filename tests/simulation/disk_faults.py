@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.faults.shim import Effect, Op, Rule, Shim
+from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.support.process import Nsqd
 from tests.support.promises import Excuses, Ledger, Violation
 from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape, drain, log_of, new_ledger, set_up

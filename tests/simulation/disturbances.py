@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from tests.faults.clocks import HOUR, WallClock
+from tests.simulation.clocks import HOUR, WallClock
 from tests.soak.ledger import Ledger
 from tests.support.process import Daemon
 

@@ -10,7 +10,7 @@ from random import Random
 
 from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import Severity
-from tests.faults.data_paths import BODIES, FINISHED, FastFiles, Outcome, make, outcome, records_of, snapshot
+from tests.simulation.data_paths import BODIES, FINISHED, FastFiles, Outcome, make, outcome, records_of, snapshot
 
 LATE = b"late"
 T = Path("topics/t.t")

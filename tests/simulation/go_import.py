@@ -1,6 +1,6 @@
 """A real nsqd imports a big data path of Go's nsqd, is killed at random, and starts again: is the result equal by hash?
 
-python -m tests.faults.go_import --messages 1000000 --kills 5 --seed 1
+python -m tests.simulation.go_import --messages 1000000 --kills 5 --seed 1
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def run(folder: Path, *, count: int, kills: int, seed: int, longest: float, max_
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.go_import", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.go_import", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)

@@ -21,10 +21,10 @@ from nsqd.broker.buried import Burial, Buried
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.log.topic_log import DiskLog
-from tests.faults.burying import JobModel
-from tests.faults.contents import places_in
-from tests.faults.models import ROUNDING, ChannelModel, Due, Gone, Known, Owed, Published, TopicModel
-from tests.faults.promise import Marks, Violation
+from tests.simulation.burying import JobModel
+from tests.simulation.contents import places_in
+from tests.simulation.models import ROUNDING, ChannelModel, Due, Gone, Known, Owed, Published, TopicModel
+from tests.simulation.promise import Marks, Violation
 
 
 class Ledger:

@@ -28,14 +28,14 @@ from nsqd.log.faults import Fault
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
-from tests.faults import limiting
-from tests.faults.comparison import reconcile
-from tests.faults.contents import ahead_in
-from tests.faults.disk import Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import Ledger
-from tests.faults.machine import Clock, Machine
-from tests.faults.models import ROUNDING, ChannelModel, Due, Owed, Published, TopicModel
-from tests.faults.promise import Marks, Violation
+from tests.simulation import limiting
+from tests.simulation.comparison import reconcile
+from tests.simulation.contents import ahead_in
+from tests.simulation.disk import Crash, SimulatedDisk, Stopped
+from tests.simulation.ledger import Ledger
+from tests.simulation.machine import Clock, Machine
+from tests.simulation.models import ROUNDING, ChannelModel, Due, Owed, Published, TopicModel
+from tests.simulation.promise import Marks, Violation
 from tests.support.given_rules import GivenRules
 from tests.support.log_settings import log_settings
 from tests.support.recalling import recalled

@@ -27,10 +27,10 @@ from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel
 from nsqd.broker.rules import Overflow
 from nsqd.broker.topic import Topic
-from tests.faults.contents import places_in
-from tests.faults.ledger import Ledger
-from tests.faults.models import ChannelModel, Gone, Owed, TopicModel
-from tests.faults.promise import Marks, Violation
+from tests.simulation.contents import places_in
+from tests.simulation.ledger import Ledger
+from tests.simulation.models import ChannelModel, Gone, Owed, TopicModel
+from tests.simulation.promise import Marks, Violation
 
 EXPIRED: Final = "ttl, dropped"
 EXPIRED_AND_BURIED: Final = "ttl, buried"

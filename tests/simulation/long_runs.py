@@ -1,4 +1,4 @@
-"""Long runs with bad networks, standstills and clocks: `python -m tests.faults network | standstill | clock`."""
+"""Long runs with bad networks, standstills and clocks: `python -m tests.simulation network | standstill | clock`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Final
 
 import trio
 
-from tests.faults.behind import Load, run_load
-from tests.faults.clocks import WallClock
-from tests.faults.disturbances import jump, stop_now_and_then
-from tests.faults.network import Link, storm
+from tests.simulation.behind import Load, run_load
+from tests.simulation.clocks import WallClock
+from tests.simulation.disturbances import jump, stop_now_and_then
+from tests.simulation.network import Link, storm
 from tests.soak.ledger import Ledger
 from tests.support.process import Nsqd
 

@@ -32,7 +32,7 @@ from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn
-from tests.faults.disk import DATA_PATH, SimulatedDisk
+from tests.simulation.disk import DATA_PATH, SimulatedDisk
 from tests.support.fake_store import tell_nobody
 
 PROGRESS_INTERVAL: Final = 0.05

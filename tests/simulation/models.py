@@ -7,7 +7,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from nsqd.broker import breaker
-from tests.faults.burying import BuriedModel
+from tests.simulation.burying import BuriedModel
 
 ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
 _WINDOW: Final = 60.0  # seconds that a breaker looks at

@@ -9,7 +9,7 @@ from typing import Any, Final
 from nsqd.ack import Ack
 from nsqd.broker.rules import NO_TOPIC_RULES, ChannelRules, Overflow, TopicRules
 from nsqd.log.retention import Retention
-from tests.faults.disk import Crash
+from tests.simulation.disk import Crash
 
 _SECOND: Final = 1_000_000_000  # nanoseconds
 
@@ -38,7 +38,7 @@ def command_for(name: str, seed: int, plan: Plan) -> str:
     """Return the command that repeats the life, with a trace."""
     without = " --without-buries" if not plan.buries else "" if plan.limits else " --without-limits"
     without += "" if plan.cancels else " --without-cancels"
-    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose{without}"
+    return f"python -m tests.simulation {name} --from {seed} --seeds 1 --verbose{without}"
 
 
 def settings_of_history(random: Random) -> dict[str, Any]:

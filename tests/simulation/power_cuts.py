@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.faults.disk import Crash
-from tests.faults.shim import Effect, Op, Rule, Shim
-from tests.faults.trace import Replay, read_trace
+from tests.simulation.disk import Crash
+from tests.simulation.shim import Effect, Op, Rule, Shim
+from tests.simulation.trace import Replay, read_trace
 from tests.support.lengths import sized
 from tests.support.process import Nsqd
 from tests.support.promises import Excuses, Ledger

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.faults.shim import Effect, Op, Rule, Shim
+from tests.simulation.shim import Effect, Op, Rule, Shim
 
 _READS: Final = Op.READ | Op.CACHED_READ | Op.LIST
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from tests.faults.going_back import Say, code_of
+from tests.simulation.going_back import Say, code_of
 from tests.support.process import Nsqd
 from tests.support.released_version import OPTIONS, check, fill
 

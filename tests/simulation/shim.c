@@ -1,4 +1,4 @@
-/* A disk that misbehaves, and one that remembers: loaded below a process with LD_PRELOAD (tests/faults/shim.py).
+/* A disk that misbehaves, and one that remembers: loaded below a process with LD_PRELOAD (tests/simulation/shim.py).
 
    It stands between the process and the C library, for paths under SHIM_ROOT alone.
 

@@ -14,11 +14,11 @@ from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.burials import Verb
 from nsqd.broker.rules import NO_TOPIC_RULES
-from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
-from tests.faults.life import Client, Life, small_journal
-from tests.faults.models import TopicModel
-from tests.faults.plans import ANYTHING, Plan, drawn_rules, rules_of_failures, settings_of_history
-from tests.faults.promise import Violation
+from tests.simulation.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
+from tests.simulation.life import Client, Life, small_journal
+from tests.simulation.models import TopicModel
+from tests.simulation.plans import ANYTHING, Plan, drawn_rules, rules_of_failures, settings_of_history
+from tests.simulation.promise import Violation
 
 TOPICS: Final = ("orders", "orders", "clicks", "scratch")
 CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")

@@ -9,8 +9,8 @@ from random import Random
 from typing import Final
 from unittest import mock
 
-from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
-from tests.faults.life import Life, small_journal
+from tests.simulation.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
+from tests.simulation.life import Life, small_journal
 
 ACKS: Final = ("memory", "written", "synced")
 

@@ -1,4 +1,4 @@
-"""A short form of `python -m tests.faults abandoned`: one topic must not take the disk from the others."""
+"""A short form of `python -m tests.simulation abandoned`: one topic must not take the disk from the others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Final
 
 import pytest
 
-from tests.faults import abandoned
-from tests.faults.abandoned import TOPIC, Outcome
+from tests.simulation import abandoned
+from tests.simulation.abandoned import TOPIC, Outcome
 from tests.support.small_disk import SmallDisk, mounted_for_test
-
-pytestmark = pytest.mark.e2e
 
 SIZE: Final = 16 << 20
 

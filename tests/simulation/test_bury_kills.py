@@ -1,4 +1,4 @@
-"""A short form of `python -m tests.faults bury`, and does its ledger notice?"""
+"""A short form of `python -m tests.simulation bury`, and does its ledger notice?"""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import bury_kills
-from tests.faults.bury_kills import Outcome
 from tests.planted.planting import bugs_for, with_bug
+from tests.simulation import bury_kills
+from tests.simulation.bury_kills import Outcome
 from tests.support.lengths import sized
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KILLS = sized(short=4, long=50)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import kill9
-from tests.faults import disk_faults, power_cuts
-from tests.faults.shim import Effect, Op, Rule
 from tests.planted.planting import bugs_for, with_bug
+from tests.simulation import disk_faults, power_cuts
+from tests.simulation.shim import Effect, Op, Rule
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 VERDICTS = {

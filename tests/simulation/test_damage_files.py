@@ -9,7 +9,8 @@ import pytest
 
 from nsqd.log.data_path import read_log_id
 from nsqd.log.files import Files
-from tests.faults.data_paths import (
+from tests.nsqd.log.harness import headers_of
+from tests.simulation.data_paths import (
     BODIES,
     WAITING,
     DiskNode,
@@ -22,8 +23,7 @@ from tests.faults.data_paths import (
     running,
     snapshot,
 )
-from tests.faults.flips import LATE, T, check
-from tests.integration.log.harness import headers_of
+from tests.simulation.flips import LATE, T, check
 
 NEWER = [b"newer %d" % number for number in range(6)]
 
@@ -145,7 +145,7 @@ def test_ids_do_not_repeat_when_node_json_is_lost_and_the_clock_is_set_back(
     lay_out(states[1], tmp_path)
     (tmp_path / "node.json").unlink()
     (tmp_path / "journal.000001").unlink()
-    monkeypatch.setattr("tests.faults.data_paths.time_ns", lambda: 1_000_000_000)
+    monkeypatch.setattr("tests.simulation.data_paths.time_ns", lambda: 1_000_000_000)
     with running(tmp_path) as node:
         ids = [header.base_id for header in headers_of(node.store, "t")]
         node.publish("t", b"new")

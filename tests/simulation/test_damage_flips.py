@@ -13,9 +13,9 @@ import pytest
 from nsqd.log.carry.carried import number_of_name, scan_carried
 from nsqd.log.record import decode_header
 from nsqd.log.segment import INDEX_SUFFIX
-from tests.faults.data_paths import BODIES, WAITING, FastFiles, make_carried, run_fsck, snapshot
-from tests.faults.flips import flips
-from tests.integration.log.harness import opened
+from tests.nsqd.log.harness import opened
+from tests.simulation.data_paths import BODIES, WAITING, FastFiles, make_carried, run_fsck, snapshot
+from tests.simulation.flips import flips
 from tests.support.lengths import sized
 
 # NSQ_FLIPS=100000 NSQ_SEED=7 tries so many, with this seed.

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, mpub, pub, req
-from tests.faults.week import MINUTE, WEEK, Life, play
+from tests.simulation.week import MINUTE, WEEK, Life, play
 from tests.support.lengths import sized
 
-MESSAGES = sized(short=4_000, long=40_000)  # `python -m tests.faults deferred` takes 100,000
+MESSAGES = sized(short=4_000, long=40_000)  # `python -m tests.simulation deferred` takes 100,000
 
 
 @pytest.mark.parametrize("seed", [1])  # in the test's name, so that a failure shows it

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.disk import CHANGING, DATA_PATH, PAGE, Crash, SimulatedDisk, Stopped
+from tests.simulation.disk import CHANGING, DATA_PATH, PAGE, Crash, SimulatedDisk, Stopped
 
 A, B = DATA_PATH / "a", DATA_PATH / "b"
 POWER_CUTS = [crash for crash in Crash if crash.is_power_cut]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import steps
-from tests.faults.disk import CHANGING, Crash
+from tests.simulation import steps
+from tests.simulation.disk import CHANGING, Crash
 from tests.support.lengths import IS_LONG, new_chance
 
 

@@ -10,8 +10,8 @@ import pytest
 from nsqd.broker.replay import replay
 from nsqd.log.segment import segment_name
 from nsqd.log.writing.sync_job import CommonFolders
-from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk
-from tests.integration.log.harness import OpenStore, texts
+from tests.nsqd.log.harness import OpenStore, texts
+from tests.simulation.disk import DATA_PATH, Crash, SimulatedDisk
 
 
 def restart(store: OpenStore, disk: SimulatedDisk, crash: Crash, **settings: object) -> OpenStore:

@@ -22,7 +22,9 @@ from nsqd.log.data_path import as_json, read_log_id
 from nsqd.log.files import Files
 from nsqd.log.journal.packed_changes import PackedChanges
 from nsqd.log.segment import INDEX_SUFFIX
-from tests.faults.data_paths import (
+from tests.nsqd.go_import.harness import Queues, import_, some, write
+from tests.nsqd.log.harness import opened
+from tests.simulation.data_paths import (
     BODIES,
     FINISHED,
     WAITING,
@@ -34,9 +36,7 @@ from tests.faults.data_paths import (
     running,
     snapshot,
 )
-from tests.faults.flips import T
-from tests.integration.go_import.harness import Queues, import_, some, write
-from tests.integration.log.harness import opened
+from tests.simulation.flips import T
 
 JOURNAL = "journal.000001"
 

@@ -14,8 +14,6 @@ from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, eventually
 from tests.support.small_disk import SmallDisk, mounted_for_test
 
-pytestmark = pytest.mark.e2e
-
 MEBIBYTE: Final = 1 << 20
 SIZE: Final = 32 * MEBIBYTE
 RESERVE: Final = 4 * MEBIBYTE

@@ -14,8 +14,8 @@ import trio.testing
 
 from nsqd.ack import Ack
 from nsqd.log.reading.refusals import READ_PATIENCE
-from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
-from tests.integration.log.harness import OpenStore
+from tests.nsqd.log.harness import OpenStore
+from tests.simulation.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.support.jumping import run_with_threads
 
 BEFORE_A_RETRY = 0.5  # seconds

@@ -1,4 +1,4 @@
-"""A short version of `python -m tests.faults jobs`: nothing is lost or early, and a kill repeats only what was in flight."""
+"""A short version of `python -m tests.simulation jobs`: nothing is lost or early, and a kill repeats only what was in flight."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.jobs.setup import CONCURRENCY
-from tests.faults.jobs import scenario
-from tests.faults.jobs.scenario import WORKERS, Plan
+from tests.simulation.jobs import scenario
+from tests.simulation.jobs.scenario import WORKERS, Plan
 from tests.support.lengths import sized
 from tests.support.process import PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TASKS = sized(short=150, long=300)
 HELD = 2 * CONCURRENCY  # jobs that a worker may have: as many run as it has fetched ahead

@@ -1,4 +1,4 @@
-"""Clients and nodes with a bad network between them. The long one: `python -m tests.faults network --minutes 30`."""
+"""Clients and nodes with a bad network between them. The long one: `python -m tests.simulation network --minutes 30`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from random import Random
 import pytest
 import trio
 
-from tests.faults.behind import run_load
-from tests.faults.network import Fault, Link, each_once, storm
+from tests.simulation.behind import run_load
+from tests.simulation.network import Fault, Link, each_once, storm
 from tests.soak.ledger import Ledger
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, needs_module
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 Say = Callable[[str], None]
 

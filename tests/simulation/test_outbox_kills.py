@@ -1,4 +1,4 @@
-"""A short form of `python -m tests.faults outbox`."""
+"""A short form of `python -m tests.simulation outbox`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import outbox_kills
-from tests.faults.outbox_kills import Outcome
+from tests.simulation import outbox_kills
+from tests.simulation.outbox_kills import Outcome
 from tests.support.postgres import needs_postgres
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])

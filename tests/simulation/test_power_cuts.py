@@ -1,4 +1,4 @@
-"""A real nsqd loses its power. The long version: `python -m tests.faults power-cuts`."""
+"""A real nsqd loses its power. The long version: `python -m tests.simulation power-cuts`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import power_cuts
-from tests.faults.disk import Crash
-from tests.faults.shim import Shim
-from tests.faults.trace import Replay, read_trace
+from tests.simulation import power_cuts
+from tests.simulation.disk import Crash
+from tests.simulation.shim import Shim
+from tests.simulation.trace import Replay, read_trace
 from tests.support.process import Nsqd
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
+pytestmark = pytest.mark.needs("C compiler")
 
 
 @pytest.mark.slow

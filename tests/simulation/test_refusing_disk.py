@@ -12,7 +12,7 @@ import pytest
 
 from nsqcommon.wire.commands import dpub, fin, rdy, sub
 from nsqd.log.owner import OWNER_JSON
-from tests.faults.refusing import RefusingDisk
+from tests.simulation.refusing import RefusingDisk
 from tests.support.client import Client
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, eventually
 

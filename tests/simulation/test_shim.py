@@ -1,4 +1,4 @@
-"""A real nsqd on a failing disk. The long version: `python -m tests.faults disk-faults`."""
+"""A real nsqd on a failing disk. The long version: `python -m tests.simulation disk-faults`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import disk_faults
-from tests.faults.shim import Effect, Op, Rule, Shim
+from tests.simulation import disk_faults
+from tests.simulation.shim import Effect, Op, Rule, Shim
 from tests.support.lengths import sized
 
-pytestmark = [pytest.mark.e2e, pytest.mark.needs("C compiler")]
+pytestmark = pytest.mark.needs("C compiler")
 
 LIVES = sized(short=2, long=4)
 

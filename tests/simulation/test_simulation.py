@@ -1,4 +1,4 @@
-"""Short forms of the runs of `python -m tests.faults`. A failure names the command that repeats it."""
+"""Short forms of the runs of `python -m tests.simulation`. A failure names the command that repeats it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.faults.__main__ import simulate
-from tests.faults.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
-from tests.faults.simulation import Simulation, run
 from tests.planted.planting import bugs_for, planted
+from tests.simulation.__main__ import simulate
+from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
+from tests.simulation.simulation import Simulation, run
 from tests.support.lengths import IS_LONG, sized
 from tests.support.slices import slices_of
 
@@ -22,7 +22,7 @@ SEEDS: Final[dict[str, Sequence[int]]] = sized(
 )
 # Lives that find planted bugs, and which. They come first, and with a bug the one that finds it: a life takes 0.1 s, and
 # without this each bug would need five of them. A bug that another life finds now only takes longer. When lives have
-# changed, and a bug is not found any more, run `python -m tests.faults simulate` with the bug, and put the seed here.
+# changed, and a bug is not found any more, run `python -m tests.simulation simulate` with the bug, and put the seed here.
 FINDS: Final[dict[tuple[str, int], tuple[str, ...]]] = {
     ("history", 0): (
         "a bound that refuses is off by one",
@@ -159,7 +159,7 @@ def test_a_life_that_hangs_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest
             pass
 
     monkeypatch.setattr(Simulation, "run", hang)
-    monkeypatch.setattr("tests.faults.__main__.LONGEST_LIFE", 0.1)
+    monkeypatch.setattr("tests.simulation.__main__.LONGEST_LIFE", 0.1)
     assert simulate("simulate", ANYTHING, range(1), verbose=False) == 1
     assert "seed 0: still under way after 0.1 s" in capsys.readouterr().out
 

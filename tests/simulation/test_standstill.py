@@ -1,6 +1,6 @@
 """Processes that stand still for a while (SIGSTOP), and wall clocks that jump, under a ledger.
 
-The long ones: `python -m tests.faults standstill --minutes 30` and `python -m tests.faults clock --minutes 30`.
+The long ones: `python -m tests.simulation standstill --minutes 30` and `python -m tests.simulation clock --minutes 30`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from random import Random
 import pytest
 import trio
 
-from tests.faults.behind import Load, run_load
-from tests.faults.clocks import WallClock
-from tests.faults.disturbances import JUMPS, stop_for
+from tests.simulation.behind import Load, run_load
+from tests.simulation.clocks import WallClock
+from tests.simulation.disturbances import JUMPS, stop_for
 from tests.soak.ledger import Ledger
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 STANDSTILL = 5.0  # seconds; longer than clients wait for a sign of life
 LATEST = 30.0  # seconds that a deferred message may be late on a busy machine; jumps are an hour or more

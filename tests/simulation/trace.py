@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
-from tests.faults.disk import DATA_PATH, Crash, File, Folder, SimulatedDisk
+from tests.simulation.disk import DATA_PATH, Crash, File, Folder, SimulatedDisk
 
 _HEAD: Final = struct.Struct("=QIiQII")  # as in shim.c
 

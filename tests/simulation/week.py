@@ -1,4 +1,4 @@
-"""Deferred messages over a simulated week, and a broker that dies at random: `python -m tests.faults deferred`.
+"""Deferred messages over a simulated week, and a broker that dies at random: `python -m tests.simulation deferred`.
 
 The test drives broker and store by hand on two virtual clocks. At a death it simply abandons the store: the contents of
 buffers are lost, and the monotonic clock begins somewhere else.
@@ -22,7 +22,7 @@ from nsqd.broker.replay import complete, replay
 from nsqd.broker.rules import NO_RULES
 from nsqd.log.carrying import carry_forward
 from nsqd.log.store import Store
-from tests.integration.log.harness import headers_of
+from tests.nsqd.log.harness import headers_of
 from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import finish_turn
 from tests.support.log_settings import log_settings

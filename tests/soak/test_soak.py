@@ -18,7 +18,7 @@ from tests.soak.soak import Plan, run
 from tests.support.lengths import sized
 from tests.support.process import ROOT, needs_module
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 needs_module("jinja2")  # nsqadmin
 

@@ -30,11 +30,11 @@ from nsqpipe.storage import place_of
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import late_rows_of
 from pyspark_nsq.sharing import Limit
-from tests.integration.log.harness import opened
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import opened
 from tests.support.process import Nsqd
 from tests.support.simulated_lanes import Reading, Record, SimulatedLane
 from tests.support.spark import KEPT, address
-from tests.unit.nsqd.log.batches import make_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.integration.pyspark_nsq.test_access import guarded
+from tests.pyspark_nsq.whole.test_access import guarded
 from tests.support.spark import address
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
 from pyspark_nsqtable.sink import Overtaken
-from tests.integration.pyspark_nsqtable.test_landing import Job
+from tests.pyspark_nsqtable.test_landing import Job
 from tests.support.orders import Orders
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a broker for each module, more of them on request, and their logs on failure."""
+"""What tests with a real broker share: a broker for each module, more of them on request, and their logs on failure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _WAITING_LONGEST_LAST: Final = (
     "tests/conformance/",
     "tests/docs/",
     "tests/e2e/",
-    "tests/faults/",
+    "tests/simulation/",
     "tests/soak/",
     BROWSER,
 )

@@ -6,7 +6,7 @@ import json
 from random import Random
 from typing import Final
 
-from tests.unit.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.conftest import Nsqd
 
 VERBS: Final = ("sub", "fin", "req", "touch", "bury")
 STATUSES: Final = {200, 400, 404, 413, 429}

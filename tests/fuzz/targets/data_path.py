@@ -9,7 +9,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from nsqd.log.data_path import DataPathError
-from tests.faults.data_paths import lay_out, make, outcome, run_fsck, snapshot
+from tests.simulation.data_paths import lay_out, make, outcome, run_fsck, snapshot
 
 SHARED = Path("/dev/shm")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.fuzz.fuzzing import pieces
-from tests.unit.nsqd.http.test_quick import Client
+from tests.nsqd.http.test_quick import Client
 
 
 def run(data: bytes, random: Random) -> None:

@@ -19,7 +19,6 @@ from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 CHANNEL = {"topic": "orders", "channel": "billing"}

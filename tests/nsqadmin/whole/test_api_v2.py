@@ -23,7 +23,6 @@ from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 QUICK = ("sample-interval=200ms", "discovery-interval=200ms")
 

@@ -23,7 +23,6 @@ from tests.support.process import Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 LIMIT = 30.0  # seconds
 BOMBS = 6

@@ -19,7 +19,6 @@ from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 TAB = "/topics/t/c?tab=deferred"
 COUNT = 12  # messages of each node

@@ -15,7 +15,6 @@ from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 LIMIT = 60.0  # seconds until a finding has to appear; some rules look at a trend
 

@@ -22,7 +22,6 @@ from tests.support.process import Nsqadmin, eventually, needs_module
 needs_module("starlette")
 needs_module("jinja2")
 
-pytestmark = pytest.mark.e2e
 
 LIMIT = 30.0  # seconds that a page may take here
 EVIL = """<script>alert(1)</script><img src=x onerror=alert(1)>"'>&amp;{{7*7}}"""

@@ -16,7 +16,6 @@ from tests.support.process import Nsqadmin, eventually, needs_module
 needs_module("starlette")
 needs_module("jinja2")
 
-pytestmark = pytest.mark.e2e
 
 QUICK = ("sample-interval=200ms", "discovery-interval=200ms")
 TENANTS = 12

@@ -21,7 +21,6 @@ from tests.support.tools import address
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 ETA = 600.0  # seconds from the start
 MESSAGES = "/topics/mails"

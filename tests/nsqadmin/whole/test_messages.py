@@ -12,13 +12,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.e2e.test_admin_v2 import QUICK, stream
+from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.process import Nsqadmin, eventually, needs_module
 
 needs_module("starlette")
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from nsqadmin.messages.publishing import Publisher
 from nsqadmin.messages.reading import Reader
 from nsqadmin.upstream.client import Streamed, Upstream
 from nsqadmin.upstream.slices import Slices
+from tests.nsqadmin.whole.test_odd_answers import ODD, places, with_odd
 from tests.support.picture import channel, channel_node, node, snapshot, topic
-from tests.unit.nsqadmin.upstream.test_odd_answers import ODD, places, with_odd
 
 SAID: dict[str, Any] = {
     "log": {"first": 1, "next": 5, "first_time": 1, "last_time": 2},

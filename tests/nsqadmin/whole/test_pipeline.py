@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.support.process import Nsqadmin, Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 WINDOW = {
     "start": "2026-03-01T12:00:00Z",

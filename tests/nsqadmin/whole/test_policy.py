@@ -9,8 +9,6 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.client import Client
 from tests.support.cluster import name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
@@ -18,7 +16,6 @@ from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 needs_module("starlette")
 needs_module("jinja2")
 
-pytestmark = pytest.mark.e2e
 
 BOUNDS = """
 [[policy]]

@@ -15,13 +15,12 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.e2e.test_admin_v2 import QUICK, stream
+from tests.nsqadmin.whole.test_api_v2 import QUICK, stream
 from tests.support.cluster import Cluster, a_cluster, name_of
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 
 needs_module("starlette")
 
-pytestmark = pytest.mark.e2e
 
 COUNT: Final = 20_000  # messages on each node
 

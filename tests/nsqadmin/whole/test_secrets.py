@@ -33,7 +33,6 @@ from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 needs_module("starlette")
 needs_module("jinja2")
 
-pytestmark = pytest.mark.e2e
 
 LIMIT: Final = 30.0  # seconds for one answer
 BURIED: Final = 12  # messages of each channel, each with a reason of its own; each walk kicks one or two

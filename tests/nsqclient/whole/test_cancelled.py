@@ -1,6 +1,6 @@
 """Cancellation on asyncio at every turn of the loop, with a real nsqd: nothing is lost, and no task goes on.
 
-tests/shell/client/test_cancellation.py does this for trio, at every step of every task.
+tests/nsqclient/whole/test_cancellation.py does this for trio, at every step of every task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nsqclient import Config, aio
 from nsqclient._aio_consumer import Message
 from tests.support.process import Nsqd, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LIMIT = 30
 MESSAGES = 4

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from nsqclient import Config, ConnectError, GiveUp, Message, aio, events, quorum, sync
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, Nsqlookupd, eventually
-
-pytestmark = pytest.mark.e2e
 
 LIMIT = 30.0
 

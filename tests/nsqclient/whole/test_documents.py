@@ -7,12 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import ROOT
-
-pytestmark = pytest.mark.e2e
 
 PAGE = ROOT / "docs" / "how-to" / "python-client.md"
 README = ROOT / "nsqclient" / "README.md"  # what an index shows of the distribution

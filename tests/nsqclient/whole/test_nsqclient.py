@@ -33,13 +33,11 @@ from nsqclient import (
     open_producer,
 )
 from nsqcommon.wire.frames import OK_FRAME
-from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
+from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 LIMIT = 60.0  # seconds for a test
 BIG = 1 << 20  # the largest message that nsqd accepts

@@ -20,13 +20,11 @@ import trio
 
 import nsqclient
 from nsqclient import CancelResult, Config, Incomplete, NodeFailure, RescheduleResult, Unsupported, aio, sync
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT
 from tests.support.process import Nsqd
 from tests.support.upgraded import trusting
-
-pytestmark = pytest.mark.e2e
 
 MINUTES = 600.0
 NOTHING = CancelResult()

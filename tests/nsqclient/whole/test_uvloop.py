@@ -12,7 +12,6 @@ from nsqclient import Config, aio
 from tests.support.process import Nsqd
 
 uvloop = pytest.importorskip("uvloop")
-pytestmark = pytest.mark.e2e
 
 LIMIT = 60.0
 

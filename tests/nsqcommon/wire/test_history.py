@@ -27,8 +27,8 @@ from nsqcommon.wire.history import (
 from nsqcommon.wire.log_record import HEADER_SIZE, KNOWN_FLAGS, Links, follow
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
+from tests.nsqd.log.batches import batch_runs, bodies_of, make_batch
 from tests.support.later_version import with_flags
-from tests.unit.nsqd.log.batches import batch_runs, bodies_of, make_batch
 
 UNKNOWN = st.integers(1, 0xFFFF).filter(lambda flags: flags & ~KNOWN_FLAGS)
 RANGE = LogRange("node", "log", 0, 1000)

@@ -7,8 +7,8 @@ import pytest
 from nsqd.broker.batch import Batch
 from nsqd.broker.kept import Kept
 from nsqd.log.memory_log import MemoryLog
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 
 def kept(*counts: int) -> Kept:

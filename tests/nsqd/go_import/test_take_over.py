@@ -15,8 +15,8 @@ from nsqd.log.files import Files
 from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change
 from nsqd.log.record import Header
 from nsqd.log.store import Store
-from tests.integration.go_import.harness import Queues, import_, some, write
-from tests.integration.log.harness import headers_of
+from tests.nsqd.go_import.harness import Queues, import_, some, write
+from tests.nsqd.log.harness import headers_of
 from tests.support.go_data import GoData, Message, deliverable, expected, message_id
 from tests.support.log_settings import log_settings
 

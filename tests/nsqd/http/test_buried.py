@@ -16,10 +16,10 @@ from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import ChannelRules, Overflow
 from nsqd.http.buried import MOST_LINES, BuriedEndpoints
 from nsqd.http.calls import Calls
+from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support.asgi import run_directly
 from tests.support.fake_history import no_history
-from tests.unit.nsqd.http.conftest import Nsqd
-from tests.unit.nsqd.http.test_stats import CLIENT
 
 CHANNEL = "topic=t&channel=c"
 

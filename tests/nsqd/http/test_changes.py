@@ -10,8 +10,8 @@ import pytest
 
 from nsqd.http.changes import KEPT
 from nsqd.http.consuming import PATHS
+from tests.nsqd.http.conftest import Nsqd
 from tests.support.asgi import ask
-from tests.unit.nsqd.http.conftest import Nsqd
 
 
 def changes(nsqd: Nsqd, query: str = "") -> Any:

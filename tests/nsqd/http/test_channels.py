@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.nsqd.http.conftest import Nsqd, code
+from tests.nsqd.http.conftest import Nsqd, code
 
 
 @pytest.mark.parametrize("action", ["create", "delete", "empty", "pause", "unpause"])

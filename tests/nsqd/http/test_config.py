@@ -9,7 +9,7 @@ import pytest
 from nsqcommon.logs import LogLevel
 from nsqcommon.wire.limits import Limits
 from nsqd.http.config import MOST_LOOKUPDS
-from tests.unit.nsqd.http.conftest import JSON, TEXT, Nsqd, code
+from tests.nsqd.http.conftest import JSON, TEXT, Nsqd, code
 
 
 @pytest.mark.parametrize(("key", "body", "content_type"), [

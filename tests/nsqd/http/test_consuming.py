@@ -15,10 +15,10 @@ from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls
 from nsqd.http.consuming import MOST_MESSAGES, ConsumeEndpoints
 from nsqd.http.leasing import Leasing
+from tests.nsqd.http.conftest import Nsqd, code
 from tests.support.asgi import Answer, ask, ask_in_loop, run_directly
 from tests.support.client import TIMEOUT
 from tests.support.leasing import bounds, leasing_of
-from tests.unit.nsqd.http.conftest import Nsqd, code
 
 AT = "topic=t&channel=c"
 HEADED = {"nsq-header-colour": "red"}

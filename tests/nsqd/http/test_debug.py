@@ -13,8 +13,8 @@ import trio.testing
 
 from nsqcommon import daemon
 from nsqd.http import debug
+from tests.nsqd.http.conftest import Nsqd, code
 from tests.support.asgi import ask
-from tests.unit.nsqd.http.conftest import Nsqd, code
 
 
 def test_the_index_names_every_profile(nsqd: Nsqd) -> None:
@@ -27,7 +27,7 @@ def test_the_index_names_every_profile(nsqd: Nsqd) -> None:
 
 
 def test_profiles_are_text_only_where_that_is_asked_for(nsqd: Nsqd) -> None:
-    for name in ("heap", "threadcreate"):  # the others need a running trio: tests/e2e/test_operating.py
+    for name in ("heap", "threadcreate"):  # the others need a running trio: tests/nsqd/whole/test_operating.py
         path = f"/debug/pprof/{name}?force=true"  # there are many objects in a process that runs tests
         binary, readable = nsqd.get(path), nsqd.get(f"{path}&debug=1")
         assert (binary.status, binary.headers["content-type"]) == (200, "application/octet-stream")

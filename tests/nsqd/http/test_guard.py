@@ -13,9 +13,9 @@ from nsqd.auth.rights import Rights, Role, parse_rights
 from nsqd.http import Guard, QuickHttp, QuickRoutes
 from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, Access, Endpoint, Scope
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
+from tests.nsqd.auth.test_rights import FILE, digest
+from tests.nsqd.http.conftest import Nsqd
 from tests.support.asgi import ask
-from tests.unit.nsqd.auth.test_rights import FILE, digest
-from tests.unit.nsqd.http.conftest import Nsqd
 
 PAGE = Path("docs/how-to/rights.md")
 

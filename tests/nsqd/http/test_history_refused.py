@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 
 from nsqd.http import Reading
+from tests.nsqd.http.conftest import Nsqd
 from tests.support.fake_history import at_once
-from tests.unit.nsqd.http.conftest import Nsqd
 
 
 @pytest.mark.parametrize(

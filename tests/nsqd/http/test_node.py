@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.unit.nsqd.http.conftest import JSON, TEXT, Nsqd, code
+from tests.nsqd.http.conftest import JSON, TEXT, Nsqd, code
 
 
 def test_ping(nsqd: Nsqd) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from nsqd.broker.rules import ChannelRules, TopicRules
 from nsqd.policy.policy_file import PolicyFile
-from tests.unit.nsqd.http.conftest import Nsqd, code
+from tests.nsqd.http.conftest import Nsqd, code
 
 FILE = '[[policy]]\ntopic = "orders.*"\nack = "synced"\n\n[[policy]]\nmax_attempts = 10\ndry_run = true\n'
 

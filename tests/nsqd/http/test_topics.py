@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.nsqd.http.conftest import Nsqd, code
 from tests.support.asgi import ask
-from tests.unit.nsqd.http.conftest import Nsqd, code
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])

@@ -24,9 +24,9 @@ from nsqd.log.record import Header
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import Store
 from nsqd.log.topic_log import DiskLog
+from tests.nsqd.log.batches import bodies_of, make_batch
 from tests.support.jumping import hold_clock_while
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import bodies_of, make_batch
 
 START = 100.0
 WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds

@@ -10,8 +10,8 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.carrying import LONGEST_CARRY_INTERVAL
 from nsqd.log.retention import Retention
-from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
-from tests.unit.nsqd.log.batches import facts, make_batch
+from tests.nsqd.log.batches import facts, make_batch
+from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
 
 RECORD = 56 + 4 + 100
 SEGMENT: dict[str, Any] = {"max_bytes_per_file": 4 * RECORD, "mem_queue_size": 0}

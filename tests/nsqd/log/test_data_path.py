@@ -9,7 +9,7 @@ import pytest
 from nsqd.log.data_path import DataPathError, as_json
 from nsqd.log.files import Files
 from nsqd.log.store import Store
-from tests.integration.log.harness import TroubledFiles, contents, opened
+from tests.nsqd.log.harness import TroubledFiles, contents, opened
 from tests.support.log_settings import log_settings
 
 

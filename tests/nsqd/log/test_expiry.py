@@ -11,8 +11,8 @@ from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import Store
 from nsqd.log.writing.unsynced import Unsynced
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 
 class Log:

@@ -15,8 +15,8 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
 from nsqd.log.record import INDEX_INTERVAL
 from nsqd.log.segment import INDEX_SUFFIX
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened
-from tests.unit.nsqd.log.batches import make_batch
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
 
 CHUNK = 1000
 

@@ -12,7 +12,7 @@ from nsqd.broker.store import Entry
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal import journal, rotation
 from nsqd.log.log_fault import RETRY_AFTER
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
 
 
 def record(store: OpenStore, *changes: Entry) -> None:

@@ -15,7 +15,7 @@ from nsqd.log.files import Files
 from nsqd.log.keys import keys_in
 from nsqd.log.retention import Retention
 from nsqd.log.writing.sync_job import CommonFolders
-from tests.integration.log.harness import ForgetfulFiles, OpenStore, opened
+from tests.nsqd.log.harness import ForgetfulFiles, OpenStore, opened
 
 SECOND = 1_000_000_000
 WINDOW: dict[str, Any] = {"idempotence_window": 100 * SECOND}

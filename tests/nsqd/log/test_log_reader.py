@@ -21,7 +21,7 @@ from nsqd.log.record import encode
 from nsqd.log.segment import Hole, Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.wakeups import Wakeups
-from tests.unit.nsqd.log.batches import bodies_of, make_batch
+from tests.nsqd.log.batches import bodies_of, make_batch
 
 WALL_MS = 1_700_000_000_000
 

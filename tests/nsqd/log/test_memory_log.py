@@ -3,8 +3,8 @@ from __future__ import annotations
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.memory_log import MemoryLog
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 
 def log_with_room_for(messages: int, size: int = 1 << 20) -> MemoryLog:

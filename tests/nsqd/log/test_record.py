@@ -27,8 +27,8 @@ from nsqd.log.record import (
     scan,
     size_of,
 )
+from tests.nsqd.log.batches import batch_runs, batches, facts, make_batch
 from tests.support.later_version import with_flags
-from tests.unit.nsqd.log.batches import batch_runs, batches, facts, make_batch
 
 
 def record_of(batch: Batch) -> bytes:

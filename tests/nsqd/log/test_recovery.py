@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqd.log.damage import Damage
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened, texts
 
 FIRST = f"{0:020}.log"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqd.log.retention import Retention
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
 
 SECOND = 1_000_000_000
 RECORD = 56 + 4 + 100

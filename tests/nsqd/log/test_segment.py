@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
 from nsqd.log.segment import Hole, Index, ReadAt, Walk, base_of_name, segment_name
-from tests.unit.nsqd.log.batches import batch_runs, make_batch
+from tests.nsqd.log.batches import batch_runs, make_batch
 
 
 def record_of(batch: Batch) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import Entry, Store, TopicLog
-from tests.integration.log.harness import OpenStore
+from tests.nsqd.log.batches import bodies_of, facts, make_batch
+from tests.nsqd.log.harness import OpenStore
 from tests.support.fake_store import FakeStore
-from tests.unit.nsqd.log.batches import bodies_of, facts, make_batch
 
 
 class Subject(Protocol):

@@ -19,9 +19,9 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import NotSynced
 from nsqd.log.files import Files
 from nsqd.log.journal import rotation
-from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
 from tests.support.jumping import run_with_threads
-from tests.unit.nsqd.log.batches import make_batch
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.reading.cold import COLD_BYTES
 from nsqd.log.topic_log import DiskLog
-from tests.integration.log.harness import TroubledFiles, opened
-from tests.unit.nsqd.log.batches import facts, make_batch
+from tests.nsqd.log.batches import facts, make_batch
+from tests.nsqd.log.harness import TroubledFiles, opened
 
 RECORD = 56 + 4 + 100  # bytes of a record of one message of 100 bytes
 

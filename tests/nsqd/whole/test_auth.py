@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import auth, sub
-from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, eventually, needs_module
 from tests.support.upgraded import UpgradedClient, trusting
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from nsqcommon.wire.commands import MAGIC, identify, pub
 from tests.support.client import TIMEOUT, Client
 from tests.support.process import Nsqd, eventually
 
-pytestmark = pytest.mark.e2e
-
 MEGABYTE = 1 << 20
 MOST_WORK = 2.0  # seconds that nsqd may work on other things before it has passed on one message
 MOST_DISTURBED = 10.0  # seconds for one message, on a machine that other tests keep busy; the usual is milliseconds

@@ -10,11 +10,9 @@ import pytest
 
 from nsqcommon.wire.commands import rdy
 from nsqcommon.wire.message import Message
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import Client
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 CHANNEL = "topic=t&channel=c"
 COUNT = 50

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 MINUTES = 600_000
 NOTHING = {"in_flight": 0, "buried": 0, "done": 0, "unknown": 0}

@@ -13,14 +13,12 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import mpub, sub
-from tests.e2e.conftest import StartNsqd
-from tests.e2e.test_rights import allow
+from tests.nsqd.whole.test_rights import allow
 from tests.support.auth_server import AuthServer, granting
+from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Refused
 from tests.support.http_consumer import HttpConsumer, HttpRefused
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
-
-pytestmark = pytest.mark.e2e
 
 PAGE = "http://127.0.0.1:8000"
 

@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import pytest
 
 from nsqcommon.wire.commands import dpub, pub, sub
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import Client
 from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 MEGABYTE = 1 << 20
 OK_FRAME_SIZE = 10

@@ -10,14 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-import pytest
-
 from nsqd.log.data_path import FORMAT, as_json
 from nsqd.log.files import Files
 from nsqd.log.owner import OWNER_JSON, found_owner
 from tests.support.process import PYTHON, START_TIMEOUT, Nsqd, eventually, launch, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 THERE = {"host": "machine-b", "boot": "another boot", "pid": 4711, "started": "2026-01-02T03:04:05.000+00:00"}
 NAME = "process 4711 on machine-b, started 2026-01-02T03:04:05.000+00:00"

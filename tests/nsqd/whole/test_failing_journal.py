@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import dpub, pub, rdy, req, sub
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, eventually
 
 LIMIT = 4096  # bytes of any file

@@ -16,12 +16,10 @@ from struct import pack
 import pytest
 
 from nsqcommon.wire.commands import auth, identify, mpub, pub, rdy
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Refused, open_socket
 from tests.support.lateness import is_within
 from tests.support.process import Nsqd, Nsqlookupd, eventually, launch, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 
 def refusal(nsqd: Nsqd, *sent: bytes) -> str:

@@ -16,10 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd
-
-pytestmark = pytest.mark.e2e
 
 WARM_UP = 20
 REQUESTS = 100

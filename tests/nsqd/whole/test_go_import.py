@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import go_import
+from tests.simulation import go_import
 from tests.support.go_data import GoData, Message, messages
 from tests.support.process import Nsqd, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 
 def drain(nsqd: Nsqd, channel: str, count: int) -> list[tuple[bytes, int, int, bytes]]:

@@ -1,6 +1,6 @@
 """A client that disconnects leaves nothing that only the garbage collector would find, because that looks seldom.
 
-A crowd of TLS sessions that waits for it takes the heap apart: see tests/e2e/test_handshakes.py.
+A crowd of TLS sessions that waits for it takes the heap apart: see tests/nsqd/whole/test_handshakes.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options
 from nsqd.tls import tls_server
+from tests.nsqd.http.conftest import LIMITS
 from tests.support.certificates import make_certificates
 from tests.support.node import RULES, Node
-from tests.unit.nsqd.http.conftest import LIMITS
 
 ROUNDS = 20
 

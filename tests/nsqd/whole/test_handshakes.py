@@ -1,6 +1,6 @@
 """A crowd of TLS handshakes, half of them garbage: other clients do not notice, and nothing is left behind.
 
-`HANDSHAKES=1000 HANDSHAKE_ROUNDS=12 HANDSHAKE_WAIT=60 scripts/test tests/e2e/test_handshakes.py -rP` is the long form.
+`HANDSHAKES=1000 HANDSHAKE_ROUNDS=12 HANDSHAKE_WAIT=60 scripts/test tests/nsqd/whole/test_handshakes.py -rP` is the long form.
 It looks again a minute after the last crowd, and prints its figures.
 """
 
@@ -15,16 +15,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
 
-pytestmark = pytest.mark.e2e
-
-CROWD: Final = Path(__file__).parent / "peers" / "handshake_crowd.py"
+CROWD: Final = Path(__file__).parents[2] / "e2e" / "peers" / "handshake_crowd.py"
 COUNT: Final = int(os.environ.get("HANDSHAKES") or sized(short=60, long=200))
 ROUNDS: Final = int(os.environ.get("HANDSHAKE_ROUNDS", "3"))
 WAIT: Final = float(os.environ.get("HANDSHAKE_WAIT", "0"))  # seconds; 0: /debug/freememory is called instead

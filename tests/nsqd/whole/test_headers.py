@@ -10,11 +10,9 @@ import pytest
 from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub, rdy, req, sub
 from nsqcommon.wire.headers import NONE, decode_headers, encode_headers
 from nsqcommon.wire.message import Message
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import Client
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ONE = {"traceparent": TRACE.encode(), "who": b"\xff\x00raw"}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nsqcommon.wire.history import MSGPACK, End, Gap, HistoryReader, LogRange, StoredBatch
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Disconnected
 from tests.support.process import Answer, Nsqd, eventually
 

@@ -11,8 +11,6 @@ import pytest
 
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 
-pytestmark = pytest.mark.e2e
-
 WINDOW = "idempotence-window=1h"
 KEPT = "retention-bytes=1GB"
 

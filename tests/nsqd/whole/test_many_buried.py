@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from nsqcommon.wire.extensions import bury
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 COUNT = 30_000
 WINDOW = 2_000

@@ -13,12 +13,10 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire import commands
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT, Disconnected, Refused
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 DEADLINE = 20.0
 COUNTERS = ("message_count", "message_bytes", "requeue_count", "timeout_count", "mem.gc_runs")

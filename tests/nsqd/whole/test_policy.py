@@ -19,12 +19,10 @@ from nsqcommon.wire import commands
 from nsqcommon.wire.commands import rdy
 from nsqcommon.wire.extensions import bury
 from nsqd.policy_copy import POLICY_JSON
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import Client
 from tests.support.lateness import is_within
 from tests.support.process import Nsqd, eventually, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

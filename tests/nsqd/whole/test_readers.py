@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from nsqd.log.data_path import READERS_JSON
-from tests.e2e.conftest import StartNsqd
-from tests.e2e.test_history import log_of, publish
+from tests.nsqd.whole.test_history import log_of, publish
+from tests.support.brokers import StartNsqd
 from tests.support.process import Answer, Nsqd, eventually
 
 

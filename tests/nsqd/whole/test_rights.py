@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import auth, pub, sub
-from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, AuthServer, granting
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.client import Client, Refused
 from tests.support.process import Answer, Nsqd, eventually, run_to_end
 from tests.support.upgraded import UpgradedClient, trusting
-
-pytestmark = pytest.mark.e2e
 
 
 def allow(name: str, *roles: str, topics: tuple[str, ...] = (), common_name: str = "") -> str:

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from nsqcommon.wire.commands import auth, pub
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd
 
 SECONDS: Final = float(os.environ.get("SICK_AUTH_SECONDS", "3"))
@@ -99,7 +99,6 @@ def resident(nsqd: Nsqd) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.parametrize("sickness", [announced, endless, endless_head, nested, many_expressions, many_names])
 def test_a_sick_auth_server_takes_neither_memory_nor_time(

@@ -16,11 +16,11 @@ import pytest
 
 from nsqcommon.wire.commands import pub
 from nsqd.log.data_path import as_json
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Client, Disconnected
 from tests.support.process import run_to_end
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("real_starts")]  # starts are what it is about
+pytestmark = pytest.mark.usefixtures("real_starts")  # starts are what it is about
 
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (?:failed to instantiate nsqd - )?(.*)")
 

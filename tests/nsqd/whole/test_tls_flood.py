@@ -1,6 +1,6 @@
 """Floods of connections that are not TLS clients: honest handshakes succeed; descriptors and memory stay bounded.
 
-`TLS_FLOOD_SECONDS=60 scripts/test tests/e2e/test_tls_flood.py -rP` is the long form; it prints its figures.
+`TLS_FLOOD_SECONDS=60 scripts/test tests/nsqd/whole/test_tls_flood.py -rP` is the long form; it prints its figures.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import pytest
 
 from nsqcommon.handshake import MOST_UNDER_WAY
 from nsqcommon.wire.commands import identify
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 from tests.support.upgraded import UpgradedClient, trusting
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
-FLOOD: Final = Path(__file__).parent / "peers" / "tls_flood.py"
+FLOOD: Final = Path(__file__).parents[2] / "e2e" / "peers" / "tls_flood.py"
 SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "2"))
 # Enough to be seen if all of them were kept. Those who stay are there until the seconds are over.
 CONNECTIONS: Final = 2 * MOST_UNDER_WAY if "TLS_FLOOD_SECONDS" not in os.environ else sys.maxsize

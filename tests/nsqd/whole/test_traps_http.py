@@ -12,8 +12,6 @@ import pytest
 from nsqcommon.wire.commands import pub
 from tests.support.process import Answer, Nsqd, eventually
 
-pytestmark = pytest.mark.e2e
-
 
 def error(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json["message"]

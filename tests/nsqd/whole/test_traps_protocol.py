@@ -10,13 +10,11 @@ import pytest
 
 from nsqcommon.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
 from nsqcommon.wire.frames import FrameType
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.client import HEARTBEAT, TIMEOUT, Client, Refused
 from tests.support.go_data import GoData, messages
 from tests.support.lengths import sized
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 BEFORE = sized(short=65_500, long=0)  # attempts of a message that comes from a Go nsqd
 

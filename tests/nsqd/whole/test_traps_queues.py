@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import dpub, mpub, pub, sub, touch
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.lateness import is_within
 from tests.support.process import Nsqd, eventually
-
-pytestmark = pytest.mark.e2e
 
 EXACT = 0.05  # seconds that a timeout or deferral may be late
 

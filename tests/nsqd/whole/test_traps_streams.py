@@ -13,13 +13,11 @@ import pytest
 
 from nsqcommon.streams.layer import StreamError
 from nsqcommon.wire.commands import MAGIC, identify, pub
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.client import Client, Disconnected, Refused
 from tests.support.process import Nsqd, eventually, needs_module, run_to_end
 from tests.support.upgraded import UpgradedClient, trusting
-
-pytestmark = pytest.mark.e2e
 
 OK = bytes.fromhex("00000006 00000000 4f4b")
 StartSecure = Callable[..., Nsqd]

@@ -12,10 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, Nsqlookupd, eventually, run_to_end
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

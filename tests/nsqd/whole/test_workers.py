@@ -31,8 +31,6 @@ from tests.support.process import (
 )
 from tests.support.workers import Workers
 
-pytestmark = pytest.mark.e2e
-
 TOPIC: Final = "t"
 LIMIT: Final = 30.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from nsqcommon.startup import StartupError
 from nsqd.workers.folders import owned_folders, refuse_folders_of_workers
-from tests.integration.log.harness import TroubledFiles
+from tests.nsqd.log.harness import TroubledFiles
 
 
 def with_messages(folder: Path) -> None:

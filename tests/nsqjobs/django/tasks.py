@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.nsqjobs.django.conftest import HAS_TASKS
+from tests.nsqjobs.django.conftest import HAS_TASKS
 
 if TYPE_CHECKING or not HAS_TASKS:
     from django_tasks import task

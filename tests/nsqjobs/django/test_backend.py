@@ -21,9 +21,9 @@ from nsqjobs.django.api import (
 from nsqjobs.django.models import StoredResult
 from nsqjobs.django.running import handle
 from nsqjobs.held import Held
+from tests.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
 from tests.support.held import FakeHeld
 from tests.support.link import FakeLink
-from tests.unit.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -218,7 +218,7 @@ def test_a_result_that_the_database_refuses_comes_back_a_limited_number_of_times
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task": "tests.unit.nsqjobs.django.tasks.gone"}, "no such task: tests.unit.nsqjobs.django.tasks.gone"),
+        ({"task": "tests.nsqjobs.django.tasks.gone"}, "no such task: tests.nsqjobs.django.tasks.gone"),
         ({"task": "os.getpid"}, "not a task: os.getpid"),
         ({"enqueued_at": "yesterday"}, "no message of a task: ValueError"),
     ],

@@ -20,11 +20,11 @@ from nsqjobs.addresses import parse_url
 from nsqjobs.django.priorities import Band, band_topic
 from nsqjobs.django.queue import Queue as Messages
 from nsqjobs.link import Link
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHONPATH, Nsqd, SteadyNsqd, eventually
 
 TIMEOUT = 30.0
-PEERS = Path(__file__).parent / "peers"
+PEERS = Path(__file__).parents[2] / "e2e" / "peers"
 
 
 class Site:

@@ -25,11 +25,11 @@ from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend as StubResults
 
 from nsqjobs.dramatiq import NsqBroker
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 TIMEOUT = 30.0
-ACTORS = Path(__file__).parent / "peers" / "dramatiq_actors.py"
+ACTORS = Path(__file__).parents[2] / "e2e" / "peers" / "dramatiq_actors.py"
 
 
 def url_of(nsqd: Nsqd, options: str = "") -> str:

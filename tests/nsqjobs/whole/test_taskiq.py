@@ -20,11 +20,9 @@ from taskiq.kicker import AsyncKicker
 from bench.jobs.servers import Redis
 from nsqclient import Config, aio
 from nsqjobs.taskiq import NsqBroker, NsqScheduleSource
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
 from tests.support.taskiq_worker import LIMIT, Journal, Worker, environment
-
-pytestmark = pytest.mark.e2e
 
 QUEUE, MAIL = "tasks", "mail"
 SOON = "msg_timeout=1s"  # after which nsqd delivers again what a dead worker had

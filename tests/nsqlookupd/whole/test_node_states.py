@@ -14,8 +14,6 @@ from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.small_disk import mounted_for_test
 
-pytestmark = pytest.mark.e2e
-
 MEBIBYTE: Final = 1 << 20
 SOON: Final = 5.0  # seconds on a busy machine; half a second on an idle one
 

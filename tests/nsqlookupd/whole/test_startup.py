@@ -22,8 +22,6 @@ from tests.support.process import SOURCES
 LIMIT: Final = 30.0
 LINE: Final = re.compile(r"\[nsqlookupd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (DEBUG|INFO|WARNING|ERROR|FATAL): .")
 
-pytestmark = pytest.mark.e2e
-
 
 class Lookupd:
     def __init__(self, process: subprocess.Popen[str], stderr: IO[str]) -> None:

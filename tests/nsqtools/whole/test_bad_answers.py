@@ -9,8 +9,6 @@ import pytest
 from tests.support.http_sink import HttpSink
 from tests.support.tools import Tool, run_tool
 
-pytestmark = pytest.mark.e2e
-
 NO_OBJECT = "not what NSQ answers: no JSON object"
 STAT = ("nsq_stat", "--topic=t", "--channel=c", "--count=1")
 PEEK = ("nsq_tail", "--peek", "--topic=t")

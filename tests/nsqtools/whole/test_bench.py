@@ -12,8 +12,6 @@ import pytest
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import Tool, address, last_line, run_tool
 
-pytestmark = pytest.mark.e2e
-
 
 def bench(nsqd: Nsqd, topic: str, *arguments: str) -> tuple[str, ...]:
     place = f"--nsqd-tcp-address={address(nsqd.tcp)}"

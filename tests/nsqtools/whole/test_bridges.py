@@ -9,12 +9,10 @@ import time
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.http_sink import HttpSink, Request
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 # After a failure the consumer and the requeued message wait; here only briefly.
 QUICK = (

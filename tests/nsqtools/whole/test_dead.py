@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import Tool, address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 CHANNEL = ("--topic=t", "--channel=c")
 POLICY = '[[policy]]\nchannel = "c"\nmax_attempts = 1\n'

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 MINUTE = 60_000
 

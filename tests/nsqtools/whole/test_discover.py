@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.cluster import Cluster, a_cluster
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, run_tool
-
-pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.http_sink import HttpSink
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, run_tool
-
-pytestmark = pytest.mark.e2e
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

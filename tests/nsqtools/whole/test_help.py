@@ -13,9 +13,7 @@ from nsqcommon.options import table_of
 from tests.support.process import Nsqd, eventually
 from tests.support.tools import Tool, address, run_tool
 
-pytestmark = pytest.mark.e2e
-
-PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TOOLS = [name for name, target in PROJECT["scripts"].items() if target == f"nsqtools.cli:{name}"]
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.tools import LIMIT, Tool
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize(
     ("tool", "arguments"),

@@ -20,8 +20,6 @@ from tests.support.postgres import Postgres, needs_postgres
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
-pytestmark = pytest.mark.e2e
-
 both_databases = pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 CRASHES: Final = [death.name for death in DEATHS]
 

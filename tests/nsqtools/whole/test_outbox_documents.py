@@ -14,8 +14,6 @@ from nsqtools.outbox_tables import open_outbox
 from tests.docs.blocks import shown_in
 from tests.support.process import PYTHON, ROOT, needs_module
 
-pytestmark = pytest.mark.e2e
-
 PAGE = ROOT / "docs" / "how-to" / "outbox.md"
 LIMIT = 60
 

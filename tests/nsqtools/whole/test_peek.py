@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 
 def peek(nsqd: Nsqd, topic: str, *arguments: str) -> bytes:

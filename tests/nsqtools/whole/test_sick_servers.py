@@ -14,12 +14,10 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.http_sink import HttpSink
 from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module
 from tests.support.tools import LIMIT, Tool, address
-
-pytestmark = pytest.mark.e2e
 
 STOPS_IN: Final = 10.0  # seconds from SIGTERM to the end; `docker stop` waits as long
 

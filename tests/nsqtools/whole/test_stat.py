@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from nsqtools.rates import HEADER
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import Tool, address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 
 def test_two_rows_of_three_polls(nsqd: Nsqd, topic: str) -> None:

@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.frames import OK_FRAME
-from tests.e2e.conftest import StartNsqd
+from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
-
-pytestmark = pytest.mark.e2e
 
 
 def places(nsqd: Nsqd) -> tuple[str, str]:

@@ -17,8 +17,6 @@ from tests.support.lengths import sized
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 
-pytestmark = pytest.mark.e2e
-
 
 def archive(nsqd: Nsqd, topic: str, folder: Path, *arguments: str) -> Tool:
     nsqd.post(f"/topic/create?topic={topic}")

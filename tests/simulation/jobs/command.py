@@ -1,4 +1,4 @@
-"""`python -m tests.faults jobs`: one library on one broker after the other, a table side by side, and a result file."""
+"""`python -m tests.simulation jobs`: one library on one broker after the other, a table side by side, and a result file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bench.jobs.servers import SERVERS
 from bench.machine import describe_machine, describe_versions
 from bench.report import replace_file
 from bench.work import ROOT
-from tests.faults.jobs import scenario
-from tests.faults.jobs.scenario import Outcome, Plan, Say
+from tests.simulation.jobs import scenario
+from tests.simulation.jobs.scenario import Outcome, Plan, Say
 
 ABOUT: Final = "jobs with an ETA on nsqd, Redis or RabbitMQ, whose workers and broker are killed: lost, early, repeated"
 RESULTS: Final = ROOT / "bench" / "results"

@@ -19,7 +19,7 @@ from bench.jobs.libraries import LIBRARIES, Command
 from bench.jobs.servers import SERVERS, Process, Server
 from bench.jobs.setup import Setup
 from bench.work import Failed
-from tests.faults.jobs.ledger import Verdict, judge, published, runs
+from tests.simulation.jobs.ledger import Verdict, judge, published, runs
 
 WORKERS: Final = 2
 BEGIN_LIMIT: Final = 120.0

@@ -15,7 +15,7 @@ import pytest
 from nsqcommon.startup import StartupError
 from nsqd.go_import.marker import MARKER
 from nsqd.log.files import Files
-from tests.integration.go_import.harness import Queues, import_, some, write
+from tests.nsqd.go_import.harness import Queues, import_, some, write
 from tests.support.go_data import deliverable, expected
 from tests.support.lengths import sized
 

@@ -6,7 +6,7 @@ import pytest
 
 from nsqcommon.http_api import HttpError, parse_query
 from nsqcommon.wire.limits import Limits
-from tests.unit.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.conftest import Nsqd
 
 
 def test_too_many_arguments_are_refused(nsqd: Nsqd) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.conftest import Nsqd
 
 _SAMPLE = re.compile(r'^([a-z_:]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)$')
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')

@@ -22,7 +22,7 @@ from nsqd.broker.snapshot import (
 from nsqd.stats.json import stats_json
 from nsqd.stats.memory import MemorySnapshot, memory_now
 from nsqd.stats.text import stats_text
-from tests.unit.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.conftest import Nsqd
 
 CLIENT = ClientSnapshot(
     client_id="127.0.0.1",

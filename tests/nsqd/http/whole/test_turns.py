@@ -24,11 +24,11 @@ from nsqcommon import slices
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
 from nsqd.http import Reading
+from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support import asgi
 from tests.support.fake_history import at_once
 from tests.support.leasing import bounds
-from tests.unit.nsqd.http.conftest import Nsqd
-from tests.unit.nsqd.http.test_stats import CLIENT
 
 COUNT: Final = 24_000
 LOG: Final = "8a217571e710893474d0e8e31e8ff94c"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nsqd.log.reading.cold import LARGE_READ_SIZE, READ_SIZE, ColdBlock, ColdBlocks, Start, read_block
 from nsqd.log.record import encode
-from tests.unit.nsqd.log.batches import bodies_of, make_batch
+from tests.nsqd.log.batches import bodies_of, make_batch
 
 
 class Backlog:

@@ -10,9 +10,9 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
 from nsqd.log.reading.survey import Point
-from tests.integration.log.harness import OpenStore, opened
-from tests.integration.log.test_history import past
-from tests.unit.nsqd.log.batches import make_batch
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import OpenStore, opened
+from tests.nsqd.log.test_history import past
 
 HEADER = 56
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nsqd.broker.batch import Batch
 from nsqd.log.reading.tail_cache import BATCH_OVERHEAD, TailCache
-from tests.unit.nsqd.log.batches import batch_runs, make_batch
+from tests.nsqd.log.batches import batch_runs, make_batch
 
 
 def cache_with(run: list[Batch], *, most_messages: int = 1000, most_bytes: int = 1 << 20) -> TailCache:

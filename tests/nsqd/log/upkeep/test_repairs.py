@@ -14,8 +14,8 @@ from nsqd.log.files import Buffers, Files
 from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.store import Store
 from nsqd.log.topic_log import DiskLog
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 WITH_SPACE, WITHOUT = True, False
 MEBIBYTE = 1 << 20

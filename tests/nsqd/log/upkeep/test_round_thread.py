@@ -14,8 +14,8 @@ from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
 from nsqd.log.store import Store
 from nsqd.log.upkeep.round_thread import QUICK, RoundThread
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 LIMIT: Final = 30.0  # seconds
 

@@ -9,8 +9,8 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.store import Store
+from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
-from tests.unit.nsqd.log.batches import make_batch
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import Entry
 from nsqd.log.files import Files
-from tests.integration.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
 from tests.support.lengths import sized
-from tests.unit.nsqd.log.batches import make_batch
 
 
 class Life:

@@ -10,8 +10,8 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import LARGE, PIECE, Buffers
 from nsqd.log.writing.sync_job import CommonFolders
-from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened, texts
-from tests.unit.nsqd.log.batches import make_batch
+from tests.nsqd.log.batches import make_batch
+from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened, texts
 
 FIRST = f"{0:020}.log"
 

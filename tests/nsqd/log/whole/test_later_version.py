@@ -10,11 +10,11 @@ from nsqcommon.wire.history import NEWER, Gap
 from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import Severity
 from nsqd.log.files import Files
-from tests.integration.log.harness import OpenStore, contents, opened
-from tests.integration.log.test_carrying import SEGMENT, Topic
-from tests.integration.log.test_history import CHUNK, events, messages, past
+from tests.nsqd.log.batches import bodies_of
+from tests.nsqd.log.harness import OpenStore, contents, opened
+from tests.nsqd.log.test_carrying import SEGMENT, Topic
+from tests.nsqd.log.test_history import CHUNK, events, messages, past
 from tests.support.later_version import write_later
-from tests.unit.nsqd.log.batches import bodies_of
 
 
 def published(path: Path, count: int = 3) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from nsqd.ack import Ack
 from nsqd.broker.rules import NO_LOG_RULES, LogRules
 from nsqd.log.retention import Retention
-from tests.integration.log.harness import opened
+from tests.nsqd.log.harness import opened
 from tests.support.log_settings import log_settings
 
 SECOND = 1_000_000_000

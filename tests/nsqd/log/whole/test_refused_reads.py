@@ -15,8 +15,8 @@ from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.retention import Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
-from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
-from tests.integration.log.test_carrying import SEGMENT, Topic
+from tests.nsqd.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
+from tests.nsqd.log.test_carrying import SEGMENT, Topic
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import trio
 from nsqcommon.poller import Connection, Poller
 from nsqd.broker.batch import Receipt
 from nsqd.log.committer import Committer
-from tests.integration.log.harness import OpenStore, TroubledFiles
+from tests.nsqd.log.harness import OpenStore, TroubledFiles
 
 LIMIT: Final = 30.0  # seconds
 

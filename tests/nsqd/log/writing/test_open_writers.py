@@ -9,7 +9,7 @@ from nsqd.log.files import Files
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
 from nsqd.log.writing.segment_writer import SegmentWriter
-from tests.unit.nsqd.log.batches import make_batch
+from tests.nsqd.log.batches import make_batch
 
 
 class Disk(Files):

@@ -9,7 +9,7 @@ from nsqd.log.log_state import LogState
 from nsqd.log.segment import Index, Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.unsynced import Unsynced
-from tests.unit.nsqd.log.batches import make_batch
+from tests.nsqd.log.batches import make_batch
 
 FOLDER = Path("/data/topics/t")
 

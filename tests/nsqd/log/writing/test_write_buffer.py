@@ -8,7 +8,7 @@ from hypothesis import given
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.record import decode_batch, decode_header, size_of
 from nsqd.log.writing.write_buffer import WriteBuffer
-from tests.unit.nsqd.log.batches import batch_runs, facts, make_batch
+from tests.nsqd.log.batches import batch_runs, facts, make_batch
 
 
 def filled(count: int, *, acknowledged: int = 0) -> WriteBuffer:
