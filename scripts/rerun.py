@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 MOST: Final = 3  # more failures than that are not an accident
 TESTS_FAILED: Final = 1  # pytest's exit status; any other one means that the run itself went wrong
-RERUN: Final = tuple(f"tests/{it}/" for it in ("browser", "docs", "e2e", "integration", "project", "spark"))
+_MORE: Final = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+RERUN: Final = (
+    *(f"tests/{it}/" for it in ("browser", "docs", "e2e", "project", "spark")),
+    *(it for it in _MORE if not it.startswith("#")),
+)
 # These look for a message that is lost or doubled once in a thousand runs.
 RARE_LOSSES: Final = (
-    *(f"tests/e2e/test_{it}.py" for it in ("keyed_publishes", "kill9", "moving_nodes", "tools_to_file")),
+    *(f"tests/e2e/test_{it}.py" for it in ("keyed_publishes", "kill9", "moving_nodes")),
+    "tests/nsqtools/whole/test_to_file.py",
     "tests/spark/test_kill9.py",
 )
 _FILE: Final = "NSQ_TEST_OUTCOME"  # the environment variable that names the file which pytest writes at its end

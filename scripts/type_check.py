@@ -16,10 +16,7 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _NEEDED: Final = ("pyspark", "numpy", "msgspec")
 _PACKAGES: Final = ("nsqpipe", "pyspark_nsq", "pyspark_nsqtable")
-_OF_SPARK: Final = (
-    *("bench.spark", *_PACKAGES, "tests.spark"),
-    *(f"tests.{level}.{package}" for level in ("unit", "integration") for package in _PACKAGES),
-)
+_OF_SPARK: Final = ("bench.spark", *_PACKAGES, "tests.spark", *(f"tests.{package}" for package in _PACKAGES))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""NSQ's own programs: whoever has them names their folder, `NSQ_ORIGINAL=/folder scripts/test -m original`."""
+"""NSQ's own programs: whoever has them names their folder, `NSQ_ORIGINAL=/folder scripts/test tests/original`."""
 
 from __future__ import annotations
 

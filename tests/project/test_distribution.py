@@ -10,7 +10,7 @@ from tests.support.distribution import BROWSER, OWN_JVMS, ROW, SESSION, place_of
 from tests.support.nested import with_plugins
 from tests.support.process import ROOT
 
-FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/unit/test_one.py", "tests/unit/test_two.py")
+FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/nsqd/test_one.py", "tests/nsqd/test_two.py")
 PASSED = re.compile(r"\[(gw\d)\] \[ *\d+%\] PASSED (\S+)::")
 TUTORIALS = "tests/docs/test_commands.py::test_a_newcomer_s_first_hour"
 
@@ -48,13 +48,14 @@ def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
         *FILES[2:],
         "tests/docs/test_commands.py::test_commands_of[docs/README]",
         FILES[0],
+        "tests/nsqd/whole/test_waits.py",
     )
     assert sorted({*row}, key=place_of) == [*row]
 
 
 def test_what_the_row_names_is_there() -> None:
     for begin in {*ROW} - {SESSION, BROWSER}:
-        assert (ROOT / begin.partition("::")[0]).exists(), begin
+        assert any(ROOT.glob(f"{begin.partition('::')[0].rstrip('/')}*")), begin
     file, _, test = TUTORIALS.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
@@ -72,4 +73,4 @@ def test_one_process_begins_at_the_near_end_and_all_others_at_the_far_end(
     done = pytester.runpytest_subprocess("--numprocesses=3", "--dist=loadfile", "--verbose")
     done.assert_outcomes(passed=4)
     begun = dict(reversed(PASSED.findall(done.stdout.str())))
-    assert sorted(begun.values()) == [FILES[0], FILES[1], FILES[3]]
+    assert {*begun.values()} == {FILES[0], FILES[1], FILES[3]}

@@ -69,4 +69,4 @@ def test_folders_that_need_more_are_there() -> None:
     for folder in FOLDERS:
         assert (ROOT / folder).is_dir()
         assert needed_by(ROOT / folder / "test_it.py") == FOLDERS[folder]
-    assert needed_by(ROOT / "tests" / "unit" / "nsqd" / "test_it.py") == ()
+    assert needed_by(ROOT / "tests" / "nsqd" / "test_it.py") == ()

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from scripts.rerun import RARE_LOSSES, why_not_rerun
+from scripts.rerun import RARE_LOSSES, RERUN, why_not_rerun
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # A test that fails the first time and passes from then on.
@@ -44,7 +44,7 @@ NEVER: Final = "def test_it(): pass\n"
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "scripts").mkdir()
-    for name in ("__init__.py", "rerun.py"):
+    for name in ("__init__.py", "rerun.py", "rerun.txt"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
     return tmp_path
 
@@ -68,7 +68,7 @@ def tree(tmp_path: Path) -> Path:
         ),
         ("tests/e2e/test_a.py", ALWAYS, 1, "1 failed"),
         ("tests/e2e/test_a.py", "import missing\n", 2, "1 error"),
-        ("tests/unit/test_a.py", FIRST_TIME_ONLY, 1, "== not rerun: a failure of tests/unit/test_a.py::test_it stands"),
+        ("tests/nsqd/test_a.py", FIRST_TIME_ONLY, 1, "== not rerun: a failure of tests/nsqd/test_a.py::test_it stands"),
         ("tests/e2e/test_kill9.py", FIRST_TIME_ONLY, 1, "== not rerun: a failure of"),
     ],
 )
@@ -103,3 +103,7 @@ def test_four_failures_are_not_an_accident() -> None:
 
 def test_what_looks_for_rare_losses_is_there() -> None:
     assert all((ROOT / it).is_file() for it in RARE_LOSSES)
+
+
+def test_what_may_be_rerun_is_there() -> None:
+    assert [it for it in RERUN if not (ROOT / it).exists()] == []

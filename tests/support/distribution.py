@@ -31,7 +31,7 @@ SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
 OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("kill9", "cluster", "connect", "terminal"))
 _COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
-_BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
+_BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq", "tests/project/", "tests/model/", "tests/fuzz/")
 _WAITING_LONGEST_LAST: Final = (
     "tests/conformance/",
     "tests/docs/",
@@ -41,6 +41,7 @@ _WAITING_LONGEST_LAST: Final = (
     BROWSER,
 )
 ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
+_WHOLE: Final = "/whole/"  # in such folders of packages most tests start processes, as those of tests/e2e do
 # In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py", "tests/spark/test_kill9.py")
 
@@ -60,7 +61,8 @@ def scope_of(test: str) -> str:
 
 def place_of(scope: str) -> tuple[int, str]:
     """Return the group's place in the row."""
-    place = next((place for place, begin in enumerate(ROW) if scope.startswith(begin)), len(_COMPUTING_LONGEST))
+    like = "tests/e2e/" if _WHOLE in scope else scope
+    place = next((place for place, begin in enumerate(ROW) if like.startswith(begin)), len(_COMPUTING_LONGEST))
     return place, scope
 
 
