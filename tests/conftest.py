@@ -17,12 +17,11 @@ from xdist.scheduler import Scheduling
 from nsqpipe import shared_classes
 from tests.support import forked
 from tests.support.distribution import FromBothEnds, shuffled
+from tests.support.levels import levels
 from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
 
 pytest_plugins = ["pytester", "tests.support.brokers"]
-
-TESTS = Path(__file__).parent
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
 # elsewhere they are new each time, which is where new failures are to be found.
@@ -72,10 +71,10 @@ def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with the name of its top folder; a folder without its marker in pyproject.toml is an error."""
+    """Mark each test with what it starts."""
     for item in items:
-        if item.path.is_relative_to(TESTS):
-            item.add_marker(item.path.relative_to(TESTS).parts[0])
+        for level in levels(item):
+            item.add_marker(level)
     if (seed := config.getoption("--shuffle")) is not None:
         items[:] = shuffled(items, seed)
 

@@ -59,14 +59,3 @@ def test_scripts_can_be_run() -> None:
     for script in [*plain, ROOT / ".ci" / "run"]:
         assert script.stat().st_mode & 0o111, script.name
         assert script.read_text(encoding="utf-8").startswith("#!/usr/bin/env bash\n"), script.name
-
-
-def test_a_test_has_the_marker_of_its_folder(request: pytest.FixtureRequest) -> None:
-    assert request.node.get_closest_marker("project")
-
-
-def test_every_folder_of_tests_has_a_marker(pytestconfig: pytest.Config) -> None:
-    registered = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
-    folders = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
-    assert len(folders) > 10
-    assert folders <= registered

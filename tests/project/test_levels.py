@@ -1,0 +1,99 @@
+"""Which tests get the mark `process`: those that start one in any way."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from subprocess import run
+
+import pytest
+
+from tests.support import process
+from tests.support.brokers import StartNsqd
+from tests.support.levels import starts_process
+from tests.support.process import Nsqd, Nsqlookupd
+
+
+def calls_it() -> None:
+    subprocess.run(["true"], check=True)
+
+
+def calls_it_by_its_name() -> None:
+    run(["true"], check=True)
+
+
+def names_who_does() -> None:
+    calls_it()
+
+
+def in_a_function_of_its_own() -> None:
+    def inner() -> None:
+        calls_it()
+
+    inner()
+
+
+@contextmanager
+def as_a_context() -> Iterator[None]:
+    calls_it()
+    yield
+
+
+def by_a_module() -> None:
+    process.run_to_end("nsqd")
+
+
+def by_a_class() -> None:
+    with Nsqlookupd():
+        pass
+
+
+class Server:
+    def start(self) -> None:
+        calls_it()
+
+
+class Derived(Server):
+    pass
+
+
+def only_asks_for_errors() -> type[Exception]:
+    return subprocess.TimeoutExpired
+
+
+def calls_nothing() -> int:
+    return len("")
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        calls_it,
+        calls_it_by_its_name,
+        names_who_does,
+        in_a_function_of_its_own,
+        as_a_context,
+        by_a_module,
+        by_a_class,
+        Derived,
+        partial(calls_it),
+        Nsqd,
+    ],
+)
+def test_what_starts_a_process_in_any_way_is_found(thing: object) -> None:
+    assert starts_process(thing)
+
+
+@pytest.mark.parametrize("thing", [only_asks_for_errors, calls_nothing, 1, "calls_it", None, int])
+def test_what_starts_none_is_left_alone(thing: object) -> None:
+    assert not starts_process(thing)
+
+
+def test_a_test_has_the_mark_of_its_fixtures(request: pytest.FixtureRequest, start_nsqd: StartNsqd) -> None:
+    assert request.node.get_closest_marker("process")
+
+
+def test_a_test_that_uses_nothing_of_the_kind_has_no_mark(request: pytest.FixtureRequest) -> None:
+    assert [it for it in ("process", "spark", "browser") if request.node.get_closest_marker(it)] == []

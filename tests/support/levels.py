@@ -1,0 +1,114 @@
+"""Which tests start what: the marks `process`, `spark` and `browser` follow from what a test uses.
+
+A test starts a process if its code does, or a fixture of it, or a helper that one of them names, and so on through our
+own helpers. What the product starts by itself is not looked into.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import cache, partial
+from types import CodeType, FunctionType, ModuleType
+from typing import Final
+
+import pytest
+
+_OURS: Final = ("tests.", "bench.", "scripts.")
+_STARTS: Final = frozenset(
+    {
+        "asyncio.create_subprocess_exec",
+        "os.fork",
+        "subprocess.Popen",
+        "subprocess.call",
+        "subprocess.check_call",
+        "subprocess.check_output",
+        "subprocess.run",
+        "trio.open_process",
+        "trio.run_process",
+    }
+)
+# It runs openssl before the test, and the test is about sockets.
+_NO_MATTER: Final = frozenset({"tests.support.certificates.make_certificates"})
+
+
+def levels(item: pytest.Item) -> Iterator[str]:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if "chromium" in fixtures:
+        yield "browser"
+    if "spark" in fixtures or item.get_closest_marker("own_jvm") is not None:
+        yield "spark"
+    if isinstance(item, pytest.Function) and starts_process(*_used_by(item)):
+        yield "process"
+
+
+def _used_by(item: pytest.Function) -> Iterator[object]:
+    """Yield the test's function, those of its fixtures, and its parameters, which may be classes of daemons."""
+    yield getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)
+    for name, fixtures in item._fixtureinfo.name2fixturedefs.items():
+        for fixture in reversed(fixtures):  # the nearest comes last, and takes the place of the others
+            yield fixture.func
+            if name not in fixture.argnames:
+                break
+    yield from item.callspec.params.values() if hasattr(item, "callspec") else ()
+
+
+def starts_process(*things: object) -> bool:
+    """Return whether one of these functions and classes starts a process, or names something of ours that does."""
+    to_look_at = [*things]
+    seen: set[FunctionType] = set()
+    while to_look_at:
+        for function in _functions_of(to_look_at.pop()):
+            if function not in seen:
+                seen.add(function)
+                starts, names = _what_it_does(function)
+                if starts:
+                    return True
+                to_look_at += names
+    return False
+
+
+def _functions_of(thing: object) -> Iterator[FunctionType]:
+    """Yield the function that a name stands for, or the methods of a class; nothing if it is not ours."""
+    if isinstance(thing, partial):
+        thing = thing.func
+    thing = inspect.unwrap(getattr(thing, "__func__", thing)) if callable(thing) else getattr(thing, "fget", thing)
+    if isinstance(thing, FunctionType) and thing.__module__.startswith(_OURS):
+        if f"{thing.__module__}.{thing.__name__}" not in _NO_MATTER:
+            yield thing
+    elif isinstance(thing, type) and thing.__module__.startswith(_OURS):
+        for base in thing.__mro__:
+            if base.__module__.startswith(_OURS):
+                for method in vars(base).values():
+                    if not isinstance(method, type):
+                        yield from _functions_of(method)
+
+
+@cache
+def _what_it_does(function: FunctionType) -> tuple[bool, tuple[object, ...]]:
+    """Return whether it starts a process itself, and what else of ours it names."""
+    named: list[object] = []
+    for code in _codes(function.__code__):
+        for name in code.co_names:
+            if (value := function.__globals__.get(name)) is None:
+                continue
+            if isinstance(value, ModuleType):
+                if any(f"{value.__name__}.{it}" in _STARTS for it in code.co_names):
+                    return True, ()
+                if value.__name__.startswith(_OURS):
+                    named += (getattr(value, it, None) for it in code.co_names)
+            elif f"{getattr(value, '__module__', '')}.{getattr(value, '__name__', '')}" in _STARTS:
+                return True, ()
+            else:
+                named.append(value)
+        if "runpytest_subprocess" in code.co_names:  # of the fixture pytester
+            return True, ()
+    return False, tuple(it for it in named if callable(it))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function and of those within it."""
+    yield code
+    for it in code.co_consts:
+        if isinstance(it, CodeType):
+            yield from _codes(it)
