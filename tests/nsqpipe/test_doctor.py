@@ -15,7 +15,7 @@ from nsqpipe.cli import app
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, publish
 
-pytestmark = pytest.mark.own_jvm("the doctor asks Java for its version")
+pytestmark = [pytest.mark.own_jvm("the doctor asks Java for its version"), pytest.mark.needs("Java")]
 
 
 @pytest.fixture

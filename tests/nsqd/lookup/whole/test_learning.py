@@ -38,10 +38,10 @@ def on_trio(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 
 class Cluster:
-    def __init__(self) -> None:
+    def __init__(self, wait: float) -> None:
         self.node = Node()
         self.lookupds = [FakeLookupd(), FakeLookupd()]
-        settings = Settings(me=b"{}", most=1000, connect_timeout=WAIT, request_timeout=WAIT, tls=None)
+        settings = Settings(me=b"{}", most=1000, connect_timeout=wait, request_timeout=wait, tls=None)
         self.lookup = Lookup(self.node.broker, settings)
         self.node.announce = self.lookup.announce
 
@@ -55,9 +55,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(wait: float = WAIT) -> AsyncIterator[Cluster]:
     """Run two nsqlookupd on real ports."""
-    made = Cluster()
+    made = Cluster(wait)
     async with trio.open_nursery() as nursery:
         made.lookup.configure([await nursery.start(fake.listen) for fake in made.lookupds])
         nursery.start_soon(made.lookup.run, NodeTurn(made.node))
@@ -173,10 +173,10 @@ async def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> 
 
 
 async def silent_peer_is_asked_once() -> None:
-    async with cluster() as it:
+    async with cluster(wait=3.0) as it:
         it.lookupds[0].before_http_answer = trio.sleep_forever
         await until_learned(it.new_topic())
-        for number in range(200):  # one by one, because the other one has to answer each in time
+        for number in range(200):  # one by one, because the other one has to answer each within `wait`
             await until_learned(it.new_topic(f"t{number}"))
         assert len(it.lookupds[0].asked) == 1
         assert len(it.lookupds[1].asked) == 201
