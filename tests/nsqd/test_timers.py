@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from functools import partial
 from threading import Event
 
@@ -17,6 +19,14 @@ from nsqd.turn import Turn
 from tests.support.fake_store import tell_nobody
 from tests.support.given_rules import GivenRules
 from tests.support.node import Node, NodeTurn, TurnStore
+
+
+class Unsaved:
+    def write_journal(self, *, force: bool = False) -> bool:
+        return True
+
+    def names_changed(self, names: object) -> None:
+        pass
 
 
 def test_retention_reaches_idle_topics() -> None:
@@ -68,6 +78,36 @@ def test_publishes_that_wait_for_a_removal_go_on_although_nothing_else_happens()
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_while_there_are_changes_young_garbage_is_collected_whatever_the_interpreter_counts() -> None:
+    node = Node()
+    client = node.client()
+    turn = Turn(node.broker, TurnStore(node), announce=tell_nobody, flush=lambda: None)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.save_progress, node.broker, turn, Unsaved())
+            await trio.sleep(1)
+            garbage = weakref.ref(Cycle())
+            await trio.sleep(60)
+            assert garbage() is not None
+            client.say(pub("t", b"a"))
+            turn.progress_made.set()
+            await trio.sleep(timers.COLLECT_INTERVAL)
+            assert garbage() is None
+            nursery.cancel_scope.cancel()
+
+    gc.disable()
+    try:
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        gc.enable()
 
 
 def test_leftovers_are_freed_although_nothing_else_happens() -> None:
