@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 
 from nsqcommon.wire import commands
-from nsqcommon.wire.commands import rdy
-from nsqcommon.wire.extensions import bury
 from nsqd.policy_copy import POLICY_JSON
 from tests.support.brokers import StartNsqd
 from tests.support.client import Client
@@ -247,37 +245,6 @@ def test_a_full_channel_drops_its_oldest_messages(start_nsqd: StartNsqd, file: P
         assert numbers[-1] == 299
         assert len(set(numbers)) == len(numbers)
     assert nsqd.channel("t", "all")["depth"] == 300
-
-
-def test_a_full_channel_delivers_what_was_kicked_timed_out_and_in_flight_at_a_kill(
-    start_nsqd: StartNsqd, file: Path
-) -> None:
-    file.write_text('[[policy]]\nchannel = "c"\nmax_messages = 150\noverflow = "drop-oldest"\n')
-    nsqd = start_nsqd(f"policy-file={file}")
-    with nsqd.connect() as slow, nsqd.connect() as other:
-        slow.identify(msg_timeout=1000)
-        other.identify(feature_negotiation=True, extensions=["bury"])
-        slow.subscribe("t", ready=40)
-        other.publish("t", *[b"%d" % number for number in range(130)])
-        timed_out = slow.messages(40)
-        slow.send(rdy(0))
-        other.subscribe("t", ready=90)
-        in_flight = other.messages(90)
-        other.send(rdy(0), *[bury(message.id, "broken") for message in in_flight[:50]])
-        assert eventually(lambda: nsqd.channel("t").get("buried_count") == 50)
-        assert nsqd.http("POST", "/channel/kick?topic=t&channel=c").json["kicked"] == 50
-        assert eventually(lambda: nsqd.channel("t")["timeout_count"] == 40)
-        for number in range(130, 300):
-            nsqd.post("/pub?topic=t", b"%d" % number)
-        assert nsqd.channel("t")["policy_counts"]["overflow, dropped"] >= 300 - 150 - 40  # 40 are still in flight
-        nsqd.kill()
-    nsqd.start()
-    kept = {message.body for message in [*timed_out, *in_flight]}
-    with nsqd.connect() as client:
-        client.subscribe("t", ready=300)
-        found = client.bodies(nsqd.channel("t")["depth"] + nsqd.channel("t")["in_flight_count"])
-    assert kept <= set(found)
-    assert len(set(found)) == len(found) <= 150 + 40
 
 
 def test_what_nobody_uses_expires_and_that_is_on_record(start_nsqd: StartNsqd, file: Path) -> None:
