@@ -360,22 +360,28 @@ class Host:
 
 
 @pytest.mark.parametrize(
-    ("suite", "last"),
+    ("suite", "of_phase", "last"),
     [
-        ("echo '== checks: 7 s' >&2; echo '= 3 passed in 9s ='; exit 0", ("scripts/test", "3 passed in 9s", False)),
-        ("echo '== checks: 7 s' >&2; echo 'no luck'; exit 3", ("scripts/test", "status 3: no luck", True)),
+        ("echo '== checks: 7 s' >&2; echo '= 3 passed in 9s ='; exit 0", "", ("3 passed in 9s", False)),
+        ("echo '== checks: 7 s' >&2; echo 'no luck'; exit 3", "", ("status 3: no luck", True)),
+        ("echo '== checks: 7 s, exit status 3' >&2; echo '= 3 passed ='; exit 0", "exit status 3", ("3 passed", False)),
+        (
+            "echo '== checks: 7 s, exit status 3' >&2; exit 3",
+            "exit status 3",
+            ("status 3: == checks: 7 s, exit status 3", True),
+        ),
     ],
 )
 def test_a_visit_tells_the_phases_of_the_suite_and_how_it_ended(
-    suite: str, last: tuple[str, str, bool], tmp_path: Path
+    suite: str, of_phase: str, last: tuple[str, bool], tmp_path: Path
 ) -> None:
     visit = Visit(cast(Machine, Host(tmp_path, suite)), io.StringIO(), "")
-    with pytest.raises(Failed) if last[2] else nullcontext():
+    with pytest.raises(Failed) if last[1] else nullcontext():
         visit.test()
     assert [(it.name, it.note, it.failed) for it in visit.phases] == [
         ("clone", "", False),
-        ("checks", "", False),
-        last,
+        ("checks", of_phase, bool(of_phase) and last[1]),
+        ("scripts/test", *last),
     ]
     assert visit.phases[1].seconds == 7
 
