@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; the promise is that FINs are in the journal within 100 ms
-COLLECT_INTERVAL: Final = 0.2  # seconds
 _POSTPONED_INTERVAL: Final = 0.1  # seconds
 _FREEING_INTERVAL: Final = 0.002  # seconds
 _TOPICS_AT_ONCE: Final = 100  # takes a fraction of a millisecond
@@ -61,10 +59,10 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
     """Save what was finished, and the names of topics and channels, many times a second while there are changes.
 
-    Meanwhile collect young garbage, because the interpreter may not: it begins after so many new objects, but takes those
-    off that are freed, old ones as well. While a kick replaces a million, it begins none, and then one that takes 30 ms.
+    Each time, collect young garbage, because the interpreter may not: it begins after so many new objects, but takes
+    those off that are freed, old ones as well. While a kick is undone it begins none, and then it goes over all entries
+    of a queue that is young and has become long, which takes 30 ms.
     """
-    collected = -inf
     while True:
         turn.progress_made.clear()
         if not (broker.changed or broker.to_release or broker.shape_unsaved):
@@ -72,9 +70,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
         await trio.sleep(_PROGRESS_INTERVAL)
         record_progress(broker, store)
         store.write_journal(force=True)
-        if (now := trio.current_time()) >= collected + COLLECT_INTERVAL:
-            collected = now
-            gc.collect(1)
+        gc.collect(1)
 
 
 def record_progress(broker: Broker, store: ProgressStore) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsqcommon.wire.limits import Limits
 
 _pack_size: Final = Struct(">I").pack
+_SMALL_SIZES: Final = [_pack_size(size) for size in range(256)]  # a third of the time, for each of 60,000 lines
 _SIZE: Final = 4
 
 MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
@@ -75,7 +76,7 @@ class LinesBody:
             self._half.clear()
         lines = piece.split(b"\n")
         self._half += lines.pop()
-        self._add([line for line in lines if line])
+        self._add(list(filter(None, lines)))
 
     def cut(self) -> Messages | HttpError:
         if self._half and not self._body_too_big:
@@ -92,11 +93,12 @@ class LinesBody:
         if not lines or self._message_too_big:
             return
         sizes = list(map(len, lines))
-        if max(sizes) > self._max_message:
+        longest = max(sizes)
+        if longest > self._max_message:
             self._message_too_big = True
             return
         pieces = [b""] * (2 * len(lines))
-        pieces[0::2] = map(_pack_size, sizes)
+        pieces[0::2] = map(_SMALL_SIZES.__getitem__ if longest < len(_SMALL_SIZES) else _pack_size, sizes)
         pieces[1::2] = lines
         self._payload.write(b"".join(pieces))
         ends = accumulate(map(_SIZE.__add__, sizes), initial=self._offsets.pop())
