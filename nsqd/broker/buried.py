@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nsqd.broker.leftovers import Leftovers
 
 BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
+_PLACE_MASK: Final = (1 << BLOCK_BITS) - 1  # of a text in its piece
 _ENTRIES_PER_CHANGE: Final = 1_000  # a millisecond or two of work
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -66,10 +67,11 @@ class Notes:
     never looks at a text.
     """
 
-    __slots__ = ("_counts", "_free", "_shared", "_texts")
+    __slots__ = ("_counts", "_free", "_lent", "_shared", "_texts")
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
+        self._texts: list[list[str]] = []  # in pieces, because copying a million takes too long
+        self._lent: set[int] = set()  # the pieces that a copy has, too: they are copied before they change
         self._counts: list[int] = []  # how many messages have it
         self._shared: dict[str, int] = {}  # the numbers of notes that further messages may share
         self._free: list[int] = []  # numbers that no message has any more
@@ -89,32 +91,46 @@ class Notes:
     def _new_number(self, text: str) -> int:
         if self._free:
             number = self._free.pop()
-            self._texts[number] = text
+            self._own(number)[number & _PLACE_MASK] = text
             return number
-        self._texts.append(text)
+        number = len(self._counts)
+        if not number & _PLACE_MASK:
+            self._texts.append([])
+        self._own(number).append(text)
         self._counts.append(0)
-        return len(self._texts) - 1
+        return number
+
+    def _own(self, number: int) -> list[str]:
+        """Return the piece with this number, to change it."""
+        piece = number >> BLOCK_BITS
+        if piece in self._lent:
+            self._lent.remove(piece)
+            self._texts[piece] = self._texts[piece].copy()
+        return self._texts[piece]
 
     def remove(self, number: int) -> str:
         """Note that one message less has this note, and return its text."""
-        text = self._texts[number]
+        text = text_in(self._texts, number)
         self._counts[number] -= 1
         if not self._counts[number]:
-            self._texts[number] = ""
+            self._own(number)[number & _PLACE_MASK] = ""
             if self._shared.get(text) == number:
                 del self._shared[text]
             self._free.append(number)
         return text
 
     def get(self, number: int) -> Note:
-        return parsed_note(self._texts[number])
+        return parsed_note(text_in(self._texts, number))
 
-    def copy(self) -> list[str]:
+    def copy(self) -> list[list[str]]:
+        self._lent.update(range(len(self._texts)))
         return self._texts.copy()
 
     def clear(self, leftovers: Leftovers) -> None:
-        leftovers.add(self._texts, self._counts, self._shared, self._free)
+        leftovers.add(self._counts, self._shared, self._free)
+        leftovers.add_blocks(self._texts)
         self._texts, self._counts, self._shared, self._free = [], [], {}, []
+        self._lent.clear()
 
     def shared(self) -> Iterator[tuple[Note, int]]:
         """Yield each shared note, and how many messages have it."""
@@ -317,12 +333,18 @@ def buried_sequences(entries: Sequence[int]) -> Sequence[int]:
 
 
 def _changes(
-    topic: str, channel: str, blocks: Iterable[dict[int, int]], notes: Sequence[str]
+    topic: str, channel: str, blocks: Iterable[dict[int, int]], notes: Sequence[Sequence[str]]
 ) -> Iterator[ChannelChange]:
     entries = chain.from_iterable(map(_items, blocks))
     while piece := list(islice(entries, _ENTRIES_PER_CHANGE)):
-        burials = [unpacked(sequence, packed, parsed_note(notes[packed >> NOTE_SHIFT])) for sequence, packed in piece]
+        burials = [
+            unpacked(sequence, packed, parsed_note(text_in(notes, packed >> NOTE_SHIFT))) for sequence, packed in piece
+        ]
         yield bury_change(topic, channel, burials)
+
+
+def text_in(pieces: Sequence[Sequence[str]], number: int) -> str:
+    return pieces[number >> BLOCK_BITS][number & _PLACE_MASK]
 
 
 def parsed_note(text: str) -> Note:
