@@ -54,7 +54,7 @@ class Turn:
         return broker.now
 
     def is_full(self) -> bool:
-        """Return whether as many topics have got messages as one turn may write; each client may add a few more."""
+        """Return whether as many topics have got messages as one turn may write; who is being read may add more."""
         return len(self._broker.unsealed) >= MOST_TOPICS
 
     def finish(self) -> None:

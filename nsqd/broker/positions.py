@@ -48,8 +48,10 @@ _FEW: Final = 64  # entries that were taken out and are not worth dropping
 # more than twice as many as there are positions.
 _DROPPED_WITH_EACH: Final = 4
 _DROPPED_AT_ONCE: Final = 8_000  # some milliseconds
-# The same when as many as a document has are replaced. It is more than these, so that the entries do not grow in number.
+# The same when as many as a document has are replaced, or this part of all entries: the more were left over by one
+# document after the other, the more are looked at, so they do not grow without end.
 _DROPPED_WITH_MANY: Final = 12_000
+_DROPPED_PART: Final = 4
 _UNPACKED_AT_ONCE: Final = 5_000  # messages of a run; some milliseconds
 _LEFT_OVER_AT_ONCE: Final = 5_000  # entries that were taken out, before the first one that counts
 _PASSED_OVER: Final = 2_000  # entries that were taken out, before others have their turn: a millisecond or two
@@ -473,7 +475,7 @@ class Retries:
             )
         ]
         (self._former or self._queue).extendleft(reversed(entries))
-        self._drop_some(_dropped_with(len(taken) + len(entries)))
+        self._drop_some(_dropped_with(len(taken) + len(entries), self.entries))
 
     def peek(self) -> tuple[int, int]:
         packed = self._first()[0]
@@ -791,7 +793,7 @@ class Deferred:
             heappush(
                 self._heap, (due << _SEQUENCE_BITS | sequence) << _REST_BITS | number << _GENERATION_BITS | generation
             )
-        self._drop_some(_dropped_with(len(taken) + len(positions)))
+        self._drop_some(_dropped_with(len(taken) + len(positions), self.entries))
 
     def next_due(self) -> int | None:
         """Return when to look next: when the first position is due, or one was that has been taken out.
@@ -838,9 +840,9 @@ class Deferred:
         self._members.clear()
 
 
-def _dropped_with(changed: int) -> int:
-    """Return how many entries are looked at where so many positions are replaced."""
-    return min(_DROPPED_WITH_EACH * changed, _DROPPED_WITH_MANY)
+def _dropped_with(changed: int, entries: int) -> int:
+    """Return how many of the entries are looked at where so many positions are replaced."""
+    return min(_DROPPED_WITH_EACH * changed, max(_DROPPED_WITH_MANY, entries // _DROPPED_PART))
 
 
 def _with_attempts(sequences: BitMap64, attempts: Numbers) -> Iterator[tuple[int, int]]:

@@ -73,7 +73,7 @@ class Mutant:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """Arguments of pytest for the tests that should notice: those of the package, and first the one that is named like the file."""
+        """Arguments of pytest: the tests of the package, and first those of the file that was changed."""
         of_package = TESTS[self.package]
         near = {path for folder in of_package for path in (ROOT / folder).rglob(f"test_{Path(self.file).name}")}
         return *sorted(str(path.relative_to(ROOT)) for path in near), *of_package

@@ -170,6 +170,10 @@ def test_seed_replays_the_same_life() -> None:
     assert first.trace
 
 
+def test_lives_name_bugs_that_are_planted() -> None:
+    assert {bug for bugs in FINDS.values() for bug in bugs} <= {*bugs_for("simulation")}
+
+
 @pytest.mark.parametrize("bug", bugs_for("simulation"))
 def test_a_planted_bug_is_found(bug: str) -> None:
     found_by_first = sorted(lives(), key=lambda life: bug not in FINDS.get(life, ()))

@@ -312,6 +312,22 @@ def test_what_was_taken_out_takes_no_memory_for_long() -> None:
     assert [sequence for sequence, _ in deferred.pop_due(1 << 40, 20_000)] == list(range(9_000, 13_000))
 
 
+def test_replacing_again_and_again_leaves_no_more_over_from_some_time_on() -> None:
+    count, waiting = 20_000, 5_000
+    retries, deferred = Retries(Leftovers()), Deferred(Leftovers())
+    for sequence in range(count, count + waiting):
+        retries.add(sequence, 0)
+        deferred.add(sequence, sequence, 0)
+    most = 0
+    for number in range(24):
+        retries.replace_before(count, [(sequence, 1) for sequence in range(count)])
+        deferred.replace_before(count, [(sequence, sequence, 1) for sequence in range(count)])
+        if number == 11:
+            most = max(retries.entries, deferred.entries)
+    assert len(retries) == len(deferred) == count + waiting
+    assert max(retries.entries, deferred.entries) <= 1.1 * most
+
+
 def test_as_many_positions_as_a_document_has_are_replaced_without_a_call_for_each() -> None:
     count = 10_000
     retries, deferred = Retries(Leftovers()), Deferred(Leftovers())
