@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
-OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "connect", "terminal"))
+OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "terminal"))
 _COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq", "tests/project/", "tests/model/", "tests/fuzz/")
 _WAITING_LONGEST_LAST: Final = (
