@@ -154,9 +154,16 @@ FORMS: Final = (
     Form("soak", "everything at once", 60, ("-m", "tests.soak", *_FOR_A_TIME)),
     Form(
         "spark-kill9",
-        "kill -9 of Spark and nsqd while a topic is landed",
+        "kill -9 of Spark and nsqd while a topic lands in Parquet",
         30,
         ("-m", "tests.spark.kill9", "--seed={seed}"),
+        needs=("Java", "pyspark"),
+    ),
+    Form(
+        "spark-delta-kill9",
+        "the same in Delta",
+        30,
+        ("-m", "tests.spark.kill9", "--format=delta", "--seed={seed}"),
         needs=("Java", "pyspark"),
     ),
     Form(

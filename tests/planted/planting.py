@@ -15,10 +15,10 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from tests.planted.table import BUGS, DEATHS, Bug
+from tests.planted.table import BUGS, DEATHS, STOPS, Bug
 from tests.support.process import PYTHONPATH, ROOT
 
-NAME: Final = "NSQ_PLANTED"  # of the variable that names the bug
+NAME: Final = "NSQ_PLANTED"  # of the variable that names the bug, or several with a semicolon between
 _AT_START: Final = Path(__file__).with_name("at_start")
 
 
@@ -27,7 +27,7 @@ class DoesNotFit(AssertionError):
 
 
 def bug_named(name: str) -> Bug:
-    return next(bug for bug in (*BUGS, *DEATHS) if bug.name == name)
+    return next(bug for bug in (*BUGS, *DEATHS, *STOPS) if bug.name == name)
 
 
 def bugs_for(suite: str) -> list[str]:
@@ -59,9 +59,10 @@ def planted(name: str) -> Iterator[None]:
             function.__code__ = code
 
 
-def with_bug(name: str) -> Mapping[str, str]:
-    """Return the environment for a program that has this bug. This works only with the pure Python core."""
-    return {"PYTHONPATH": os.pathsep.join((str(_AT_START), PYTHONPATH)), NAME: bug_named(name).name}
+def with_bug(*names: str) -> Mapping[str, str]:
+    """Return the environment for a program that has these bugs. This works only with the pure Python core."""
+    asked = ";".join(bug_named(name).name for name in names)
+    return {"PYTHONPATH": os.pathsep.join((str(_AT_START), PYTHONPATH)), NAME: asked}
 
 
 def plant(bug: Bug) -> list[tuple[FunctionType, CodeType]]:

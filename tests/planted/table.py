@@ -33,6 +33,7 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "log": ("tests/nsqd/log",),
     "broker": ("tests/nsqd/broker",),
     "outbox": ("tests/nsqtools/whole/test_outbox.py",),
+    "spark kills": ("tests/spark/test_kill9.py", "tests/spark/test_nsqd_kills.py"),
 }
 
 
@@ -59,6 +60,7 @@ _DAMAGE: Final = "Damage is found, reported and read around."
 _POSITION: Final = "A position in a topic's history means the same message for ever."
 _ORDER: Final = "One node delivers a topic in the order of publication to one consumer"
 _FULL: Final = "Then publishing stops, with an error, and nothing is thrown away"
+_SPARK: Final = "Spark reads and writes each message once"
 
 BUGS: Final = (
     # What is buried
@@ -733,6 +735,69 @@ BUGS: Final = (
         ),
         ("outbox",),
     ),
+    # Spark
+    Bug(
+        "a table takes a batch that it has",
+        _SPARK,
+        "pyspark_nsqtable/ends.py",
+        (
+            (
+                "return span.begin if end is None else min(max(span.begin, end), span.end)",
+                "return span.begin",
+            ),
+            ("for lane, end in after.items() if end != ends.get(lane)}", "for lane, end in after.items()}"),
+        ),
+        ("spark kills",),
+    ),
+    Bug(
+        "a quarantine takes a batch that it has",
+        _SPARK,
+        "pyspark_nsqtable/ends.py",
+        (
+            (
+                'for it, id in ((table, of), (beside, "")) if it is not None]',
+                'for it, id in ((beside or table, "" if beside else of),) if it is not None]',
+            ),
+        ),
+        ("spark kills",),
+    ),
+    Bug(
+        "a task that runs again has other keys",
+        _SPARK,
+        "pyspark_nsq/sink.py",
+        (
+            (
+                'return _publish(iterator, self._options, f"{query}/{batch}")',
+                'return _publish(iterator, self._options, f"{query}/{batch}/{time.time()}")',
+            ),
+        ),
+        ("spark kills",),
+    ),
+    Bug(
+        "a batch that is planned again is cut into other tasks",
+        _SPARK,
+        "pyspark_nsq/lanes.py",
+        (
+            (
+                "    borders = sorted({whole.begin, *inner, whole.end})\n",
+                '    shift = __import__("time").time_ns() // 1000 % 300\n'
+                "    borders = sorted({whole.begin, *(min(it + shift, whole.end) for it in inner), whole.end})\n",
+            ),
+        ),
+        ("spark kills",),
+    ),
+    Bug(
+        "a node that dies while it is read counts as read",
+        _SPARK,
+        "pyspark_nsq/reading.py",
+        (
+            (
+                "                self._pause(failure, PATIENCE, moved=self._look_elsewhere())\n",
+                "                self._position = end\n",
+            ),
+        ),
+        ("spark kills",),
+    ),
 )
 
 # Not bugs, but a relay that dies where a test wants it. The tests of the outbox look at what it leaves.
@@ -754,6 +819,34 @@ DEATHS: Final = (
         _ONCE,
         "nsqtools/outbox_tables.py",
         ((_MARK, f"{_MARK}        os._exit(137)\n"),),
+        (),
+    ),
+)
+
+# Nor are these bugs. A worker of Spark stops itself by a signal where a test wants to kill Spark: halfway through the
+# publishes of a task, between the commits of a quarantine and of its table, and between the table's commit and Spark's.
+_STOP: Final = '__import__("os").kill(__import__("os").getpid(), 19)'  # SIGSTOP
+_POSTED: Final = "                self._post(target, part.body)\n"
+_QUARANTINED: Final = "                    quarantine.append(bad, batch, also_brought)\n"
+_LANDED: Final = (
+    "            table.append(good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)\n"
+)
+STOPS: Final = (
+    Bug(
+        "Spark stops while it publishes",
+        _SPARK,
+        "pyspark_nsq/sink.py",
+        ((_POSTED, f"{_POSTED}                if self._part == 2:\n                    {_STOP}\n"),),
+        (),
+    ),
+    Bug(
+        "Spark stops while it commits",
+        _SPARK,
+        "pyspark_nsqtable/landing.py",
+        (
+            (_QUARANTINED, f"{_QUARANTINED}                    if batchId == 2:\n                        {_STOP}\n"),
+            (_LANDED, f"{_LANDED}            if batchId == 2:\n                {_STOP}\n"),
+        ),
         (),
     ),
 )

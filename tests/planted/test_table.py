@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.planted.planting import DoesNotFit, bug_named, changed, plant, planted
-from tests.planted.table import BUGS, DEATHS, SUITES, Bug
+from tests.planted.table import BUGS, DEATHS, STOPS, SUITES, Bug
 from tests.support.process import ROOT
 
 GUARANTEES = (ROOT / "docs/explanation/guarantees.md").read_text(encoding="utf-8")
-ALL = (*BUGS, *DEATHS)
+ALL = (*BUGS, *DEATHS, *STOPS)
 
 
 @pytest.mark.parametrize("name", [bug.name for bug in ALL])
@@ -36,6 +36,7 @@ def test_each_promise_has_a_bug() -> None:
 
 def test_no_two_bugs_have_the_same_name() -> None:
     assert len({bug.name for bug in ALL}) == len(ALL)
+    assert not any(";" in bug.name for bug in ALL), "it separates them in a variable"
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -18,8 +18,8 @@ TUTORIALS = "tests/docs/test_commands.py::test_a_newcomer_s_first_hour"
 def test_a_file_stays_together_and_what_takes_minutes_does_not() -> None:
     assert scope_of("tests/e2e/test_waits.py::test_a") == scope_of("tests/e2e/test_waits.py::test_b")
     assert scope_of(TUTORIALS) == TUTORIALS
-    kills = [f"tests/spark/test_kill9.py::test_kills[{kind}]" for kind in ("delta", "parquet")]
-    assert scope_of(kills[0]) != scope_of(kills[1])
+    pages = [f"tests/docs/test_commands.py::test_commands_of[{page}]" for page in ("docs/README", "docs/how-to/spark")]
+    assert scope_of(pages[0]) != scope_of(pages[1])
 
 
 def test_all_tests_that_share_a_spark_session_are_one_group_and_come_first() -> None:
@@ -44,7 +44,7 @@ def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
     row = (
         SESSION,
         TUTORIALS,
-        "tests/spark/test_kill9.py",
+        "tests/spark/test_cluster.py",
         *FILES[2:],
         "tests/docs/test_commands.py::test_commands_of[docs/README]",
         FILES[0],

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 import pyspark
 
+from nsqpipe import shared_classes
 from tests.spark.kill9 import processes_of_session, suppressed
 from tests.support.process import eventually
 
@@ -26,8 +27,13 @@ _NSQPIPE: Final = Path(sys.executable).parent / "nsqpipe"  # as pip has installe
 _PATH: Final = os.pathsep.join(
     dict.fromkeys([str(Path(shutil.which("java") or "/usr/bin/java").parent), "/usr/bin", "/bin"])
 )
-# Of the environment only tests/conftest.py's settings of JVMs are kept.
-_ENVIRON: Final = {"PATH": _PATH, **{name: os.environ[name] for name in ("JDK_JAVA_OPTIONS",) if name in os.environ}}
+# Of the environment only tests/conftest.py's settings of JVMs are kept. They go to each of the ten that start, so the
+# archive of Spark's classes is named there, and not only to the driver.
+_FLAGS: Final = {shared_classes.VARIABLE: f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:+UseSerialGC"}
+_ENVIRON: Final = {
+    "PATH": _PATH,
+    "JDK_JAVA_OPTIONS": {**_FLAGS, **shared_classes.environment(given=_FLAGS)}[shared_classes.VARIABLE],
+}
 
 Process = subprocess.Popen[bytes]
 

@@ -55,6 +55,8 @@ def _started(warehouse: Path) -> SparkSession:
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")  # of test_connect.py
+        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(warehouse))

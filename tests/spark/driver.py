@@ -2,7 +2,7 @@
 
 It lands the topic `orders` in Parquet, until somebody ends it. With `copy NSQD CHECKPOINT TOPIC OPTIONS` it publishes that
 topic's messages into another one instead, as the sink's options, a JSON object, say; with `--until-now` only those that are
-there.
+there. `run FILE NSQD CHECKPOINT TOPIC OPTIONS` does that beside the jobs of `nsqpipe run FILE`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+from nsqpipe.cli import app
+from nsqpipe.session import open_session
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
 BATCH: Final = 20_000  # rows of one that copies
+SMALL_BATCH: Final = 2_000  # the same beside the jobs of a file
 
 
 def session() -> SparkSession:
@@ -35,24 +39,34 @@ def session() -> SparkSession:
     return spark
 
 
-def reader(nsqd: str, **options: int) -> DataStreamReader:
-    return session().readStream.format("nsq").options(nsqd=nsqd, topic="orders", **options)
+def reader(spark: SparkSession, nsqd: str, **options: int) -> DataStreamReader:
+    return spark.readStream.format("nsq").options(nsqd=nsqd, topic="orders", **options)
 
 
-def land(nsqd: str, table: str) -> DataStreamWriter:
-    rows = reader(nsqd, maxRowsPerTrigger=50_000).schema("node string, sequence bigint, body binary").load()
+def land(spark: SparkSession, nsqd: str, table: str) -> DataStreamWriter:
+    rows = reader(spark, nsqd, maxRowsPerTrigger=50_000).schema("node string, sequence bigint, body binary").load()
     return rows.writeStream.format("parquet").option("path", table)
 
 
-def copy(nsqd: str, topic: str, options: str) -> DataStreamWriter:
-    rows = reader(nsqd, maxRowsPerTrigger=BATCH, rowsPerTask=BATCH // 4).schema("body binary").load()
+def copy(spark: SparkSession, nsqd: str, topic: str, options: str, *, batch: int = BATCH) -> DataStreamWriter:
+    rows = reader(spark, nsqd, maxRowsPerTrigger=batch, rowsPerTask=batch // 4).schema("body binary").load()
     return rows.writeStream.format("nsq").options(nsqd=nsqd, topic=topic, **json.loads(options))
 
 
-def main(job: str, nsqd: str, checkpoint: str, *words: str) -> None:
-    until_now = words[-1] == "--until-now"
-    words = words[:-1] if until_now else words
-    writer = (land if job == "land" else copy)(nsqd, *words).option("checkpointLocation", checkpoint)
+def run(file: str, nsqd: str, checkpoint: str, topic: str, options: str) -> None:
+    spark = open_session("run", master="local[8]")  # tasks of the copy stop, and the jobs have to go on
+    copy(spark, nsqd, topic, options, batch=SMALL_BATCH).option("checkpointLocation", checkpoint).start()
+    app(["run", file])
+
+
+def main(job: str, *words: str) -> None:
+    if job == "run":
+        run(*words)
+        return
+    nsqd, checkpoint, *rest = words
+    if until_now := rest[-1] == "--until-now":
+        del rest[-1]
+    writer = (land if job == "land" else copy)(session(), nsqd, *rest).option("checkpointLocation", checkpoint)
     if until_now:
         writer = writer.trigger(availableNow=True)
     writer.start().awaitTermination()

@@ -144,10 +144,10 @@ class Application:
                 cwd=ROOT,
                 env={
                     **os.environ,
-                    **self._environment,
                     "PYTHONPATH": SOURCES,
                     "PYSPARK_PYTHON": sys.executable,
                     "SPARK_LOCAL_IP": "127.0.0.1",
+                    **self._environment,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -159,11 +159,7 @@ class Application:
         """Kill the JVM, the driver and all Python workers with kill -9."""
         if self._process is None:
             return
-        while found := processes_of_session(self._process.pid):
-            for pid in found:
-                with suppressed():
-                    os.kill(pid, signal.SIGKILL)
-            self._process.poll()
+        kill_session(self._process.pid, reap=self._process.poll)
         self._process.wait(30)
         self._process = None
 
@@ -298,14 +294,24 @@ def suppressed() -> Iterator[None]:
         pass
 
 
-def processes_of_session(session: int) -> list[int]:
+def kill_session(session: int, *, reap: Callable[[], object] = lambda: None) -> None:
+    """Kill all processes of a session, until there are none. `reap` waits for the children among them."""
+    while found := processes_of_session(session):
+        for pid in found:
+            with suppressed():
+                os.kill(pid, signal.SIGKILL)
+        reap()
+
+
+def processes_of_session(session: int, *, are_stopped: bool = False) -> list[int]:
+    """Return the process ids of a session: of all that have not ended, or of those that a signal has stopped."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == session and fields[0] != "Z":
+        if int(fields[3]) == session and (fields[0] == "T" if are_stopped else fields[0] != "Z"):
             found.append(int(path.parent.name))
     return found
 

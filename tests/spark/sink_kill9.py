@@ -69,15 +69,15 @@ def run(folder: Path, *, exactly_once: bool, kills: int, rate: int, seed: int) -
         finally:
             publisher.stop()
             spark.kill()
-        copied = _copied(where)
+        copied = Seen(copied_bodies(where))
     count = publisher.acknowledged
     return Result(seed, count, copied.missing(count), copied.duplicates, kills)
 
 
-def _copied(nsqd: str) -> Seen:
+def copied_bodies(nsqd: str) -> list[pa.Array]:
     """Return what is in the topic, read with the source but without Spark."""
     reader = NsqBatchReader(source_options({"nsqd": nsqd, "topic": INTO}), pa.schema([("body", pa.binary())]))
-    return Seen(batch["body"] for part in reader.partitions() for batch in reader.read(part))
+    return [batch["body"] for part in reader.partitions() for batch in reader.read(part)]
 
 
 def main() -> int:

@@ -1,49 +1,38 @@
-"""Spark Connect: a server that has the package, and clients without Java."""
+"""Spark Connect: a server that has the package, and clients without Java. The server is in the JVM of the tests."""
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 import msgpack
-import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.kill9 import PATIENCE, Application
-from tests.support.process import SOURCES, Nsqd, eventually
+from tests.spark.kill9 import PATIENCE
+from tests.support.process import SOURCES, Nsqd
 from tests.support.spark import address, next_of, publish
 
-_SUBMIT: Final = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_STARTED: Final = re.compile(r"Spark Connect server started at: .*:(\d+)$", re.MULTILINE)
-_SETTINGS: Final = (
-    *("spark.connect.grpc.binding.address=127.0.0.1", "spark.connect.grpc.binding.port=0"),
-    *("spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.ui.enabled=false"),
-)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """Run a server, and return its address."""
-    faulthandler.cancel_dump_traceback_later()  # a JVM and three clients start; every wait here has a limit of its own
-    conf = [text for setting in _SETTINGS for text in ("--conf", setting)]
-    server = Application(
-        tmp_path,
-        [str(_SUBMIT), "--master", "local[2]", "--driver-memory", "1g", *conf, "--class", _CLASS, "spark-internal"],
-    )
-    server.start()
+@pytest.fixture(scope="module")
+def server(spark: SparkSession) -> Iterator[str]:
+    """Run a server in the JVM that is there, as Spark's plugin does, and return its address."""
+    context = spark.sparkContext
+    services = context._jvm.org.apache.spark.sql.connect.service  # type: ignore[union-attr,unused-ignore]
+    service = getattr(getattr(services, "SparkConnectService$"), "MODULE$")
+    service.start(context._jsc.sc())
     try:
-        found = eventually(lambda: _STARTED.search(server.log), timeout=PATIENCE)
-        yield f"sc://127.0.0.1:{found[1]}"
+        yield f"sc://127.0.0.1:{service.localPort()}"
     finally:
-        server.kill()
+        service.stop(getattr(service, "stop$default$1")(), getattr(service, "stop$default$2")())
 
 
 def nsqpipe(*words: object) -> str:
@@ -59,9 +48,9 @@ def nsqpipe(*words: object) -> str:
     return done.stdout
 
 
-@pytest.mark.own_jvm("a server of Spark Connect; clients without Java")
 @pytest.mark.slow
 def test_topics_land_and_go_back_by_way_of_a_server(server: str, nsqd: Nsqd, tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # three clients start; each has a limit of its own
     table = tmp_path / "table"
     where = ("--remote", server, "--nsqd", address(nsqd), "--table", table)
     decoder = ("--decoder=msgpack", "--schema=number long")

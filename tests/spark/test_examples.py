@@ -1,6 +1,6 @@
 """The examples in examples/ do what their pages say: Airflow and Dagster without their schedulers, and the notebook.
 
-The commands that Airflow's tasks run use the session of the tests. Dagster's start Spark, as they do for users.
+The commands that their tasks run use the session of the tests.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ ORDERS: Final = 600
 # If asked for, the first landing does its work and is killed before the scheduler learns of it.
 WRAPPED: Final = """{nsqpipe} "$@" || exit $?
 if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
+"""
+# What a command inherits from its scheduler.
+INHERITS: Final = """env -0 > {told}
+exec {served} "$@"
 """
 pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib")  # scripts/setup examples
 
@@ -92,6 +96,17 @@ def run(environ: Mapping[str, str], *words: object) -> str:
     return done.stdout
 
 
+def run_served(served: Served, program: Path, environ: Mapping[str, str], log: Path) -> None:
+    status = served.run([sys.executable, str(program)], env=environ, log=log, timeout=4 * PATIENCE)
+    assert status == 0, log.read_text()[-8000:]
+
+
+def of_java_and_python(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those that say how Spark and its workers start."""
+    begins = ("HOME", "JAVA", "JDK", "LD_", "PATH", "PYSPARK", "PYTHON", "SPARK", "TMP", "VIRTUAL")
+    return {name: value for name, value in variables.items() if name.startswith(begins)}
+
+
 def check_landed(environ: Mapping[str, str]) -> None:
     table = environ["ORDERS_TABLE"]
     values = DeltaTable(table).to_pyarrow_table(columns=["value"])["value"].to_pylist()
@@ -112,9 +127,7 @@ def test_airflow_lands_counts_and_looks_again_after_a_kill(
         served.write_command(programs / "served")
         wrapped = WRAPPED.format(nsqpipe=quote(str(programs / "served")), asked=quote(str(asked)))
         write_script(programs / "nsqpipe", wrapped)
-        command = [sys.executable, str(EXAMPLES / "airflow" / "orders.py")]
-        status = served.run(command, env=environ, log=log, timeout=4 * PATIENCE)
-    assert status == 0, log.read_text()[-8000:]
+        run_served(served, EXAMPLES / "airflow" / "orders.py", environ, log)
     assert not asked.exists(), "it was killed, and tried again"
     assert "1 of 601 messages are in quarantine" in log.read_text()
     check_landed(environ)
@@ -122,10 +135,17 @@ def test_airflow_lands_counts_and_looks_again_after_a_kill(
     assert sum(window["messages"] for window in counted["topics"]["orders"]) == ORDERS + 1
 
 
-@pytest.mark.own_jvm("a scheduler starts nsqpipe, with all that it inherits")
 @pytest.mark.slow
-def test_dagster_lands_and_the_notebook_shows_what_has_come(environ: dict[str, str], tmp_path: Path) -> None:
-    run(environ, EXAMPLES / "dagster" / "orders.py")
+def test_dagster_lands_and_the_notebook_shows_what_has_come(
+    spark: SparkSession, environ: dict[str, str], programs: Path, tmp_path: Path
+) -> None:
+    inherited = tmp_path / "inherited"
+    with closing(Served()) as served:
+        served.write_command(programs / "served")
+        write_script(programs / "nsqpipe", INHERITS.format(served=quote(str(programs / "served")), told=inherited))
+        run_served(served, EXAMPLES / "dagster" / "orders.py", environ, tmp_path / "log")
+    variables = dict(it.split("=", 1) for it in inherited.read_text().split("\0") if it)
+    assert of_java_and_python(variables) == of_java_and_python(environ), "a command starts Spark as outside of Dagster"
     check_landed(environ)
     output = tmp_path / "output.ipynb"
     run(environ, Path(sys.executable).parent / "jupyter-execute", NOTEBOOK, f"--output={output}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
-from nsqcommon.entry import HELD_SIGNALS
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
-from tests.spark.kill9 import Application
 from tests.support.process import Nsqd
 from tests.support.spark import address, flip_a_byte_of, numbered, publish
 
@@ -61,10 +57,6 @@ def test_tables_and_counts_in_one_session(spark: SparkSession, nsqd: Nsqd, tmp_p
     assert re.search(r", 300 landed in \d files?, 0 quarantined in 0 files, 0 late, 0 behind; table ", summary[0])
 
 
-def rows_of(folder: Path, name: str) -> int:
-    return rows(folder / name) if DeltaTable.is_deltatable(str(folder / name)) else 0
-
-
 def counted(folder: Path) -> dict[str, int]:
     found = json.loads((folder / "results.json").read_text())
     return {topic: sum(it["messages"] for it in windows) for topic, windows in found["topics"].items()}
@@ -102,42 +94,3 @@ def test_a_job_that_cannot_be_started_is_named_too(spark: SparkSession, nsqd: Ns
     assert rows(tmp_path / "orders") == 100
     (failed,) = [line for line in done.stderr.splitlines() if line.startswith("nsqpipe: ")]
     assert failed.startswith("nsqpipe: clicks: [UNRESOLVED_COLUMN")
-
-
-def blocked_signals(pid: int) -> set[int]:
-    """Return the signals that the process has blocked; none if it has ended meanwhile."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return set()
-    found = re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)
-    mask = int(found[1], 16) if found else 0
-    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
-
-
-@pytest.mark.own_jvm("the first run is killed by kill -9")
-@pytest.mark.slow
-def test_killed_and_started_again_each_job_goes_on_where_it_was(
-    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
-) -> None:
-    faulthandler.cancel_dump_traceback_later()  # every wait in here has a limit of its own
-    pace = "source_option = { maxRowsPerTrigger = 700, minRowsPerTrigger = 0 }\n"
-    jobs = ORDERS + pace + CLICKS + pace + COUNTS + pace
-    publish(nsqd, "orders", [b'{"n": %d}' % number for number in range(10_000)])
-    publish(nsqd, "clicks", numbered(10_000))
-    killed = Application(tmp_path, [sys.executable, "-m", "nsqpipe", "run", written(tmp_path, nsqd, jobs)])
-    killed.start("--master=local[2]")
-    try:
-        killed.wait_until(lambda: all(rows_of(tmp_path, name) for name in ("orders", "clicks")))
-        assert len(killed.pids) >= 3, "nsqpipe, its JVM, and a worker"
-        # A process that begins is deaf for a moment, between fork and exec.
-        killed.wait_until(lambda: not any(blocked_signals(pid) & HELD_SIGNALS for pid in killed.pids))
-    finally:
-        killed.kill()
-    assert rows(tmp_path / "orders") < 10_000, killed.log[-4000:]
-    done = run(tmp_path, nsqd, (ORDERS + CLICKS + COUNTS))
-    assert done.exit_code == 0, done.output
-    for name in ("orders", "clicks"):
-        found = DeltaTable(tmp_path / name).to_pyarrow_table(columns=["sequence"])["sequence"].to_pylist()
-        assert sorted(found) == list(range(10_000))
-    assert counted(tmp_path) == {"orders": 10_000, "clicks": 10_000}

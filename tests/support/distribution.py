@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
-OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("kill9", "cluster", "connect", "terminal"))
+OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "terminal"))
 _COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq", "tests/project/", "tests/model/", "tests/fuzz/")
 _WAITING_LONGEST_LAST: Final = (
@@ -43,7 +43,7 @@ _WAITING_LONGEST_LAST: Final = (
 ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
 _WHOLE: Final = "/whole/"  # in such folders of packages most tests start processes, as those of tests/e2e do
 # In these files no test shares an expensive fixture with another.
-_APART: Final = ("tests/docs/test_commands.py", "tests/spark/test_kill9.py")
+_APART: Final = ("tests/docs/test_commands.py",)
 
 
 def scope_of(test: str) -> str:

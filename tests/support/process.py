@@ -237,13 +237,23 @@ class Daemon:
     @property
     def unread_bytes(self) -> int:
         """Return how many bytes wait at its TCP port that it has not read, on all connections together."""
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        return sum(int(it[4].partition(":")[2], 16) for it in lines if it[1].endswith(f":{self.tcp[1]:04X}"))
+        return _unread_at(self.tcp[1])
+
+    @property
+    def has_unread_requests(self) -> bool:
+        """Return whether somebody has asked something at its HTTP port that it has not read."""
+        return _unread_at(self.http_address[1]) > 0
 
     def limit_file_size(self, size: int | None) -> None:
         """Let every write beyond `size` in any file fail with EFBIG, as Python ignores SIGXFSZ. None: no limit."""
         soft = resource.RLIM_INFINITY if size is None else size
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+
+
+def _unread_at(port: int) -> int:
+    """Return the bytes that wait at a port; at a port that listens, connections that nobody has accepted count, too."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(it[4].partition(":")[2], 16) for it in lines if it[1].endswith(f":{port:04X}"))
 
 
 class Nsqd(Daemon):

@@ -5,7 +5,8 @@ nearly all of it imports, and 0.1 s here. Spark waits for it for ten seconds, wh
 much else to do, streams fail by that. `workers()` starts the process that forks, and returns a command for
 PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON.
 
-What starts Spark by itself (the tests with the mark `own_jvm`) uses the commands that users get.
+What starts Spark by itself (the tests with the mark `own_jvm`) uses the commands that users get, but for the one that
+kills Spark, whose workers have to stop where it wants.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -55,6 +56,13 @@ sys.exit(os.waitstatus_to_exitcode(struct.unpack("i", status)[0]) if status else
 @contextmanager
 def workers() -> Iterator[str]:
     """Return the command. It works until the context ends."""
+    with workers_with({}) as (command, _):
+        yield command
+
+
+@contextmanager
+def workers_with(environ: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """Return the command, and the session of all workers. The process that forks them starts with these variables."""
     folder = Path(mkdtemp(prefix="workers-"))  # not pytest's folder: the address of a socket has at most 107 bytes
     address, command = str(folder / "socket"), folder / "python"
     command.write_text(_COMMAND.format(python=sys.executable, address=address))
@@ -65,12 +73,12 @@ def workers() -> Iterator[str]:
             listener.listen()
             with subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
-                env={**os.environ, "PYTHONPATH": SOURCES},
+                env={**os.environ, "PYTHONPATH": SOURCES, **environ},
                 stdin=subprocess.PIPE,  # it ends when this is closed, also if we are killed
                 pass_fds=[listener.fileno()],
                 start_new_session=True,
             ) as zygote:
-                yield str(command)
+                yield str(command), zygote.pid
                 assert zygote.stdin is not None
                 zygote.stdin.close()
     finally:

@@ -1,4 +1,4 @@
-"""Python runs this at its start if PYTHONPATH has this folder: NSQ_PLANTED names a bug of the table, see planting.py."""
+"""Python runs this at its start if PYTHONPATH has this folder: NSQ_PLANTED names bugs of the table, see planting.py."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ import os
 
 from tests.planted.planting import NAME, bug_named, plant
 
-plant(bug_named(os.environ[NAME]))
+for name in os.environ[NAME].split(";"):
+    plant(bug_named(name))
