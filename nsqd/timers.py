@@ -59,9 +59,8 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
     """Save what was finished, and the names of topics and channels, many times a second while there are changes.
 
-    Each time, collect young garbage, because the interpreter may not: it begins after so many new objects, but takes
-    those off that are freed, old ones as well. While a kick is undone it begins none, and then it goes over all entries
-    of a queue that is young and has become long, which takes 30 ms.
+    Each time, collect young garbage, because the interpreter may not: it begins after so many new objects, but subtracts
+    those that are freed, old ones as well. So while as many come as go, it would begin none, and then a long one.
     """
     while True:
         turn.progress_made.clear()
