@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 
@@ -17,8 +18,13 @@ ALL = (*BUGS, *DEATHS, *STOPS)
 
 @pytest.mark.parametrize("name", [bug.name for bug in ALL])
 def test_a_bug_can_be_planted(name: str) -> None:
-    with planted(name):
-        pass
+    try:
+        with planted(name):
+            pass
+    except ModuleNotFoundError as missing:  # of an extra, as in an environment that has `dev` alone
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no {missing.name}")
 
 
 def test_what_does_not_stand_in_a_function_is_an_error() -> None:
