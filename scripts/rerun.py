@@ -31,7 +31,7 @@ RERUN: Final = (
 RARE_LOSSES: Final = (
     *(f"tests/e2e/test_{it}.py" for it in ("keyed_publishes", "kill9", "moving_nodes")),
     "tests/nsqtools/whole/test_to_file.py",
-    "tests/spark/test_kill9.py",
+    *(f"tests/spark/test_{it}.py" for it in ("kill9", "nsqd_kills")),
 )
 _FILE: Final = "NSQ_TEST_OUTCOME"  # the environment variable that names the file which pytest writes at its end
 
