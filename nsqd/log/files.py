@@ -214,10 +214,9 @@ class Files:
     def write_in_pieces(self, descriptor: int, buffers: Buffers, offset: int) -> None:
         """Write everything, with a system call for each 96 KB or so.
 
-        For a large write, Linux looks for large stretches of free memory to keep the data in. Where memory is in crumbs,
-        because it has been full of files for a while, it moves pages about to make some: we saw 13 MB take 20 to 30 ms of
-        processor time then, and 3 ms right after a start. In pieces of this size they take 5 to 7 ms on either day;
-        pieces of 256 KB are too large.
+        For a large write, Linux seems to look for large stretches of free memory. Where memory is fragmented, 13 MB
+        took 20 to 30 ms of processor time, and 3 ms right after a start. In pieces of this size they take 5 to 7 ms on
+        either day; pieces of 256 KB are too large.
         """
         for some in _in_pieces(buffers):
             self.write_fully(descriptor, some, offset)
