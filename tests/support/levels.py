@@ -7,7 +7,7 @@ own helpers. What the product starts by itself is not looked into.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Final
@@ -44,13 +44,36 @@ def levels(item: pytest.Item) -> Iterator[str]:
 
 def _used_by(item: pytest.Function) -> Iterator[object]:
     """Yield the test's function, those of its fixtures, and its parameters, which may be classes of daemons."""
-    yield getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)
+    parameters = [*item.callspec.params.values()] if hasattr(item, "callspec") else []
+    functions = [getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)]
     for name, fixtures in item._fixtureinfo.name2fixturedefs.items():
-        for fixture in reversed(fixtures):  # the nearest comes last, and takes the place of the others
-            yield fixture.func
-            if name not in fixture.argnames:
-                break
-    yield from item.callspec.params.values() if hasattr(item, "callspec") else ()
+        functions += _nearest(name, fixtures)
+    for function in functions:  # which grow by the fixtures that they ask for
+        if (words := _words(function)) is not None:
+            for name in (*words, *(it for it in parameters if isinstance(it, str))):
+                functions += [it for it in _nearest(name, _fixtures(name, item)) if it not in functions]
+    yield from functions
+    yield from parameters
+
+
+def _nearest(name: str, fixtures: Sequence[pytest.FixtureDef[object]]) -> Iterator[Callable[..., object]]:
+    for fixture in reversed(fixtures):  # the nearest comes last, and takes the place of the others
+        yield fixture.func
+        if name not in fixture.argnames:
+            break
+
+
+def _fixtures(name: str, item: pytest.Function) -> Sequence[pytest.FixtureDef[object]]:
+    return item.session._fixturemanager.getfixturedefs(name, item) or ()
+
+
+@cache
+def _words(function: Callable[..., object]) -> tuple[str, ...] | None:
+    """Return the texts in a function that asks for fixtures by `request.getfixturevalue`; None if it does not."""
+    codes = [*_codes(inspect.unwrap(function).__code__)]
+    if not any("getfixturevalue" in code.co_names for code in codes):
+        return None
+    return tuple(it for code in codes for it in code.co_consts if isinstance(it, str))
 
 
 def starts_process(*things: object) -> bool:
