@@ -242,6 +242,7 @@ class QuickHttp:
         self._rest = rest
         self._gives_way = True
         self.next_deadline = now + _BREATH
+        self._wake()
 
     def end(self) -> None:
         """Close after the remaining answers: the peer will send nothing more."""
