@@ -251,7 +251,7 @@ def test_a_new_bound_drops_at_once() -> None:
     (None, TopicRules(max_bytes=3 * SIZE), {"max_bytes, dry run": 2}),
     (None, TopicRules(max_messages=3, overflow=DROP), {"overflow, dry run": 2}),
 ])  # fmt: skip
-def test_bounds_that_are_only_tried_count_and_do_nothing(
+def test_dry_run_bounds_count_and_do_nothing(
     of_channels: ChannelRules | None, of_topics: TopicRules | None, counted: dict[str, int]
 ) -> None:
     dry = frozenset({"max_messages", "max_bytes"})
@@ -410,7 +410,7 @@ def test_without_a_bound_that_drops_nothing_waits() -> None:
     assert it.log.tail == 3
 
 
-def test_for_a_bound_that_is_only_tried_nothing_waits() -> None:
+def test_nothing_waits_for_a_dry_run_bound() -> None:
     it = Bounded(ChannelRules(max_messages=3, overflow=DROP, dry=frozenset({"max_messages"})))
     it.topic.channel("c")
     it.log.waits = True

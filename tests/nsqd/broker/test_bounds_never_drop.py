@@ -129,7 +129,7 @@ def test_new_deferred_messages_are_buried_on_arrival_where_they_do_not_fit() -> 
     assert it.waiting() == [10, 11, 12]
 
 
-def test_a_bound_that_is_only_tried_spares_the_same_messages() -> None:
+def test_a_dry_run_bound_spares_the_same_messages() -> None:
     it = Bounded(ChannelRules(max_messages=3, overflow=DROP, dry=frozenset({"max_messages"})))
     ids = all_in_flight(it, 3)
     it.node.clients[0].say(b"".join(b"REQ %b 0\n" % message_id for message_id in ids))
