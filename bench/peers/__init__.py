@@ -21,7 +21,7 @@ from bench.peers.result import Result
 from bench.peers.rows import Measurements, Missing, Values, rows_of
 from bench.peers.servers import Server
 from bench.peers.tables import page
-from bench.peers.variants import REFERENCES, Promise, Variant, variants
+from bench.peers.variants import GO, REFERENCES, Promise, Variant, variants
 from bench.report import Benchmark, Report, Row, write_result
 from bench.work import ROOT, Failed, Work, say
 
@@ -43,8 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help=f"seconds with a backlog before memory is looked at, and of a queue before a kill (default: {_FULL['rest']:g})",
     )
-    parser.add_argument("--go-nsqd", default="", metavar="HOST:PORT", help="a Go nsqd that listens here")
-    parser.add_argument("--quick", action="store_true", help=f"small and short, and only {', '.join(QUICK_PEERS)}")
+    parser.add_argument(
+        "--go-nsqd", default="", metavar="FILE", help="the program of Go's nsqd, to be measured as well"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"small and short, and only {', '.join(QUICK_PEERS)}, and Go's nsqd if named",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="the result file (default: in --results)")
     parser.add_argument("--draw", type=Path, metavar="RESULT", help="measure nothing; draw this into the documents")
 
@@ -56,8 +62,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     loads = tuple(_chosen(settings.loads, LOADS, LOADS))
     wanted = _wanted(settings)
     missing = [Missing(variant.name, "", why) for variant in wanted if (why := _lacks(variant, settings.build))]
-    for it in missing:
-        say(f"{it.peer}: left out: {it.why}")
+    for why in dict.fromkeys(it.why for it in missing):
+        say(f"{', '.join(it.peer for it in missing if it.why == why)}: left out: {why}")
     measured = [variant for variant in wanted if variant.name not in {it.peer for it in missing}]
     if not measured:
         raise Failed("none of these brokers is here")
@@ -66,7 +72,8 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _wanted(settings: argparse.Namespace) -> list[Variant]:
     known = {variant.name: variant for variant in variants(settings.flag, settings.go_nsqd)}
-    names = _chosen(settings.peers, tuple(known), QUICK_PEERS if settings.quick else tuple(known))
+    quick = [name for name in known if name in QUICK_PEERS or (settings.go_nsqd and name.startswith(GO))]
+    names = _chosen(settings.peers, tuple(known), quick if settings.quick else tuple(known))
     return [known[name] for name in names]
 
 
@@ -114,7 +121,7 @@ class _Run:
             if "backlog" in self._loads and variant.has_backlog:
                 say(f"backlog: {variant.label}")
                 self._try(variant, "backlog", partial(self._measure_backlog, variant))
-            if "kill" in self._loads and variant.is_ours_to_end:
+            if "kill" in self._loads:
                 say(f"kill -9: {variant.label}")
                 self._try(variant, "kill", partial(self._measure_kill, variant))
         self._note_lacking_rounds()

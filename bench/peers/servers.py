@@ -9,10 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from bench.builds import Build
 from bench.jobs import servers
@@ -23,6 +24,7 @@ from bench.work import HOST, Failed
 from nsqcommon.version import suite_version
 
 STOP_LIMIT: Final = 60.0
+COPY_LIMIT: Final = 120.0
 _OF_PIP: Final = str(Path(sys.executable).parent)  # nats-server is there
 _PATH: Final = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", _OF_PIP))
 
@@ -79,25 +81,23 @@ class Server(servers.Server):
         return bool(said)
 
 
-class Nsqd(Server):
-    program = sys.executable
+class Nsq(Server):
+    """An nsqd, whoever has written it: they share options, HTTP and protocol."""
+
     protocol = "nsq"
 
-    def __init__(self, folder: Path, build: Build, flags: Sequence[str]) -> None:
-        super().__init__(folder, python=build.python())
+    def __init__(self, folder: Path, run: Sequence[str], flags: Sequence[str]) -> None:
+        super().__init__(folder)
         self._http_port = take_port()
+        self._run = run
         self._flags = flags
-
-    @classmethod
-    def version(cls) -> str:
-        return f"nsq-suite {suite_version()}"
 
     @property
     def command(self) -> Sequence[str]:
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         return [
-            *(*self._python, "-m", "nsqd", f"--data-path={data}", "--log-level=warn"),
+            *(*self._run, f"--data-path={data}", "--log-level=warn"),
             *(f"--tcp-address={HOST}:{self.port}", f"--http-address={HOST}:{self._http_port}", *self._flags),
         ]
 
@@ -108,61 +108,62 @@ class Nsqd(Server):
             return False
 
     def depth(self, loader: Loader, queue: str) -> int:
-        return depth_by_http(self._get(f"/stats?format=json&include_clients=false&topic={queue}"))
+        return sum(int(it["depth"]) + int(it["in_flight_count"]) for it in self._topic(queue)["channels"])
+
+    def _topic(self, name: str) -> Any:
+        (topic,) = json.loads(self._get(f"/stats?format=json&include_clients=false&topic={name}"))["topics"]
+        return topic
 
     def _get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://{HOST}:{self._http_port}{path}", timeout=5) as answer:
             return bytes(answer.read())
 
 
-def depth_by_http(stats: bytes) -> int:
-    channels = [channel for topic in json.loads(stats)["topics"] for channel in topic["channels"]]
-    return sum(int(channel["depth"]) + int(channel["in_flight_count"]) for channel in channels)
+class Nsqd(Nsq):
+    program = sys.executable
 
-
-class GoNsqd(Server):
-    """A Go nsqd that somebody else runs. It cannot be killed or stopped, and its memory is not ours to look at."""
-
-    program = "nsqd"
-    protocol = "nsq"
-
-    def __init__(self, folder: Path, address: str) -> None:
-        super().__init__(folder)
-        host, _, port = address.rpartition(":")
-        if host != HOST:
-            raise Failed(f"--go-nsqd: the load generator connects to {HOST} only, not to {host!r}")
-        self.port = int(port)
-
-    @classmethod
-    def lacks(cls) -> str:
-        return ""
+    def __init__(self, folder: Path, build: Build, flags: Sequence[str]) -> None:
+        super().__init__(folder, (*build.python(), "-m", "nsqd"), flags)
 
     @classmethod
     def version(cls) -> str:
-        return "not asked"  # it is another process's; see `version_at`
-
-    def launch(self) -> None:
-        if not self.answers():
-            raise Failed(f"nothing like an nsqd listens on {HOST}:{self.port}")
-
-    @property
-    def is_ready(self) -> bool:
-        return self.answers()
-
-    _greeting = b"  V2IDENTIFY\n\x00\x00\x00\x02{}"
+        return f"nsq-suite {suite_version()}"
 
 
-def version_at(address: str) -> str:
-    """Return the version that a Go nsqd says of itself when a client identifies itself."""
-    host, _, port = address.rpartition(":")
-    said = b'{"feature_negotiation":true}'
-    try:
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
-            connection.sendall(b"  V2IDENTIFY\n" + len(said).to_bytes(4, "big") + said)
-            found = re.search(rb'"version":"([^"]*)"', connection.recv(65536))
-    except OSError as error:
-        raise Failed(f"no nsqd at {address}: {error}") from error
-    return f"nsqd {found[1].decode()}" if found else "nsqd"
+class GoNsqd(Nsq):
+    """The original. `go_nsqd` makes one of a binary."""
+
+    program = ""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        super().__init__(folder, (self._found(),), flags)
+
+    @classmethod
+    def lacks(cls) -> str:
+        return super().lacks() if cls.program else "its binary was not named (--go-nsqd FILE)"
+
+    @classmethod
+    def version(cls) -> str:
+        found = re.search(r"nsqd v(\S+)", super().version())
+        return f"Go nsqd {found[1]}" if found else super().version()
+
+    def depth(self, loader: Loader, queue: str) -> int:
+        """Return it once the topic has copied all its messages to its channel: what is on its way is in neither."""
+        deadline = time.monotonic() + COPY_LIMIT
+        while left := int(self._topic(queue)["depth"]):
+            if time.monotonic() > deadline:
+                raise Failed(f"Go's nsqd still has {left:,} messages to copy to the channel after {COPY_LIMIT:.0f} s")
+            time.sleep(0.05)
+        return super().depth(loader, queue)
+
+
+def go_nsqd(binary: str) -> type[GoNsqd]:
+    """Return the kind of server that the binary is. Empty: one that is not there."""
+
+    class Named(GoNsqd):
+        program = binary
+
+    return Named
 
 
 class Redis(Server):

@@ -13,6 +13,7 @@ from bench.builds import Build
 from bench.peers import servers
 
 OURS: Final = "nsqd"  # the start of the names of ours
+GO: Final = "go-nsqd"  # and of the original's
 
 
 class Promise(StrEnum):
@@ -50,17 +51,15 @@ class Variant:
     kind: type[servers.Server]
     make: Callable[[Path], servers.Server]
     has_backlog: bool = False  # it is the one of its broker that is filled with the large backlog
-    is_ours_to_end: bool = True  # it may be killed, stopped and started
-    address: str = ""  # of one that somebody else runs
 
     @property
     def version(self) -> str:
-        return servers.version_at(self.address) if self.address else self.kind.version()
+        return self.kind.version()
 
 
 def variants(flags: Sequence[str] = (), go_nsqd: str = "") -> list[Variant]:
-    found = [*_ours(flags), *_redis(), *_nats(), *_rabbitmq(), *_beanstalkd()]
-    return [*found, _go_nsqd(go_nsqd)] if go_nsqd else found
+    """Return all. `flags` are for ours, and `go_nsqd` is the binary of Go's nsqd."""
+    return [*_ours(flags), *_go_nsqd(servers.go_nsqd(go_nsqd)), *_redis(), *_nats(), *_rabbitmq(), *_beanstalkd()]
 
 
 def _ours(flags: Sequence[str]) -> list[Variant]:
@@ -80,6 +79,30 @@ def _ours(flags: Sequence[str]) -> list[Variant]:
             (Promise.MEMORY, "`--ack memory`, NSQ's own promise: OK at once; written soon after"),
         )
         for build in (Build.PURE, Build.COMPILED)
+    ]
+
+
+def _go_nsqd(kind: type[servers.GoNsqd]) -> list[Variant]:
+    return [
+        Variant(
+            f"{GO}-disk",
+            "Go nsqd, on disk",
+            Promise.WRITTEN,
+            "`--mem-queue-size=0`: OK when it is in the topic's file; flushed every 2,500 messages or 2 s, never before"
+            " the OK. kill -9 takes all of a queue that was never flushed, and what a consumer has in its hands",
+            kind,
+            lambda folder: kind(folder, "--mem-queue-size=0"),
+            has_backlog=True,
+        ),
+        Variant(
+            f"{GO}-default",
+            "Go nsqd, as installed",
+            Promise.MEMORY,
+            "its default, `--mem-queue-size=10000`: OK when it is in memory; what is beyond 10,000 messages of a topic"
+            " and of a channel is on disk, without a flush before the OK",
+            kind,
+            kind,
+        ),
     ]
 
 
@@ -187,16 +210,3 @@ def _beanstalkd() -> list[Variant]:
             lambda folder: servers.Beanstalkd(folder, has_log=False),
         ),
     ]
-
-
-def _go_nsqd(address: str) -> Variant:
-    return Variant(
-        "go-nsqd",
-        "Go nsqd",
-        Promise.MEMORY,
-        "as it was started: by default up to 10,000 messages of each topic and channel are in memory only",
-        servers.GoNsqd,
-        partial(servers.GoNsqd, address=address),
-        is_ours_to_end=False,
-        address=address,
-    )

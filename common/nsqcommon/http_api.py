@@ -69,7 +69,7 @@ _MOST_TO_DROP: Final = 8 * 1024 * 1024
 _PIECE: Final = 256 << 10  # bytes of a body that are sent at once
 _MOST_ARGUMENTS: Final = 1000  # in a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
-_PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go did not
+PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go did not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +171,7 @@ def canonical(name: bytes) -> bytes:
 
 def phrase(status: int) -> bytes:
     """Return the reason phrase of a status, as Go words it."""
-    return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
+    return PHRASES.get(status) or HTTPStatus(status).phrase.encode()
 
 
 class HttpDate:

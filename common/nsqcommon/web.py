@@ -27,7 +27,7 @@ import httptools
 import trio
 import trio_asyncio
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from nsqcommon.http_api import (
@@ -36,6 +36,7 @@ from nsqcommon.http_api import (
     CUT_SHORT,
     ENDS_WITH_PEER,
     PEER_ENDED,
+    PHRASES,
     REFUSE,
     HttpDate,
     canonical,
@@ -64,6 +65,9 @@ _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _READ_SIZE: Final = 1 << 16
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
+
+# uvicorn makes its status lines of Python's phrases, in one table for the whole process.
+STATUS_LINE.update({status: b"HTTP/1.1 %d %s\r\n" % (status, words) for status, words in PHRASES.items()})
 
 
 def _do_nothing() -> None: ...

@@ -18,7 +18,6 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from functools import partial
-from http import HTTPStatus
 from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -31,6 +30,7 @@ from nsqadmin.upstream import sliced_json
 from nsqadmin.upstream.acting import user_header
 from nsqadmin.upstream.token import Token, Way
 from nsqadmin.upstream.unpacking import Body, TooLarge
+from nsqcommon.http_api import phrase
 from nsqcommon.options import seconds
 from nsqcommon.recipients import host_and_port
 from nsqcommon.startup import StartupError
@@ -399,7 +399,7 @@ def _date_of(text: str) -> float | None:
 def _refusal_of(answer: _Answer) -> UpstreamError:
     body = bytes(answer.body.data)
     try:
-        reason = HTTPStatus(answer.status).phrase
+        reason = phrase(answer.status).decode()
     except ValueError:
         reason = answer.reason
     text = f"got response {answer.status} {reason} {quote(body).decode('utf-8', 'replace')}"

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
 
-from bench.peers import chart, in_turn, tables
+from bench.builds import Build
+from bench.peers import add_arguments, chart, in_turn, run, tables
 from bench.peers.backlog import Held
 from bench.peers.draw import BEGIN, END, PAGE, PICTURE, README, draw, filled
 from bench.peers.loads import FIGURES, Figure
 from bench.peers.result import Result
 from bench.peers.rows import Missing, PeerRow, Values, rows_of
 from bench.peers.variants import Promise, variants
-from bench.work import Failed
+from bench.work import Failed, Work
 
 
 def figure_named(name: str) -> Figure:
@@ -240,7 +242,37 @@ def test_each_round_has_everybody_once_and_begins_with_another_one() -> None:
     assert len({names[0] for names in rounds}) == len(rounds)
 
 
+def program_that_says(words: str, path: Path) -> str:
+    path.write_text(f"#!/bin/sh\necho '{words}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_gos_nsqd_is_measured_in_two_ways_if_its_program_is_named(tmp_path: Path) -> None:
+    program = program_that_says("nsqd v1.3.0 (built w/go1.22.5)", tmp_path / "nsqd")
+    found = {it.name: it for it in variants(go_nsqd=program) if it.name.startswith("go-nsqd")}
+    assert {name: it.promise for name, it in found.items()} == {
+        "go-nsqd-disk": Promise.WRITTEN,
+        "go-nsqd-default": Promise.MEMORY,
+    }
+    for it in found.values():
+        assert (it.kind.lacks(), it.version) == ("", "Go nsqd 1.3.0")
+        assert it.make(tmp_path / it.name).command[0] == program
+
+
+@pytest.mark.parametrize(
+    ("program", "why"), [("", "its binary was not named (--go-nsqd FILE)"), ("/no/such", "/no/such is not installed")]
+)
+def test_gos_nsqd_is_left_out_in_one_line(program: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    settings = parser.parse_args(["--peers=go-nsqd-disk,go-nsqd-default", f"--go-nsqd={program}"])
+    with pytest.raises(Failed, match="none of these brokers is here"):
+        run(argparse.Namespace(**vars(settings), flag=(), build=Build.PURE), cast(Work, None))
+    assert capsys.readouterr().err == f"go-nsqd-disk, go-nsqd-default: left out: {why}\n"
+
+
 def test_names_of_variants_are_unique_and_the_reference_is_among_them() -> None:
-    names = [variant.name for variant in variants(go_nsqd="127.0.0.1:4150")]
+    names = [variant.name for variant in variants()]
     assert len(set(names)) == len(names)
-    assert {"nsqd-pure", "go-nsqd"} <= set(names)
+    assert {"nsqd-pure", "go-nsqd-disk", "go-nsqd-default"} <= set(names)

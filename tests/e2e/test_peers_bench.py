@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import select
+import shlex
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ REFERENCE = REFERENCES[Promise.WRITTEN]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0
 COUNT = 2_000
-ONE_OF_EACH = ("nsqd-pure", "redis-everysec", "nats", "rabbitmq-classic", "beanstalkd")
+ONE_OF_EACH = ("nsqd-pure", "go-nsqd-disk", "redis-everysec", "nats", "rabbitmq-classic", "beanstalkd")
 
 
 @pytest.mark.needs("C compiler")
@@ -63,9 +64,20 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
     return Loader.compiled(tmp_path_factory.mktemp("loader"))
 
 
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """Return a program that takes the place of Go's nsqd: ours, which has the same options and answers."""
+    program = tmp_path / "nsqd"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m nsqd "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_all_that_was_acknowledged_comes_and_does_not_come_again(name: str, loader: Loader, tmp_path: Path) -> None:
-    variant = next(it for it in variants() if it.name == name)
+def test_all_that_was_acknowledged_comes_and_does_not_come_again(
+    name: str, loader: Loader, tmp_path: Path, stand_in: Path
+) -> None:
+    variant = next(it for it in variants(go_nsqd=str(stand_in)) if it.name == name)
     if why := variant.kind.lacks():
         pytest.skip(why)
     acked = tmp_path / "acked"

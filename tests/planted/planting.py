@@ -6,6 +6,7 @@ imported before has the bug as well. `scripts/test-planted` changes the file its
 
 from __future__ import annotations
 
+import dis
 import importlib
 import inspect
 import os
@@ -19,6 +20,7 @@ from tests.planted.table import BUGS, DEATHS, STOPS, Bug
 from tests.support.process import PYTHONPATH, ROOT
 
 NAME: Final = "NSQ_PLANTED"  # of the variable that names the bug, or several with a semicolon between
+_NOTES: Final = ("__firstlineno__", "__static_attributes__")  # from Python 3.13 on, each class has these
 _AT_START: Final = Path(__file__).with_name("at_start")
 
 
@@ -90,7 +92,11 @@ def _codes_in(code: CodeType) -> dict[str, CodeType]:
 
 def _is_same(one: CodeType, other: CodeType | None) -> bool:
     """Return whether two codes do the same, wherever they stand. What a function has within itself is a part of it."""
-    if other is None or (one.co_code, one.co_names) != (other.co_code, other.co_names):
+    if other is None:
+        return False
+    if not one.co_flags & inspect.CO_OPTIMIZED:  # of a class or a module
+        return _steps_of(one) == _steps_of(other)
+    if (one.co_code, one.co_names) != (other.co_code, other.co_names):
         return False
     if len(one.co_consts) != len(other.co_consts):
         return False
@@ -101,6 +107,14 @@ def _is_same(one: CodeType, other: CodeType | None) -> bool:
         elif (type(mine), mine) != (type(its), its):
             return False
     return True
+
+
+def _steps_of(code: CodeType) -> list[tuple[object, ...]]:
+    """Return what the code of a class does, without what Python notes there of its line and of what its methods set."""
+    values = [(it.opname, it.argval) for it in dis.get_instructions(code)]
+    steps = [(name, type(it), it.co_qualname if isinstance(it, CodeType) else it) for name, it in values]
+    notes = {at for at, (_, value) in enumerate(values) if value in _NOTES}  # and the value is loaded just before
+    return [step for at, step in enumerate(steps) if notes.isdisjoint((at, at + 1))]
 
 
 def _functions_of(owner: ModuleType | type) -> Iterator[FunctionType]:

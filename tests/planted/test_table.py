@@ -27,9 +27,16 @@ def test_a_bug_can_be_planted(name: str) -> None:
         pytest.skip(f"no {missing.name}")
 
 
-def test_what_does_not_stand_in_a_function_is_an_error() -> None:
-    bug = replace(bug_named("the breaker never trips"), edits=(("FEWEST: Final = 20", "FEWEST: Final = 21"),))
-    with pytest.raises(DoesNotFit, match="nothing can be planted at <module>"):
+@pytest.mark.parametrize(
+    ("name", "old", "new", "where"),
+    [
+        ("the breaker never trips", "FEWEST: Final = 20", "FEWEST: Final = 21", "<module>"),
+        ("a failed sync counts as a sync", "error: str | None = None", "error: str | None = ''", "SyncJob"),
+    ],
+)
+def test_what_does_not_stand_in_a_function_is_an_error(name: str, old: str, new: str, where: str) -> None:
+    bug = replace(bug_named(name), edits=((old, new),))
+    with pytest.raises(DoesNotFit, match=f"nothing can be planted at {where}"):
         plant(bug)
 
 

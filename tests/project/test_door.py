@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, TextIO, cast
@@ -207,22 +208,42 @@ def test_a_second_start_does_not_wait_to_compile_what_is_being_compiled(tree: Pa
     assert (status, lines) == (0, ["core: pure Python for now; it is still being compiled in the background"])
 
 
-def test_the_command_that_the_line_names_ends_all_that_compiles_in_the_background(tree: Path, tmp_path: Path) -> None:
+def test_the_command_that_each_start_names_ends_all_that_compiles_in_the_background(tree: Path, tmp_path: Path) -> None:
     for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
         (tree / folder).mkdir()
     compiles = tmp_path / "compiles"
     python = executable(tmp_path / "bin/python3", COMPILES_FOR_EVER)
-    status, (line,) = run(tree / "scripts/compile", "--aside", PYTHON=str(python), COMPILES=str(compiles))
-    found = re.search(r"; stop it with (kill -- -(\d+)) \(", line)
-    assert found, line
+    aside = partial(run, tree / "scripts/compile", "--aside", PYTHON=str(python), COMPILES=str(compiles))
+    status, (first,) = aside()
+    found = re.search(r"; stop it with (kill -- -(\d+)) \(", first)
+    assert found, first
     assert status == 0
     try:
         eventually(compiles.exists, LIMIT)
+        _, (second,) = aside()
+        assert (
+            second
+            == f"core: pure Python for now; it is still being compiled in the background; stop it with {found[1]}"
+        )
         subprocess.run(["sh", "-c", found[1]], check=True)
         eventually(lambda: can_lock(tree / "setup.py"), LIMIT)  # all of them had it open, so the last one has ended
     finally:
         with suppress(ProcessLookupError):
             os.killpg(int(found[2]), signal.SIGKILL)
+    assert not (tree / ".compiling").exists()
+
+
+def test_a_group_that_has_ended_is_not_named_to_be_stopped(tree: Path, tmp_path: Path) -> None:
+    for folder in ("common", "nsqclient", "nsqd", "nsqlookupd"):
+        (tree / folder).mkdir()
+    python = executable(tmp_path / "bin/python3", WITHOUT_PIP)
+    ended = subprocess.Popen(["true"], process_group=0)
+    ended.wait()
+    (tree / ".compiling").write_text(f"{ended.pid}\n")  # as kill -9 leaves it
+    with open(tree / "setup.py") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _, (line,) = run(tree / "scripts/compile", "--aside", PYTHON=str(python))
+    assert line == "core: pure Python for now; it is still being compiled in the background"
 
 
 def can_lock(path: Path) -> bool:

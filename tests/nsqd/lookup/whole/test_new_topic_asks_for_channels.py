@@ -6,11 +6,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import wraps
-from math import inf
-from unittest.mock import patch
 
 import pytest
 import trio
+import trio.testing
 
 from nsqcommon.wire.commands import pub
 from nsqcommon.wire.lookup import PeerAddress, identify_reply
@@ -165,21 +164,28 @@ async def test_when_nobody_can_say_the_topic_flows_all_the_same() -> None:
         assert len(client.messages()) == 1
 
 
-@on_trio
-async def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> None:
+def test_who_did_not_answer_in_time_is_not_asked_for_the_next_topics() -> None:
     """Otherwise thousands of topics that wait after a start would wait one after the other."""
-    with patch("nsqd.lookup.discovery._SILENCE", inf):  # a busy machine may take longer for 200 topics
-        await silent_peer_is_asked_once()
+    clock = trio.testing.MockClock(rate=1.0)
+
+    async def test() -> None:
+        async with cluster(wait=3.0) as it:
+            silent, other = it.lookupds
+            silent.before_http_answer = trio.sleep_forever
+            await until_learned(it.new_topic())
+            clock.rate = 0.0  # from now on the other one is never too late, however busy the machine is
+            silent.before_http_answer = not_again
+            for number in range(200):
+                topic = it.new_topic(f"t{number}")
+                while topic.learning:
+                    await trio.testing.wait_all_tasks_blocked()
+            assert (len(silent.asked), len(other.asked)) == (1, 201)
+
+    trio.run(test, clock=clock)
 
 
-async def silent_peer_is_asked_once() -> None:
-    async with cluster(wait=3.0) as it:
-        it.lookupds[0].before_http_answer = trio.sleep_forever
-        await until_learned(it.new_topic())
-        for number in range(200):  # one by one, because the other one has to answer each within `wait`
-            await until_learned(it.new_topic(f"t{number}"))
-        assert len(it.lookupds[0].asked) == 1
-        assert len(it.lookupds[1].asked) == 201
+async def not_again() -> None:
+    raise AssertionError("it is asked again")
 
 
 @on_trio
