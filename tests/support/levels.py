@@ -30,6 +30,7 @@ _STARTS: Final = frozenset(
 )
 # It runs openssl before the test, and the test is about sockets.
 _NO_MATTER: Final = frozenset({"tests.support.certificates.make_certificates"})
+_harmless: Final[set[FunctionType]] = set()  # neither these nor what they name starts a process
 
 
 def levels(item: pytest.Item) -> Iterator[str]:
@@ -82,12 +83,13 @@ def starts_process(*things: object) -> bool:
     seen: set[FunctionType] = set()
     while to_look_at:
         for function in _functions_of(to_look_at.pop()):
-            if function not in seen:
+            if function not in seen and function not in _harmless:
                 seen.add(function)
                 starts, names = _what_it_does(function)
                 if starts:
                     return True
                 to_look_at += names
+    _harmless.update(seen)  # thousands of tests share their helpers, and each process of pytest asks for all tests
     return False
 
 
