@@ -67,6 +67,11 @@ def calls_nothing() -> int:
     return len("")
 
 
+def calls_nothing_and_then_it() -> None:
+    calls_nothing()
+    calls_it()
+
+
 @pytest.mark.parametrize(
     "thing",
     [
@@ -89,6 +94,12 @@ def test_what_starts_a_process_in_any_way_is_found(thing: object) -> None:
 @pytest.mark.parametrize("thing", [only_asks_for_errors, calls_nothing, 1, "calls_it", None, int])
 def test_what_starts_none_is_left_alone(thing: object) -> None:
     assert not starts_process(thing)
+
+
+def test_a_helper_that_starts_none_hides_nothing_of_who_names_it() -> None:
+    assert not starts_process(calls_nothing)
+    assert starts_process(calls_nothing_and_then_it)
+    assert starts_process(calls_nothing, calls_it)
 
 
 def test_a_test_has_the_mark_of_its_fixtures(request: pytest.FixtureRequest, start_nsqd: StartNsqd) -> None:

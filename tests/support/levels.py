@@ -30,7 +30,6 @@ _STARTS: Final = frozenset(
 )
 # It runs openssl before the test, and the test is about sockets.
 _NO_MATTER: Final = frozenset({"tests.support.certificates.make_certificates"})
-_harmless: Final[set[FunctionType]] = set()  # neither these nor what they name starts a process
 
 
 def levels(item: pytest.Item) -> Iterator[str]:
@@ -79,17 +78,25 @@ def _words(function: Callable[..., object]) -> tuple[str, ...] | None:
 
 def starts_process(*things: object) -> bool:
     """Return whether one of these functions and classes starts a process, or names something of ours that does."""
-    to_look_at = [*things]
+    return any(_starts(function) for thing in things for function in _functions_of(thing))
+
+
+_harmless: Final[set[FunctionType]] = set()  # what starts none, because ten thousand tests name the same helpers
+
+
+@cache
+def _starts(function: FunctionType) -> bool:
+    to_look_at = [function]
     seen: set[FunctionType] = set()
     while to_look_at:
-        for function in _functions_of(to_look_at.pop()):
-            if function not in seen and function not in _harmless:
-                seen.add(function)
-                starts, names = _what_it_does(function)
-                if starts:
-                    return True
-                to_look_at += names
-    _harmless.update(seen)  # thousands of tests share their helpers, and each process of pytest asks for all tests
+        one = to_look_at.pop()
+        if one not in seen and one not in _harmless:
+            seen.add(one)
+            starts, named = _what_it_does(one)
+            if starts:
+                return True
+            to_look_at += named
+    _harmless.update(seen)
     return False
 
 
@@ -110,8 +117,8 @@ def _functions_of(thing: object) -> Iterator[FunctionType]:
 
 
 @cache
-def _what_it_does(function: FunctionType) -> tuple[bool, tuple[object, ...]]:
-    """Return whether it starts a process itself, and what else of ours it names."""
+def _what_it_does(function: FunctionType) -> tuple[bool, tuple[FunctionType, ...]]:
+    """Return whether it starts a process itself, and which functions of ours it names."""
     named: list[object] = []
     for code in _codes(function.__code__):
         for name in code.co_names:
@@ -128,7 +135,7 @@ def _what_it_does(function: FunctionType) -> tuple[bool, tuple[object, ...]]:
                 named.append(value)
         if "runpytest_subprocess" in code.co_names:  # of the fixture pytester
             return True, ()
-    return False, tuple(it for it in named if callable(it))
+    return False, tuple(it for thing in named if callable(thing) for it in _functions_of(thing))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
