@@ -82,30 +82,36 @@ def rows() -> dict[str, int]:
 def test_a_page_fits_every_width_and_is_accessible_in_both_themes(
     still_page: Browser, rows: dict[str, int], name: str
 ) -> None:
-    """Axe looks at everything once, and then at what another theme or width can change.
-
-    No answer of nsqadmin depends on these, and its scripts follow them, so the page is loaded once.
-    """
-    axe = axe_core()
     still_page.look(width=WIDE, height=900)
     still_page.open(PAGES[name])
-    for width in (WIDE, NARROW):
-        still_page.look(width=width, height=900)
-        assert still_page.run("return document.documentElement.scrollWidth") <= width
-        assert has_title_landmarks_and_one_heading(still_page)
-        shot(still_page, f"{name}-light-{width}")
-        if width == WIDE:
-            rows[name] = rows_of(still_page)
-            assert serious_violations(still_page, axe) == []
-            still_page.look(width=width, height=900, scheme="dark")
-            assert still_page.run("return document.documentElement.scrollWidth") <= width
-            shot(still_page, f"{name}-dark-{width}")
-        else:
-            assert serious_violations(still_page, axe, without_colours=True) == []
-        assert serious_violations_of_colours(still_page) == []
+    rows[name] = rows_of(still_page)
+    assert has_title_landmarks_and_one_heading(still_page)
+    fits_and_is_accessible(still_page, name)
+    assert has_title_landmarks_and_one_heading(still_page)
     if name.startswith("missing"):
         complaints = still_page.complaints()
         assert all("404" in it for it in complaints)
+
+
+def fits_and_is_accessible(browser: Browser, name: str, *, narrow: int = NARROW) -> None:
+    """Check the page that is open: wide in both themes, and narrow, as which it stays.
+
+    Axe looks at everything once, and then at what another theme or width can change. No answer of nsqadmin depends on
+    these, and its scripts follow them, so a page is loaded once.
+    """
+    axe = axe_core()
+    for width in (WIDE, narrow):
+        browser.look(width=width, height=900)
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+        shot(browser, f"{name}-light-{width}")
+        if width == WIDE:
+            assert serious_violations(browser, axe) == []
+            browser.look(width=width, height=900, scheme="dark")
+            assert browser.run("return document.documentElement.scrollWidth") <= width
+            shot(browser, f"{name}-dark-{width}")
+        else:
+            assert serious_violations(browser, axe, without_colours=True) == []
+        assert serious_violations_of_colours(browser) == []
 
 
 def axe_core() -> str:

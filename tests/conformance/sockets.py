@@ -14,9 +14,10 @@ from nsqcommon.wire.frames import FrameReader, FrameType
 from nsqcommon.wire.lookup import ReplyReader
 from tests.conformance.script import Script
 from tests.conformance.talk import Conversation, Frame, WebAnswer
-from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import make_certificates
 from tests.support.client import TIMEOUT
+from tests.support.http_server import Reply, Request
 from tests.support.process import Daemon, Nsqd, Nsqlookupd
 
 _MOST: Final = 1 << 20
@@ -39,7 +40,7 @@ _GRANTS: Final = {
 }
 
 
-def _granted(asked: Asked) -> Reply:
+def _granted(asked: Request) -> Reply:
     return _GRANTS.get(asked.secret, Reply(status=403))
 
 

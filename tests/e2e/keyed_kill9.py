@@ -30,6 +30,7 @@ from tests.support.process import Nsqd, SteadyNsqd, eventually
 TASKS: Final = 20
 MOST: Final = 600  # messages before a kill; an idle machine takes 0.3 s for them
 _PIECE: Final = 16 * 1024
+_LONGEST: Final = 20_000  # bytes until a connection is cut: some hundred messages
 
 
 class CuttingProxy:
@@ -52,7 +53,7 @@ class CuttingProxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._target)
-                left = self._chance.randrange(1, 60_000) if self.done < self._cuts else 1 << 60
+                left = self._chance.randrange(1, _LONGEST) if self.done < self._cuts else 1 << 60
                 allowance = [left]
                 for source, sink in ((client, server), (server, client)):
                     threading.Thread(target=self._pass, args=(source, sink, allowance), daemon=True).start()

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.test_clients import run
 from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -67,17 +67,19 @@ def check(client: str, nsqd: Nsqd, topic: str, **how: object) -> None:
     arrived = run(client, nsqd, what, topic=topic)
     bodies = sorted(body for body, _, _ in arrived)
     assert bodies == sorted([*what["expected"], *(body for body in what["expected"] if body.startswith("requeue"))])
-    channel = nsqd.channel(topic, "channel")
+    # A client may end before nsqd has read its last FINs.
+    channel = eventually(lambda: (it := nsqd.channel(topic, "channel"))["in_flight_count"] == 0 and it)
     assert (channel["message_count"], channel["requeue_count"]) == (300, 10)
     assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "timeout_count")] == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("guarded", [False, True], ids=["open", "auth"])
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_client_gets_all_that_it_publishes(
-    brokers: dict[bool, Nsqd], certificates: Certificates, client: str, stream: str, guarded: bool
+    brokers: dict[bool, Nsqd], certificates: Certificates, client: str, stream: str
 ) -> None:
+    """Every other case is at the broker that requires AUTH, so each client and each stream meets both brokers."""
+    guarded = (CLIENTS.index(client) + [*STREAMS].index(stream)) % 2 == 1
     tls, compression = STREAMS[stream]
     how: dict[str, object] = {"compression": compression}
     if tls:

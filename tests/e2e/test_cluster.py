@@ -6,7 +6,6 @@ Run with `pytest -rP` to see the figures that a test prints.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -184,26 +183,7 @@ def test_a_killed_node_is_gone_as_soon_as_its_connection_closes(cluster: Cluster
     took(lambda: cluster.sees("t", {node.tcp[1] for node in others}), "a killed node is gone after")
 
 
-@pytest.mark.slow
-def test_a_silent_node_is_gone_after_the_inactivity_time_and_comes_back(cluster: Cluster) -> None:
-    inactivity = PING_INTERVAL + 2
-    cluster.start(lookupds=2, nodes=2, options=(f"inactive-producer-timeout={inactivity:g}s",))
-    for node in cluster.nodes:
-        node.connect().publish("t", b"x")
-    eventually(lambda: cluster.sees("t", cluster.ports), LIMIT)
-    silent, talking = cluster.nodes
-    silent.send_signal(signal.SIGSTOP)
-    try:
-        seconds = took(lambda: cluster.sees("t", {talking.tcp[1]}), "a silent node is gone after")
-        assert seconds <= inactivity + 10  # the promise is the time itself; the rest is for a busy machine
-    finally:
-        silent.send_signal(signal.SIGCONT)
-    took(lambda: cluster.sees("t", cluster.ports), "and back after")
-    assert "UNREGISTER category:topic key:t" not in cluster.lookupds[0].log  # the connection is still open
-
-
-@pytest.mark.parametrize("away", [0.0, pytest.param(20.0, marks=pytest.mark.slow)])
-def test_a_restarted_nsqlookupd_is_complete_within_one_ping(cluster: Cluster, away: float) -> None:
+def test_a_restarted_nsqlookupd_is_complete_within_one_ping(cluster: Cluster) -> None:
     cluster.start()
     topics = [f"t{number}" for number in range(100)]
     for node in cluster.nodes:
@@ -218,9 +198,8 @@ def test_a_restarted_nsqlookupd_is_complete_within_one_ping(cluster: Cluster, aw
 
     eventually(complete, LIMIT)
     restarted.kill()
-    time.sleep(away)
     restarted.start()
-    seconds = took(complete, f"3 nodes with 100 topics each, after {away:g} s away: complete after")
+    seconds = took(complete, "3 nodes with 100 topics each: complete after")
     assert seconds <= PING_INTERVAL + 10  # a busy machine; with a second ping it would be 30
 
 

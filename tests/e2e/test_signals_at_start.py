@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,19 @@ from tests.support import signalled
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
 from tests.support.tools import LIMIT, address
 
-# Counts of audit events. At the last ones most programs have started, and wait.
-MOMENTS: Final = (0, 30, 200, 600, 1000, 1600)
+# Counts of audit events, and what comes then. At the last ones most programs have started, and wait.
+MOMENTS: Final = {
+    0: signal.SIGTERM,
+    30: signal.SIGINT,
+    200: signal.SIGTERM,
+    600: signal.SIGINT,
+    1000: signal.SIGTERM,
+    1600: signal.SIGINT,
+}
+# All tools of nsqtools share the lines that hold signals while they import, so one has all moments, and each of the others
+# two of the first four.
+TOOLS: Final = [it for it, target in PROJECT["scripts"].items() if target.startswith("nsqtools.")]
+OF_TOOLS: Final = ((*MOMENTS,), (0, 200, 1000, 1600), (30, 600, 1000, 1600))
 HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come that far gets its signal from outside
 STARTED_BY_PEOPLE: Final = [it for it in PROJECT["scripts"].items() if it[0] != "nsqpipe-worker"]
 EXTRAS: Final = {"nsqadmin": "starlette", "nsqpipe": "pyspark"}
@@ -117,13 +128,18 @@ def ended(world: World, program: str, target: str, moment: int, number: signal.S
     return process.returncode, log.decode()
 
 
+def moments_of(program: str) -> Sequence[int]:
+    place = TOOLS.index(program) if program in TOOLS else 0
+    return OF_TOOLS[place and 1 + place % 2]
+
+
 @pytest.mark.parametrize(("program", "target"), STARTED_BY_PEOPLE, ids=[program for program, _ in STARTED_BY_PEOPLE])
 def test_a_program_ends_well(program: str, target: str, world: World) -> None:
     if program in EXTRAS:
         needs_module(EXTRAS[program])
     good = (0, INCOMPLETE) if program == "nsq_replay" else (0,)
-    for at, moment in enumerate(MOMENTS):
-        number = (signal.SIGTERM, signal.SIGINT)[at % 2]
+    for moment in moments_of(program):
+        number = MOMENTS[moment]
         status, log = ended(world, program, target, moment, number)
         assert status in good, f"{number.name} at {moment}: exit status {status}\n{log}"
         assert "Traceback" not in log

@@ -23,13 +23,13 @@ from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
 pytestmark = pytest.mark.slow
 
-TOPICS: Final = 5000
+TOPICS: Final = 3000
 WINDOW: Final = 64  # publishes that are not answered yet
 OK_FRAME: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT: Final = 60.0  # seconds
 LONGEST: Final = 0.1  # seconds of processor time for the median of other clients; usual: less than 0.01
-IDLE: Final = 0.05  # share of a core
-STOP: Final = 10.0  # seconds
+IDLE: Final = 0.03  # share of a core
+STOP: Final = 6.0  # seconds
 MOST_WORK: Final = 0.25  # seconds of processor time before an answer; without slices it was 0.5
 
 

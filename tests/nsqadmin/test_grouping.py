@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
@@ -231,18 +231,15 @@ def unlike(number: int) -> tuple[str, str]:
     return f"of-{word}", f"{word}-by"
 
 
-def grouping_takes(picture: Snapshot, known: Collection[str]) -> float:
-    """Return the seconds of a core, as the best of three."""
-    best = inf
-    for _ in range(3):
-        began = time.process_time()
-        group(picture, known)
-        best = min(best, time.process_time() - began)
-    return best
+def grouping_takes(picture: Snapshot) -> float:
+    """Return the seconds of a core."""
+    began = time.process_time()
+    group(picture)
+    return time.process_time() - began
 
 
 def making_takes(count: int) -> float:
-    """Return the seconds that it takes to make so many findings and look each up, to compare with."""
+    """Return the seconds that it takes to make so many findings and look each up, to compare with: the best of three."""
     best = inf
     for _ in range(3):
         began = time.process_time()
@@ -265,5 +262,5 @@ def test_ten_thousand_findings_are_grouped_in_a_moment(
     incidents = group(picture)
     assert sum(it.numbers.findings for it in incidents) == 10_000
     assert len(incidents) == (10_000 if names is unlike else 10)
-    took, unit = grouping_takes(picture, ()), making_takes(10_000)
-    assert took < 15 * unit  # 9.1 was seen on a busy machine
+    most = 15 * making_takes(10_000)  # 9.1 was seen on a busy machine
+    assert any(grouping_takes(picture) < most for _ in range(3))

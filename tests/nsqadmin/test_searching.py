@@ -19,6 +19,7 @@ from nsqadmin.messages.searching import Search, Searcher
 from nsqadmin.messages.walk import BadCursor, parse_cursor
 from nsqadmin.upstream.client import UpstreamError
 from tests.nsqadmin.histories import Histories, History
+from tests.support.examples import examples
 
 ANYBODY = Identity(roles=(ALL_RIGHTS,))
 
@@ -76,7 +77,7 @@ def test_without_a_filter_the_newest_are_read_and_nothing_else() -> None:
     limit=st.integers(1, 20),
     place=st.sampled_from(["latest", "earliest"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_steps_that_continue_each_other_find_each_message_once_and_in_order(
     counts: list[int], paces: list[float], limit: int, place: str
 ) -> None:

@@ -55,7 +55,7 @@ from tests.nsqpipe.whole.test_run import IMPORTED_BY_THREADS
 from tests.pyspark_nsqtable.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
 from tests.spark import standing
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
-from tests.support.iceberg_rest import rest_catalog
+from tests.support.iceberg_rest import RestCatalog
 from tests.support.orders import Orders
 from tests.support.process import ROOT
 from tests.support.spark import address, publish
@@ -857,8 +857,8 @@ def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
 def test_a_rest_catalog_refuses_what_a_rival_was_quicker_with(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with rest_catalog(tmp_path) as uri:
-        table = replace(table_at(tmp_path), catalog=CatalogName("", {"uri": uri, "type": "rest"}))
+    with RestCatalog(tmp_path) as rest:
+        table = replace(table_at(tmp_path), catalog=CatalogName("", {"uri": rest.url, "type": "rest"}))
         good, _ = landing.schemas(source_options(orders.source), None, drops_body=False)
         job, rival = Job(orders, tmp_path), Job(orders, tmp_path, "rival")
         for it in (job, rival):

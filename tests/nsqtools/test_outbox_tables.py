@@ -14,19 +14,22 @@ from tests.support.postgres import Postgres, needs_postgres
 from tests.support.process import eventually
 
 
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/app.db"
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
+def postgres() -> Iterator[str]:
     needs_postgres()
     with Postgres() as server:
-        yield server
+        yield server.url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/app.db"
-    server: Postgres = request.getfixturevalue("server")
-    return server.url
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(request.param)
+    return url
 
 
 @pytest.fixture

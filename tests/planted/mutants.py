@@ -75,7 +75,9 @@ class Mutant:
     def tests(self) -> tuple[str, ...]:
         """Arguments of pytest: the tests of the package, and first those of the file that was changed."""
         of_package = TESTS[self.package]
-        near = {path for folder in of_package for path in (ROOT / folder).rglob(f"test_{Path(self.file).name}")}
+        test = f"test_{Path(self.file).stem.lstrip('_')}"
+        names = f"{test}.py", f"{test}_*.py"
+        near = {path for folder in of_package for name in names for path in (ROOT / folder).rglob(name)}
         return *sorted(str(path.relative_to(ROOT)) for path in near), *of_package
 
     @property

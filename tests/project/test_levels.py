@@ -67,6 +67,11 @@ def calls_nothing() -> int:
     return len("")
 
 
+def calls_nothing_and_then_it() -> None:
+    calls_nothing()
+    calls_it()
+
+
 @pytest.mark.parametrize(
     "thing",
     [
@@ -91,9 +96,40 @@ def test_what_starts_none_is_left_alone(thing: object) -> None:
     assert not starts_process(thing)
 
 
+def test_a_helper_that_starts_none_hides_nothing_of_who_names_it() -> None:
+    assert not starts_process(calls_nothing)
+    assert starts_process(calls_nothing_and_then_it)
+    assert starts_process(calls_nothing, calls_it)
+
+
 def test_a_test_has_the_mark_of_its_fixtures(request: pytest.FixtureRequest, start_nsqd: StartNsqd) -> None:
     assert request.node.get_closest_marker("process")
 
 
 def test_a_test_that_uses_nothing_of_the_kind_has_no_mark(request: pytest.FixtureRequest) -> None:
     assert [it for it in ("process", "spark", "browser") if request.node.get_closest_marker(it)] == []
+
+
+@pytest.fixture
+def starts_nothing() -> int:
+    return calls_nothing()
+
+
+@pytest.fixture
+def starts_one() -> None:
+    calls_it()
+
+
+@pytest.fixture(params=["starts_nothing", "starts_one"])
+def either(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue(request.param)
+    return str(request.param)
+
+
+def test_a_fixture_counts_that_a_test_asks_for_while_it_runs(request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("starts_one")
+    assert request.node.get_closest_marker("process")
+
+
+def test_of_two_fixtures_the_one_counts_that_the_parameter_names(request: pytest.FixtureRequest, either: str) -> None:
+    assert (request.node.get_closest_marker("process") is not None) == (either == "starts_one")

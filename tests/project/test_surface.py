@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The tests that show a flag's effect.
 SHOWN_BY = {
-    "tests/e2e/test_browsers.py": {
+    "tests/e2e/test_cross_site_requests.py": {
         "http-allowed-host": "with_the_option_programs_and_our_own_pages_publish",
         "http-same-site": "publishing_from_another_site_is_nsqs_unless_the_option_says_otherwise",
     },
@@ -173,7 +173,7 @@ TRAPS_ELSEWHERE = {
         "tests/nsqd/lookup/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
     },
     52: {
-        "tests/nsqd/lookup/whole/test_learning.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
+        "tests/nsqd/lookup/whole/test_new_topic_asks_for_channels.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
         "tests/nsqd/lookup/test_registration.py": "channels_that_a_new_topic_does_not_get",
     },
     59: {"tests/nsqd/stats/test_statsd.py": "counters_tell_what_came_since"},

@@ -16,6 +16,7 @@ from nsqcommon.wire.log_record import message_offsets
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.payload_offsets import find_offsets
 from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder
+from tests.support.examples import examples
 
 LANE = Lane("node", "orders", "log")
 SCHEMA = pa.schema(list(COLUMNS.items()))
@@ -55,7 +56,7 @@ _sizes = st.sampled_from([0, 1, 2, 3, 4, 60, 254, 255, 256, 257, 511, 512, 65_53
 @given(
     st.lists(st.tuples(_sizes, st.sampled_from([b"x", b"\0", b"\0\0\x01", b"\0\0\0\x02ab"])), min_size=32, max_size=60)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_offsets_are_found_as_by_a_walk(drawn: list[tuple[int, bytes]]) -> None:
     bodies = [(fill * size)[:size] for size, fill in drawn]
     payload = b"".join(_size(len(body)) + body for body in bodies)

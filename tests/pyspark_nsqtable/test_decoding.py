@@ -26,6 +26,7 @@ from pyspark_nsqtable.decoding import (
     msgpack_decoder,
 )
 from tests.support.bodies import json_bodies, schemas
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     import msgspec
@@ -187,7 +188,7 @@ def shown(found: Decoded) -> tuple[Any, ...]:
     return repr(found.values.to_pylist()), found.values.type, errors_of(found, len(found.values)), dict(found.counts)
 
 
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=examples(70))
 @given(st.data())
 def test_the_quick_way_is_the_slow_way(data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -197,7 +198,7 @@ def test_the_quick_way_is_the_slow_way(data: st.DataObject) -> None:
     assert shown(together) == shown(decode(slow, *bodies))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_a_body_is_the_same_whatever_lies_beside_it(data: st.DataObject) -> None:
     schema = data.draw(schemas(rich=True))
@@ -211,7 +212,7 @@ def test_a_body_is_the_same_whatever_lies_beside_it(data: st.DataObject) -> None
     assert errors_of(together, len(bodies)) == [error for it in alone for error in errors_of(it, 1)]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.data())
 def test_msgpack_is_the_same_quick_and_slow(data: st.DataObject) -> None:
     schema = data.draw(schemas())

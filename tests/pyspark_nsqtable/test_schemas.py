@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyspark_nsqtable.ddl import as_nullable, parse_fields
 from pyspark_nsqtable.schemas import Misfit, additions, retried, widen
 from tests.support.bodies import schemas
+from tests.support.examples import examples
 
 
 def fields(text: str) -> Schema:
@@ -106,7 +107,7 @@ def parts_of(draw: Any, kind: pa.DataType) -> pa.DataType:
     return pa.struct([pa.field(field.name, draw(parts_of(field.type))) for field in kept])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data(), schemas(rich=True))
 def test_a_widened_table_lacks_nothing_of_either_writer(data: st.DataObject, whole: pa.StructType) -> None:
     one, other = (Schema.from_arrow(pa.schema([("v", data.draw(parts_of(as_nullable(whole))))])) for _ in range(2))

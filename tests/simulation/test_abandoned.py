@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation import abandoned
 from tests.simulation.abandoned import TOPIC, Outcome
+from tests.support.lengths import sized
 from tests.support.small_disk import SmallDisk, mounted_for_test
 
 SIZE: Final = 16 << 20
@@ -28,7 +29,7 @@ def run(disk: SmallDisk, folder: Path, policy: str, *, times: float) -> Outcome:
 @pytest.mark.parametrize(
     ("policy", "times"),
     [
-        ("channel", 10.0),
+        ("channel", sized(short=3.0, long=10.0)),
         pytest.param("messages", 2.0, marks=pytest.mark.slow),
         pytest.param("topic", 2.0, marks=pytest.mark.slow),
     ],

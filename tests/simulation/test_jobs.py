@@ -15,11 +15,15 @@ from tests.support.process import PYTHON
 pytestmark = pytest.mark.slow
 
 TASKS = sized(short=150, long=300)
+COMES_BACK = sized(short="8s", long="1m")  # after this time nsqd gives the jobs of a killed worker to another one
 HELD = 2 * CONCURRENCY  # jobs that a worker may have: as many run as it has fetched ahead
 
 
 @pytest.mark.parametrize("library", ["celery", "taskiq"])
-def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(tmp_path: Path, library: str) -> None:
+def test_jobs_with_an_eta_survive_kills_of_workers_and_nsqd(
+    tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSQD_MSG_TIMEOUT", COMES_BACK)
     plan = Plan(
         library=library,
         broker="nsq",

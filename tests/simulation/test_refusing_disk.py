@@ -6,7 +6,10 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -169,15 +172,27 @@ def test_start_waits_for_the_disk_and_changes_nothing(tmp_path: Path, disk: Refu
         eventually(lambda: has_carried(nsqd), LONG)
         nsqd.kill()
         before = contents(nsqd.data_path)
-        for refused in REFUSED:
-            disk.refuse(refused)
-            with pytest.raises(AssertionError, match="input/output error"):
-                nsqd.start()
-            nsqd.kill()
-            assert contents(nsqd.data_path) == before, refused
-            disk.heal()
-        nsqd.start()
-        assert nsqd.channel("t")["deferred_count"] == DEFERRED
+    with ThreadPoolExecutor(len(REFUSED)) as threads:  # each start waits for some seconds
+        ended = [*threads.map(partial(refused_start, nsqd), REFUSED)]
+    for copy, _ in ended:
+        assert contents(copy.data_path) == before, copy.data_path
+    copy, healed = ended[-1]
+    healed.heal()
+    with copy:
+        assert copy.channel("t")["deferred_count"] == DEFERRED
+
+
+def refused_start(nsqd: Nsqd, refused: str) -> tuple[Nsqd, RefusingDisk]:
+    """Start an nsqd on a copy of the data path, on a disk that refuses this. Return both when it has ended."""
+    folder = nsqd.data_path.with_name(f"without-{refused}")
+    folder.mkdir()
+    disk = RefusingDisk(folder, folder / "data")
+    copytree(nsqd.data_path, folder / "data")
+    disk.refuse(refused)
+    copy = Nsqd(folder / "data", *nsqd.options, environ=disk.environ)
+    with pytest.raises(AssertionError, match="input/output error"), copy:
+        pass
+    return copy, disk
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -22,8 +22,9 @@ from nsqclient import Config
 from nsqcommon.http_client import HttpFailed, fetch
 from nsqcommon.wire.http_exchange import Answer
 from tests.soak.slopes import Sample, Series
-from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import make_certificates
+from tests.support.http_server import Reply, Request
 from tests.support.process import Daemon, Nsqadmin, Nsqd, Nsqlookupd
 
 SECRET: Final = "soak"
@@ -122,7 +123,7 @@ async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
 _NAMES: Final = ("nsqlookupd", "nsqd", "nsqd (killed)", "nsqadmin")
 
 
-def _grant(asked: Asked) -> Reply:
+def _grant(asked: Request) -> Reply:
     """Grant everything to clients with the secret, for a minute; then nsqd has to ask again."""
     return granting(EVERYTHING, ttl=60) if asked.secret == SECRET else Reply(403)
 

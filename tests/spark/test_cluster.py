@@ -43,9 +43,13 @@ def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_pa
             return Counter(int(it) for it in DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist())
 
         def wait_for(count: int) -> None:
+            seen: set[Path] = set()
+
             def there() -> bool:
+                nonlocal seen
                 assert job.poll() is None, cluster.job_log[-4000:]
-                return len(landed()) >= count
+                before, seen = seen, {*table.glob("_delta_log/*.json")}
+                return seen != before and len(landed()) >= count  # a look into the table takes as long as many others
 
             eventually(there, timeout=PATIENCE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,17 @@ class Landing:
     def rows(self) -> DataFrame:
         return self._spark.read.schema(self._schema).parquet(str(self.table))
 
+    def has_landed(self, count: int) -> Callable[[], bool]:
+        """Return a condition to wait for: so many rows are committed. It looks at them only after another commit."""
+        seen: set[Path] = set()
+
+        def look() -> bool:
+            nonlocal seen
+            before, seen = seen, {*(self.table / "_spark_metadata").glob("[0-9]*")}
+            return seen != before and self.rows.count() == count
+
+        return look
+
     def bodies(self) -> list[int]:
         return sorted(int(bytes(row.body)) for row in self.rows.where("body is not null").select("body").collect())
 
@@ -101,7 +112,7 @@ def test_a_running_query_follows(spark: SparkSession, nsqd: Nsqd, tmp_path: Path
     with landing.running():
         for start in range(1, 4):
             publish(nsqd, "orders", numbered(1, start=start))
-            patiently(lambda: landing.table.exists() and landing.rows.count() == start + 1)  # noqa: B023  # called at once
+            patiently(landing.has_landed(start + 1))
     assert landing.bodies() == [0, 1, 2, 3]
 
 
@@ -115,7 +126,7 @@ def test_a_first_batch_that_is_replayed_is_the_same_batch(
     with landing.running() as query:
         patiently(lambda: (landing.checkpoint / "commits" / "0").exists())
         publish(nsqd, "orders", numbered(5, start=5))
-        patiently(lambda: landing.rows.count() == 5)
+        patiently(landing.has_landed(5))
     del query
     before = landing.rows.collect()
     # The first batch with data becomes the first of all, so it is planned from a new initial offset.
@@ -178,12 +189,12 @@ def test_a_node_that_joins_is_read_from_its_first_message(spark: SparkSession, t
             patiently(lambda: lookupd.producers("orders") == {one.tcp[1]})
             landing = Landing(spark, tmp_path, lookupd=f"127.0.0.1:{lookupd.http_address[1]}")
             with landing.running():
-                patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
+                patiently(landing.has_landed(10))
                 publish(two, "orders", numbered(10, start=10))
-                patiently(lambda: landing.rows.count() == 20)
+                patiently(landing.has_landed(20))
                 one.kill()
                 publish(two, "orders", numbered(10, start=20))
-                patiently(lambda: landing.rows.count() == 30)
+                patiently(landing.has_landed(30))
             assert landing.bodies() == list(range(30))
 
 
@@ -210,7 +221,8 @@ def test_a_node_that_is_drained_read_to_its_end_and_gone_is_no_loss_and_one_that
             publish(two, "orders", numbered(25, start=60))
             drain(two, "orders", "stay=1h&retire=true")
             query = landing.start(processingTime="1 hour")  # takes one batch, of 20
-            patiently(lambda: landing.rows.count() == 80 or query.exception())
+            landed = landing.has_landed(80)
+            patiently(lambda: landed() or query.exception())
             query.stop()
             two.kill()
             with Nsqd(tmp_path / "three", *options) as three:
@@ -244,7 +256,7 @@ def test_a_wiped_data_path_is_an_error_that_names_the_lane(spark: SparkSession, 
     landing = Landing(spark, tmp_path, nsqd=address(nsqd))
     query = landing.start()
     try:
-        patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
+        patiently(landing.has_landed(10))
         publish(wiped(nsqd), "orders", numbered(10, start=10))
         with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read"):
             query.awaitTermination(PATIENCE)
@@ -258,9 +270,9 @@ def test_with_loss_allowed_a_wiped_data_path_is_a_gap(spark: SparkSession, nsqd:
     publish(nsqd, "orders", numbered(10))
     landing = Landing(spark, tmp_path, nsqd=address(nsqd), failOnDataLoss="false", gapRows="true")
     with landing.running():
-        patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
+        patiently(landing.has_landed(10))
         publish(wiped(nsqd), "orders", numbered(10, start=10))
-        patiently(lambda: landing.rows.count() == 21)
+        patiently(landing.has_landed(21))
     assert landing.bodies() == list(range(20))
     assert landing.gaps() == [(10, None, "vanished")]
 

@@ -1,6 +1,6 @@
 """Debian's chromium, headless, and what tests do with it. Only this module knows Selenium.
 
-Needs the packages chromium and chromium-driver: `need("browser")`.
+Needs the packages chromium and chromium-driver: `need("browser")`. Uses chromium-headless-shell if it is there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 LIMIT: Final = 30.0  # seconds that anything on a page may take on a busy machine
-CHROMIUM: Final = shutil.which("chromium")
+# The shell is the same engine without the windows around pages, which took a quarter of the processor time.
+SHELL: Final = shutil.which("chromium-headless-shell")
+CHROMIUM: Final = SHELL or shutil.which("chromium")
 CHROMEDRIVER: Final = shutil.which("chromedriver")
 
 _FLAGS: Final = (
@@ -204,6 +206,8 @@ def open_browser(profile: Path) -> Iterator[Browser]:
     options.binary_location = CHROMIUM or ""
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
+    if SHELL:
+        options.set_capability("browserName", "chrome-headless-shell")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(executable_path=CHROMEDRIVER))
     driver.set_page_load_timeout(LIMIT)

@@ -7,7 +7,7 @@ a version knows of records and of the journal, written down once more, so that a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -97,7 +97,7 @@ def check(nsqd: Nsqd) -> None:
     numbers = {b"%d" % number for number in range(60)}
     work = drained(nsqd, "orders", "work")
     assert work.keys() <= numbers
-    assert Counter(work.values()) == {1: 30, 2: 2 + 5}
+    assert Counter(it.attempts for it in work.values()) == {1: 30, 2: 2 + 5}
     assert nsqd.channel("orders", "work")["deferred_count"] == 4
     assert drained(nsqd, "orders", "audit").keys() == numbers
     assert nsqd.channel("orders", "audit")["deferred_count"] == 1
@@ -115,11 +115,15 @@ def check(nsqd: Nsqd) -> None:
     assert nsqd.http("GET", "/ping").body == b"OK"
 
 
-def drained(nsqd: Nsqd, topic: str, channel: str = "c", *, left: int = 0) -> dict[bytes, int]:
-    """Finish everything that comes, until no more than `left` messages wait. Return bodies with their attempts."""
+def drained(
+    nsqd: Nsqd, topic: str, channel: str = "c", *, left: int = 0, extensions: Sequence[str] = ()
+) -> dict[bytes, Message]:
+    """Finish everything that comes, until no more than `left` messages wait. Return it by its body."""
+    arrived: list[Message] = []
     with nsqd.connect() as consumer:
+        if extensions:
+            consumer.identify(feature_negotiation=True, extensions=extensions)
         consumer.subscribe(topic, channel, ready=100)
-        arrived: list[Message] = []
 
         def is_done() -> bool:
             with suppress(TimeoutError):
@@ -130,11 +134,11 @@ def drained(nsqd: Nsqd, topic: str, channel: str = "c", *, left: int = 0) -> dic
             # What is in flight may still be on its way to us.
             return bool(counted["depth"] <= left and not counted["in_flight_count"])
 
-        eventually(is_done)
+        eventually(is_done, 30)
         consumer.in_step()
-    doubled = [body for body, count in Counter(it.body for it in arrived).items() if count > 1]
-    assert not doubled, doubled
-    return {it.body: it.attempts for it in arrived}
+    found = {it.body: it for it in arrived}
+    assert len(found) == len(arrived), arrived
+    return found
 
 
 # What it can read

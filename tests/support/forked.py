@@ -15,7 +15,6 @@ tests/project/test_forked.py compares both ways.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import select
 import shutil
@@ -31,7 +30,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, AnyStr, Final
 
-from tests.support.zygote import PID, PRELOADED, STATUS
+from tests.support.zygote import NUMBER, PRELOADED, ask
 
 _ZYGOTE: Final = Path(__file__).with_name("zygote.py")
 _START: Final = ("-P", "-m")  # python -P -m program
@@ -53,7 +52,7 @@ is_off = "NSQ_REAL_STARTS" in os.environ  # the fixture `real_starts` sets it, t
 # What `Popen` is told where nothing of it was asked for: gid, gids, uid, umask, start_new_session, process_group.
 _NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
 _asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
-_zygotes: dict[tuple[str, ...], tuple[socket.socket, subprocess.Popen[bytes]]] = {}
+_zygotes: dict[tuple[str, ...], tuple[bytes, subprocess.Popen[bytes]]] = {}
 
 
 class ZygoteHasGone(Exception):
@@ -115,23 +114,13 @@ class Popen(subprocess.Popen[AnyStr]):
                 *rest,
             )
             return
-        status, status_of_zygote = socket.socketpair()
-        with status_of_zygote, open(os.memfd_create("request"), "wb") as request:
-            asked = {
-                "command": args,
-                "arguments": [args[3], *args[4:]],
-                "environ": environ,
-                "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
-            }
-            request.write(json.dumps(asked).encode())
-            request.flush()
-            descriptors = [request.fileno(), *streams, status_of_zygote.fileno()]
-            try:
-                self.pid = _fork(args[3], environ, descriptors)
-            except BaseException:
-                status.close()
-                raise
-        self._status = status
+        asked = {
+            "command": args,
+            "arguments": [args[3], *args[4:]],
+            "environ": environ,
+            "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
+        }
+        self.pid, self._status = _fork(asked, streams)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -141,13 +130,13 @@ class Popen(subprocess.Popen[AnyStr]):
             return found
         if wait_flags & os.WNOHANG and not select.select([self._status], (), (), 0)[0]:
             return 0, 0
-        data = self._status.recv(STATUS.size)
+        data = self._status.recv(NUMBER.size)
         self._status.close()
         if not data:  # the zygote was killed, and nobody will tell how the child ends
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             return self.pid, signal.SIGKILL
-        return self.pid, STATUS.unpack(data)[0]
+        return self.pid, NUMBER.unpack(data)[0]
 
     def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
         if self._status is None:
@@ -199,36 +188,44 @@ def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> 
     )
 
 
-def _fork(program: str, environ: Mapping[str, str], descriptors: Sequence[int]) -> int:
-    """Have a zygote fork, and return the child's pid."""
+def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
+    """Have a zygote fork, and return the child's pid, and what tells later how it has ended."""
+    program = asked["arguments"][0]
     with _asking:
-        key, requests = _zygote_for(program, environ)
+        key, address = _zygote_for(program, asked["environ"])
+        connection = socket.socket(socket.AF_UNIX)
         try:
-            socket.send_fds(requests, [b"x"], descriptors)
-            answer = requests.recv(PID.size)
+            connection.connect(address)
+            ask(connection, asked, streams)
+            answer = connection.recv(NUMBER.size)
         except OSError:
             answer = b""
+        except BaseException:
+            connection.close()
+            raise
         if not answer:
+            connection.close()
             _stop(key)  # the next start has a new one
             raise ZygoteHasGone(f"the zygote of {program} has gone; what it said is on stderr")
-    return int(PID.unpack(answer)[0])
+    return int(NUMBER.unpack(answer)[0]), connection
 
 
-def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], socket.socket]:
+def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
     early = {name: value for name, value in environ.items() if name.startswith(_READ_EARLY)}
     key = (program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes:
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with its:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("")  # an address that is no file, and nobody else's
+            listener.listen()
             process = subprocess.Popen(
-                [sys.executable, "-P", str(_ZYGOTE), program, str(its.fileno()), _folder_of_templates()],
+                [sys.executable, "-P", str(_ZYGOTE), program, str(listener.fileno()), _folder_of_templates()],
                 env=dict(environ),
-                pass_fds=[its.fileno()],
-                stdin=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.PIPE,  # it ends when this is closed, also if we are killed
                 stdout=subprocess.DEVNULL,
             )
-        _zygotes[key] = mine, process
+            _zygotes[key] = listener.getsockname(), process
     return key, _zygotes[key][0]
 
 
@@ -239,9 +236,8 @@ def _folder_of_templates() -> str:
 
 
 def _stop(key: tuple[str, ...]) -> None:
-    requests, process = _zygotes.pop(key)
-    requests.close()  # nobody can ask it any more: it ends
-    process.wait()
+    _, process = _zygotes.pop(key)
+    process.communicate()  # its standard input ends, and so does it
 
 
 @atexit.register

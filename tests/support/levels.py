@@ -7,7 +7,7 @@ own helpers. What the product starts by itself is not looked into.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Final
@@ -44,27 +44,59 @@ def levels(item: pytest.Item) -> Iterator[str]:
 
 def _used_by(item: pytest.Function) -> Iterator[object]:
     """Yield the test's function, those of its fixtures, and its parameters, which may be classes of daemons."""
-    yield getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)
+    parameters = [*item.callspec.params.values()] if hasattr(item, "callspec") else []
+    functions = [getattr(getattr(item.obj, "hypothesis", None), "inner_test", item.obj)]
     for name, fixtures in item._fixtureinfo.name2fixturedefs.items():
-        for fixture in reversed(fixtures):  # the nearest comes last, and takes the place of the others
-            yield fixture.func
-            if name not in fixture.argnames:
-                break
-    yield from item.callspec.params.values() if hasattr(item, "callspec") else ()
+        functions += _nearest(name, fixtures)
+    for function in functions:  # which grow by the fixtures that they ask for
+        if (words := _words(function)) is not None:
+            for name in (*words, *(it for it in parameters if isinstance(it, str))):
+                functions += [it for it in _nearest(name, _fixtures(name, item)) if it not in functions]
+    yield from functions
+    yield from parameters
+
+
+def _nearest(name: str, fixtures: Sequence[pytest.FixtureDef[object]]) -> Iterator[Callable[..., object]]:
+    for fixture in reversed(fixtures):  # the nearest comes last, and takes the place of the others
+        yield fixture.func
+        if name not in fixture.argnames:
+            break
+
+
+def _fixtures(name: str, item: pytest.Function) -> Sequence[pytest.FixtureDef[object]]:
+    return item.session._fixturemanager.getfixturedefs(name, item) or ()
+
+
+@cache
+def _words(function: Callable[..., object]) -> tuple[str, ...] | None:
+    """Return the texts in a function that asks for fixtures by `request.getfixturevalue`; None if it does not."""
+    codes = [*_codes(inspect.unwrap(function).__code__)]
+    if not any("getfixturevalue" in code.co_names for code in codes):
+        return None
+    return tuple(it for code in codes for it in code.co_consts if isinstance(it, str))
 
 
 def starts_process(*things: object) -> bool:
     """Return whether one of these functions and classes starts a process, or names something of ours that does."""
-    to_look_at = [*things]
+    return any(_starts(function) for thing in things for function in _functions_of(thing))
+
+
+_harmless: Final[set[FunctionType]] = set()  # what starts none, because ten thousand tests name the same helpers
+
+
+@cache
+def _starts(function: FunctionType) -> bool:
+    to_look_at = [function]
     seen: set[FunctionType] = set()
     while to_look_at:
-        for function in _functions_of(to_look_at.pop()):
-            if function not in seen:
-                seen.add(function)
-                starts, names = _what_it_does(function)
-                if starts:
-                    return True
-                to_look_at += names
+        one = to_look_at.pop()
+        if one not in seen and one not in _harmless:
+            seen.add(one)
+            starts, named = _what_it_does(one)
+            if starts:
+                return True
+            to_look_at += named
+    _harmless.update(seen)
     return False
 
 
@@ -85,8 +117,8 @@ def _functions_of(thing: object) -> Iterator[FunctionType]:
 
 
 @cache
-def _what_it_does(function: FunctionType) -> tuple[bool, tuple[object, ...]]:
-    """Return whether it starts a process itself, and what else of ours it names."""
+def _what_it_does(function: FunctionType) -> tuple[bool, tuple[FunctionType, ...]]:
+    """Return whether it starts a process itself, and which functions of ours it names."""
     named: list[object] = []
     for code in _codes(function.__code__):
         for name in code.co_names:
@@ -103,7 +135,7 @@ def _what_it_does(function: FunctionType) -> tuple[bool, tuple[object, ...]]:
                 named.append(value)
         if "runpytest_subprocess" in code.co_names:  # of the fixture pytester
             return True, ()
-    return False, tuple(it for it in named if callable(it))
+    return False, tuple(it for thing in named if callable(thing) for it in _functions_of(thing))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -394,7 +394,8 @@ def run_to_end(
     """Run `python -m program`, which is expected to end by itself."""
     return forked.run(
         [PYTHON, "-P", "-m", program, *arguments],
-        env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})},
+        # The same variables as in `launch`, because each set of them has a zygote of its own.
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         text=True,
         timeout=START_TIMEOUT,
     )
@@ -417,9 +418,14 @@ def _has_module(name: str) -> bool:
 
 
 def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:
-    """Return the first true value of `condition()`. Raise AssertionError if there is none in time."""
-    deadline = time.monotonic() + timeout
+    """Return the first true value of `condition()`. Raise AssertionError if there is none in time.
+
+    The longer you have waited, the longer is the pause before the next question, because most questions cost an answer of
+    a busy daemon. So you learn of it a tenth of the time late, and never more than a tenth of a second.
+    """
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.01)  # another process gives no event to wait for
+        waited = time.monotonic() - began
+        assert waited < timeout, "did not come true in time"
+        time.sleep(min(max(waited / 10, 0.01), 0.1))  # another process gives no event to wait for
     return value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import suppress
 from typing import Any, Final
 
 from nsqcommon.wire.commands import dpub, hdpub, hmpub, hpub, mpub, pub
@@ -16,7 +15,7 @@ from nsqcommon.wire.extensions import bury
 from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.message import Message
 from tests.support.client import Client
-from tests.support.earlier_version import CENTURY_MS
+from tests.support.earlier_version import CENTURY_MS, drained
 from tests.support.process import Nsqd, eventually
 
 OPTIONS: Final = ("max-bytes-per-file=1000", "max-req-timeout=876600h", "idempotence-window=876600h")
@@ -91,19 +90,19 @@ def _take_some(nsqd: Nsqd) -> None:
 def check(nsqd: Nsqd) -> None:
     """Take all that `fill` has left, and raise AssertionError unless all of it is there."""
     assert _counts(nsqd, "orders", "work") == (3, 3)
-    work = drained(nsqd, "orders", "work")
+    work = _drained(nsqd, "orders", "work")
     assert work.keys() <= ORDERS
     assert Counter(it.attempts for it in work.values()) == {1: 16 + 1, 2: 2 + 5}  # what is kicked counts anew
     assert {it["reason"] for it in _lines(nsqd, "/channel/buried?topic=orders&channel=work")} == {"no such customer"}
     nsqd.post("/channel/unpause?topic=orders&channel=held")
-    held = drained(nsqd, "orders", "held")
+    held = _drained(nsqd, "orders", "held")
     assert held.keys() == ORDERS
     assert {int(body) for body, it in held.items() if it.headers == TRACED} == {*range(20, 30), *range(31, 40, 2)}
-    assert drained(nsqd, "prices").keys() == {b"long-lived", b"plain"}
+    assert _drained(nsqd, "prices").keys() == {b"long-lived", b"plain"}
     _check_deferred(nsqd)
     _check_keys(nsqd)
     nsqd.post("/channel/create?topic=unread&channel=c")
-    assert [(body, it.headers) for body, it in drained(nsqd, "unread").items()] == [(b"one", TRACED)]
+    assert [(body, it.headers) for body, it in _drained(nsqd, "unread").items()] == [(b"one", TRACED)]
     assert nsqd.http("GET", "/ping").body == b"OK"
 
 
@@ -114,7 +113,7 @@ def _check_deferred(nsqd: Nsqd) -> None:
     assert nsqd.http("POST", "/message/cancel?topic=jobs&key=kept").json["cancelled"] == 1
     for it in _lines(nsqd, "/channel/deferred?topic=jobs&channel=c"):
         nsqd.post(f"/message/due?topic=jobs&channel=c&id={it['id']}&defer=0")
-    assert drained(nsqd, "jobs").keys() == {b"plain", b"traced"}
+    assert _drained(nsqd, "jobs").keys() == {b"plain", b"traced"}
 
 
 def _check_keys(nsqd: Nsqd) -> None:
@@ -125,24 +124,8 @@ def _check_keys(nsqd: Nsqd) -> None:
     assert nsqd.topic("orders")["message_count"] == before
 
 
-def drained(nsqd: Nsqd, topic: str, channel: str = "c") -> dict[bytes, Message]:
-    """Finish everything that waits, and return it by its body."""
-    arrived: list[Message] = []
-    with _connected(nsqd) as consumer:
-        consumer.subscribe(topic, channel, ready=100)
-
-        def is_done() -> bool:
-            with suppress(TimeoutError):
-                while True:
-                    arrived.append(consumer.message(0.05))
-                    consumer.finish(arrived[-1])
-            counted = nsqd.channel(topic, channel)
-            return bool(counted["depth"] == counted["in_flight_count"] == 0)
-
-        eventually(is_done, 30)
-    found = {it.body: it for it in arrived}
-    assert len(found) == len(arrived), arrived
-    return found
+def _drained(nsqd: Nsqd, topic: str, channel: str = "c") -> dict[bytes, Message]:
+    return drained(nsqd, topic, channel, extensions=EXTENSIONS)
 
 
 def _connected(nsqd: Nsqd) -> Client:

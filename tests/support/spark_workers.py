@@ -11,43 +11,38 @@ kills Spark, whose workers have to stop where it wants.
 
 from __future__ import annotations
 
-import gc
 import importlib
-import json
 import os
 import pkgutil
 import runpy
-import select
 import shutil
-import signal
 import socket
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Final
+from typing import Final
 
 from tests.support.process import SOURCES
+from tests.support.zygote import serve
 
 # What Spark runs: its modules are imported, and forgotten, so that the child which runs one begins it anew.
 _RUN: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner")
 _USED: Final = ("pandas", "pyarrow.compute", "pyspark_nsq", "pyspark_nsqtable", "deltalake", "msgspec")
-_LENGTH: Final = struct.Struct(">I")
-_STATUS: Final = struct.Struct("i")
 
 _COMMAND: Final = """#!{python} -IS
 import json, os, socket, struct, sys
 if sys.argv[1] != "-m":
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
-asked = json.dumps([sys.argv[2:], dict(os.environ), os.getcwd()]).encode()
+request = dict(command=sys.argv, arguments=sys.argv[2:], environ=dict(os.environ), folder=os.getcwd())
+asked = json.dumps(request).encode()
 with socket.socket(socket.AF_UNIX) as zygote:
     zygote.connect({address!r})
-    socket.send_fds(zygote, [struct.pack(">I", len(asked))], [0, 1, 2])
+    socket.send_fds(zygote, [struct.pack("i", len(asked))], [0, 1, 2])
     zygote.sendall(asked)
+    zygote.recv(4)  # the pid
     status = zygote.recv(4)
 sys.exit(os.waitstatus_to_exitcode(struct.unpack("i", status)[0]) if status else 1)
 """
@@ -94,85 +89,8 @@ def main() -> None:
         importlib.import_module(name)
     for name in (*_RUN, *ours):
         del sys.modules[name]
-    gc.collect()
-    gc.freeze()  # so that a child's collections do not copy what all children share
-    arguments = _serve(listener)
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-
-
-def _serve(listener: socket.socket) -> list[str]:
-    """Fork for each request, until our standard input ends. Return only in the children, with what to run."""
-    poll = select.poll()
-    poll.register(listener, select.POLLIN)
-    poll.register(0, select.POLLIN)
-    asking: dict[int, tuple[socket.socket, int]] = {}  # who waits for a child's end: its connection, and the child
-    children: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
-    while True:
-        descriptor = poll.poll()[0][0]  # one at a time: the next may be of a descriptor that this one closes
-        if descriptor == 0:
-            os._exit(0)
-        if descriptor in children:
-            pid, connection = children.pop(descriptor)
-            poll.unregister(descriptor)
-            os.close(descriptor)
-            _, status = os.waitpid(pid, 0)
-            if connection.fileno() in asking:
-                poll.unregister(connection)
-                del asking[connection.fileno()]
-                _tell(connection, status)
-            connection.close()
-        elif descriptor in asking:  # Spark has killed the command: it means the worker
-            connection, pid = asking.pop(descriptor)
-            poll.unregister(connection)
-            os.kill(pid, signal.SIGTERM)
-        elif descriptor == listener.fileno():
-            connection, _ = listener.accept()
-            asked, streams = _received(connection)
-            pid = os.fork()
-            if not pid:
-                for other, _ in asking.values():
-                    other.close()
-                for other_child in children:
-                    os.close(other_child)
-                listener.close()
-                connection.close()
-                return _become(asked, streams)
-            for stream in streams:
-                os.close(stream)
-            child = os.pidfd_open(pid)
-            children[child] = pid, connection
-            asking[connection.fileno()] = connection, pid
-            poll.register(child, select.POLLIN)
-            poll.register(connection, select.POLLIN)
-
-
-def _received(connection: socket.socket) -> tuple[Any, list[int]]:
-    length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
-    with connection.makefile("rb", buffering=0) as stream:
-        asked = b""
-        while len(asked) < _LENGTH.unpack(length)[0]:
-            asked += stream.read(1 << 16) or b""
-    return json.loads(asked), streams
-
-
-def _become(asked: Any, streams: list[int]) -> list[str]:
-    arguments, environ, folder = asked
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environ)
-    time.tzset()
-    sys.argv[:] = arguments
-    return list(arguments)
-
-
-def _tell(connection: socket.socket, status: int) -> None:
-    try:
-        connection.sendall(_STATUS.pack(status))
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # whoever started it has gone
+    serve(listener)
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

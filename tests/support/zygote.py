@@ -1,8 +1,9 @@
 """A zygote: a process that has imported one of our programs, and forks a child for each start of it.
 
-`forked.py` runs it and asks it, over a socket. It answers with the child's pid, and later with the status with which the
-child has ended. A child runs `python -m program` as if it had just begun: with its own descriptors, folder, environment
-and arguments, on the modules that are imported already.
+`forked.py` and `spark_workers.py` run it, and ask it by a connection for each start. It answers with the child's pid, and
+later with the status with which the child has ended. A child whose connection is closed before gets a SIGTERM. It runs
+`python -m program` as if it had just begun: with its own streams, folder, environment and arguments, on the modules
+that are imported already.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 _TOOLS: Final = ("bench", "dead", "deferred", "replay", "stat", "tail", "to_file", "to_http", "to_nsq")
@@ -48,22 +50,26 @@ PRELOADED: Final = {
         "nsqtools.to_nsq",
     ),
 }
-STATUS: Final = struct.Struct("i")
-PID: Final = struct.Struct("i")
-MOST_DESCRIPTORS: Final = 5
+_LENGTH: Final = struct.Struct("i")  # of the JSON that follows
+NUMBER: Final = struct.Struct("i")  # a pid, or a status
+
+
+def ask(connection: socket.socket, request: dict[str, Any], streams: Sequence[int]) -> None:
+    """Ask for a start with these arguments, environ and folder, and streams. What comes back are two numbers."""
+    asked = json.dumps(request).encode()
+    socket.send_fds(connection, [_LENGTH.pack(len(asked))], streams)
+    connection.sendall(asked)
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end what they have started
-    program, requests, templates = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), sys.argv[3]
+    program, listener, templates = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), sys.argv[3]
     for name in PRELOADED[program]:
         importlib.import_module(name)
     importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
     if program == "nsqadmin":
         _keep_compiled(templates)
-    gc.collect()
-    gc.freeze()  # so that a child's collections do not copy what all children share
-    _take(_serve(requests))
+    serve(listener)
     try:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
@@ -103,57 +109,75 @@ def _end(status: int) -> None:
     os._exit(status)
 
 
-def _serve(requests: socket.socket) -> dict[str, Any]:
-    """Fork for each request until nobody can ask any more. Return only in the children, with the request."""
+def serve(listener: socket.socket) -> None:
+    """Fork for each connection until our standard input ends. Return only in the children, as what was asked for."""
+    gc.collect()
+    gc.freeze()  # so that a child's collections do not copy what all children share
     poll = select.poll()
-    poll.register(requests, select.POLLIN)
-    children: dict[int, tuple[int, int]] = {}  # by its pidfd: pid, and where to tell how it has ended
+    poll.register(listener, select.POLLIN)
+    poll.register(0, select.POLLIN)
+    asking: dict[int, int] = {}  # by the descriptor of a connection that is open: the child
+    children: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
     while True:
-        for descriptor, _ in poll.poll():
-            if descriptor in children:
-                pid, status_pipe = children.pop(descriptor)
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                _, status = os.waitpid(pid, 0)
-                _report(status_pipe, status)
+        descriptor = poll.poll()[0][0]  # one at a time: the next may be of a descriptor that this one closes
+        if descriptor == 0:
+            os._exit(0)
+        if descriptor in children:
+            pid, connection = children.pop(descriptor)
+            poll.unregister(descriptor)
+            os.close(descriptor)
+            _, status = os.waitpid(pid, 0)
+            if asking.pop(connection.fileno(), None) is not None:
+                poll.unregister(connection)
+                _tell(connection, status)
+            connection.close()
+        elif descriptor in asking:  # whoever asked has gone
+            poll.unregister(descriptor)
+            os.kill(asking.pop(descriptor), signal.SIGTERM)
+        else:
+            connection, _ = listener.accept()
+            try:
+                request, streams = _received(connection)
+            except (struct.error, ValueError):  # whoever asked was killed meanwhile
+                connection.close()
                 continue
-            data, descriptors, _, _ = socket.recv_fds(requests, 1, MOST_DESCRIPTORS)
-            if not data:
-                os._exit(0)
-            request, *streams, status_pipe = descriptors
             pid = os.fork()
             if not pid:
-                poll.unregister(requests)
-                for other, (_, its_status_pipe) in children.items():
+                for other, (_, its) in children.items():
                     os.close(other)
-                    os.close(its_status_pipe)
-                requests.close()
-                os.close(status_pipe)
-                for number, stream in enumerate(streams):
-                    os.dup2(stream, number)
-                    os.close(stream)
-                with open(request, "rb") as file:
-                    file.seek(0)
-                    return dict(json.load(file))
-            for mine in (request, *streams):
-                os.close(mine)
+                    its.close()
+                listener.close()
+                connection.close()
+                _become(request, streams)
+                return
+            for stream in streams:
+                os.close(stream)
             child = os.pidfd_open(pid)
-            children[child] = pid, status_pipe
+            children[child] = pid, connection
+            asking[connection.fileno()] = pid
             poll.register(child, select.POLLIN)
-            requests.send(PID.pack(pid))
+            poll.register(connection, select.POLLIN)
+            _tell(connection, pid)
 
 
-def _report(status_pipe: int, status: int) -> None:
+def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    length, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
+    with connection.makefile("rb") as stream:
+        return json.loads(stream.read(_LENGTH.unpack(length)[0])), streams
+
+
+def _tell(connection: socket.socket, number: int) -> None:
     try:
-        os.write(status_pipe, STATUS.pack(status))
-    except BrokenPipeError:
-        pass  # whoever started it has gone
-    finally:
-        os.close(status_pipe)
+        connection.sendall(NUMBER.pack(number))
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # whoever asked has gone
 
 
-def _take(request: dict[str, Any]) -> None:
-    """Take the folder, environment and arguments that were asked for, and own random numbers."""
+def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
+    """Take the streams, folder, environment and arguments that were asked for, and own random numbers."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     os.environ.clear()

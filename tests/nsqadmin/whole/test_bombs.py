@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from http.server import BaseHTTPRequestHandler
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pytest
 
 from bench.admin_nodes import Nsqd as BigNode
-from tests.support.http_server import HttpServer
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.json_server import JsonServer
 from tests.support.process import Nsqadmin, eventually, needs_module
 
@@ -32,43 +32,25 @@ SECONDS = 8.0  # seconds of attack
 
 
 class Answering(HttpServer):
-    """A node that answers everything in the same way, and keeps the requests and their tokens."""
+    """A node that answers everything in the same way, byte by byte if there are pauses."""
 
     def __init__(self, body: bytes, *, headers: dict[str, str] | None = None, pause: float = 0.0) -> None:
-        self.asked: list[tuple[str, str]] = []  # (target, token) of each request
-        outer, given = self, headers or {}
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.asked.append((self.path, self.headers.get("Authorization", "")))
-                if self.path == "/topic/log":
-                    self.send_error(400)  # a 400 says that this nsqd keeps history
-                    return
-                self.send_response(200)
-                for name, value in {"Content-Length": str(len(body)), **given}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                try:
-                    self._send()
-                except OSError:  # the client has gone
-                    self.close_connection = True
-
-            def _send(self) -> None:
-                if not pause:
-                    self.wfile.write(body)
-                    return
-                for at in range(len(body)):
-                    self.wfile.write(body[at : at + 1])
-                    if outer.stopped.wait(pause):
-                        return
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Log nothing."""
-
+        super().__init__()
+        self.pause = pause
         self.stopped = threading.Event()
-        super().__init__(Handler)
+        self._answer = Reply(200, body, headers or {})
+
+    def reply(self, request: Request) -> Reply:
+        return Reply(400) if request.target == "/topic/log" else self._answer  # a 400 says that this nsqd keeps history
+
+    def write(self, body: bytes, to: BufferedIOBase) -> None:
+        if not self.pause:
+            to.write(body)
+            return
+        for at in range(len(body)):
+            to.write(body[at : at + 1])
+            if self.stopped.wait(self.pause):
+                return
 
     def __exit__(self, *error: Any) -> None:
         self.stopped.set()
@@ -185,7 +167,7 @@ def test_six_bombs_that_nobody_looks_at() -> None:
 
 
 def times_asked(node: Answering) -> int:
-    return sum(target.startswith("/stats") for target, _ in node.asked)
+    return sum(it.target.startswith("/stats") for it in node.requests)
 
 
 def findings(admin: Nsqadmin) -> str:
@@ -257,17 +239,17 @@ def test_who_registers_is_not_shown_the_token(tmp_path: Path) -> None:
     body = json.dumps({"version": "1.3.0", "health": "OK", "topics": []}).encode()
     unknown = Answering(body)
     with watched(unknown, options=(f"nsqd-token-file={token}",)) as admin:
-        eventually(lambda: len([it for it in unknown.asked if it[0].startswith("/stats")]) >= 3, LIMIT)
+        eventually(lambda: times_asked(unknown) >= 3, LIMIT)
         (shown,) = nodes_of(admin).values()
         assert shown["token_withheld"] == "it is not on --nsqd-token-to"
         assert f"{shown['address']} is asked without the token" in findings(admin)
         page = admin.http("GET", f"/nodes/{quote(shown['address'], safe='')}", timeout=LIMIT)
         assert b"not sent to it: it is not on --nsqd-token-to" in page.body
-    assert {said for _, said in unknown.asked} == {""}
+    assert {it.headers.get("authorization") for it in unknown.requests} == {None}
 
     listed = Answering(body)
     with watched(listed, options=(f"nsqd-token-file={token}", "nsqd-token-to=127.0.0.0/8")) as admin:
-        eventually(lambda: len(listed.asked) >= 3, LIMIT)
+        eventually(lambda: len(listed.requests) >= 3, LIMIT)
         (shown,) = nodes_of(admin).values()
         assert shown["token_withheld"] == ""
-    assert {said for _, said in listed.asked} == {"Bearer the-token"}
+    assert {it.headers.get("authorization") for it in listed.requests} == {"Bearer the-token"}

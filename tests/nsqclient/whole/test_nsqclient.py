@@ -33,10 +33,11 @@ from nsqclient import (
     open_producer,
 )
 from nsqcommon.wire.frames import OK_FRAME
-from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.certificates import make_certificates
+from tests.support.http_server import Reply
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 LIMIT = 60.0  # seconds for a test

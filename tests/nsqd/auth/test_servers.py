@@ -14,8 +14,9 @@ import trio
 
 from nsqd.auth.grants import Grant, Question
 from nsqd.auth.servers import AT_ONCE, AuthServers, Settings
-from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.http_server import Reply, Request
 
 SECOND = 30.0  # enough patience for a test in which nothing has to time out
 
@@ -91,7 +92,7 @@ def server() -> Iterator[AuthServer]:
 def test_a_get_with_everything_in_the_query(server: AuthServer) -> None:
     (grant,) = grants(settings(server.address), b"a b")
     assert grant is not None
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert (asked.method, asked.body) == ("GET", b"")
     assert asked.target == "/auth?common_name=&remote_ip=10.0.0.1&secret=a+b&tls=false"
     assert asked.headers["accept"] == "application/vnd.nsq; version=1.0"
@@ -101,7 +102,7 @@ def test_a_get_with_everything_in_the_query(server: AuthServer) -> None:
 def test_a_post_with_everything_in_the_body(server: AuthServer) -> None:
     (grant,) = grants(settings(server.address, posts=True), b"s")
     assert grant is not None
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert (asked.method, asked.target) == ("POST", "/auth")
     assert asked.headers["content-type"] == "application/json"
     assert asked.headers["accept"] == "application/vnd.nsq; version=1.0"
@@ -118,13 +119,13 @@ def test_a_post_with_everything_in_the_body(server: AuthServer) -> None:
 )
 def test_a_url_is_used_as_it_is(server: AuthServer, path: str, target: str) -> None:
     grants(settings(f"http://{server.address}{path}"), b"s")
-    assert [it.target for it in server.asked] == [target]
+    assert [it.target for it in server.requests] == [target]
 
 
 def test_a_user_in_the_url_is_told_to_the_server_alone(server: AuthServer, caplog: pytest.LogCaptureFixture) -> None:
     server.answer = lambda asked: Reply(500)
     assert grants(settings(f"http://me:p%40ss@{server.address}/auth"), b"s") == [None]
-    assert server.asked[0].headers["authorization"] == "Basic bWU6cEBzcw=="
+    assert server.requests[0].headers["authorization"] == "Basic bWU6cEBzcw=="
     assert "answered with status 500" in caplog.text
     assert "p%40ss" not in caplog.text
 
@@ -133,7 +134,7 @@ def test_the_others_are_tried_in_the_order_of_the_ring() -> None:
     order: list[int] = []
 
     def failing(number: int) -> AuthServer:
-        def answer(asked: Asked) -> Reply:
+        def answer(asked: Request) -> Reply:
             order.append(number)
             return Reply(500) if number else granting(EVERYTHING)
 
@@ -149,7 +150,7 @@ def test_the_others_are_tried_in_the_order_of_the_ring() -> None:
 def test_each_is_tried_once() -> None:
     with AuthServer(lambda asked: Reply(500)) as a, AuthServer(lambda asked: Reply(503)) as b:
         assert grants(settings(a.address, b.address), b"s", first=1) == [None]
-        assert (len(a.asked), len(b.asked)) == (1, 1)
+        assert (len(a.requests), len(b.requests)) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -221,21 +222,21 @@ def test_a_server_that_hangs_is_waited_for_so_long_only(server: AuthServer) -> N
 
 @pytest.mark.parametrize(("status", "method"), [(301, "GET"), (302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")])
 def test_redirects_are_followed_as_by_any_client(server: AuthServer, status: int, method: str) -> None:
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Request) -> Reply:
         return Reply(status, headers={"Location": "/new?x=y"}) if asked.target == "/auth" else granting(EVERYTHING)
 
     server.answer = answer
     (grant,) = grants(settings(server.address, posts=True), b"s")
     assert grant is not None
-    assert [(it.method, it.target) for it in server.asked] == [("POST", "/auth"), (method, "/new?x=y")]
-    assert bool(server.asked[1].body) == (method == "POST")
+    assert [(it.method, it.target) for it in server.requests] == [("POST", "/auth"), (method, "/new?x=y")]
+    assert bool(server.requests[1].body) == (method == "POST")
 
 
 @pytest.mark.parametrize("location", ["/auth", "", "ftp://a/", "http://[/"])
 def test_redirects_that_lead_nowhere(server: AuthServer, location: str) -> None:
     server.answer = lambda asked: Reply(302, headers={"Location": location})
     assert grants(settings(server.address), b"s") == [None]
-    assert len(server.asked) <= 11
+    assert len(server.requests) <= 11
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +264,7 @@ def test_https(certificates: Certificates) -> None:
 def test_an_https_server_that_nobody_vouches_for(certificates: Certificates) -> None:
     with AuthServer(tls=server_side(certificates)) as server:
         assert grants(settings(f"https://localhost:{server.port}/auth"), b"s") == [None]
-        assert not server.asked
+        assert not server.requests
 
 
 @pytest.mark.parametrize("posts", [False, True])
@@ -274,7 +275,7 @@ def test_a_server_that_wants_https_is_asked_there(certificates: Certificates, po
             how = settings(http.address, posts=posts, tls=trusting(certificates.authority))
             (grant,) = grants(how, b"s")
             assert grant is not None
-            asked, again = http.asked[0], https.asked[0]
+            asked, again = http.requests[0], https.requests[0]
     assert (again.method, again.target, again.body) == (asked.method, asked.target, asked.body)
 
 
@@ -282,7 +283,7 @@ def test_a_server_that_wants_https_is_asked_there(certificates: Certificates, po
 def test_a_refusal_that_names_no_port_is_one(server: AuthServer, body: bytes) -> None:
     server.answer = lambda asked: Reply(403, body)
     assert grants(settings(server.address), b"s") == [None]
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 # Many clients
@@ -292,7 +293,7 @@ def test_many_ask_at_once_but_not_all(server: AuthServer) -> None:
     changed = threading.Condition()
     under_way = most = 0
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Request) -> Reply:
         """Answer none before as many have asked as may ask at once."""
         nonlocal under_way, most
         with changed:
@@ -307,13 +308,13 @@ def test_many_ask_at_once_but_not_all(server: AuthServer) -> None:
     secrets = [b"%d" % number for number in range(3 * AT_ONCE)]
     answers = grants(settings(server.address), *secrets)
     assert None not in answers
-    assert sorted(it.secret for it in server.asked) == sorted(it.decode() for it in secrets)
+    assert sorted(it.secret for it in server.requests) == sorted(it.decode() for it in secrets)
     assert most == AT_ONCE
 
 
 def test_for_who_has_left_nobody_is_asked(server: AuthServer) -> None:
     grants(settings(server.address), b"gone", b"here", gone=[b"gone"])
-    assert [it.secret for it in server.asked] == ["here"]
+    assert [it.secret for it in server.requests] == ["here"]
 
 
 def test_a_bug_in_one_client_stays_its_own(server: AuthServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,67 +11,16 @@ from pyroaring import BitMap64
 from nsqcommon.wire.commands import fin, mpub, req
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial, Note
-from nsqd.broker.channel import NOT_ON_DISK, Channel
-from nsqd.broker.consumer import Consumer
+from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.kicked import Kicked
 from nsqd.broker.operated import Found
 from nsqd.broker.replay import replay
-from nsqd.broker.rules import ChannelRules
+from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
 from tests.support.fake_store import changes_in
-from tests.support.given_rules import GivenRules
-from tests.support.node import Client, Node
+from tests.support.node import Node
 
 LATER = 1 << 47  # milliseconds: everything was buried before
-
-
-def channel_of(node: Node, name: str = "c") -> Channel:
-    return node.broker.topics["t"].channels[name]
-
-
-def node_with(*bodies: bytes, max_attempts: int | None = None, max_buried: int | None = None) -> Node:
-    node = Node(policy=GivenRules(ChannelRules(max_attempts=max_attempts, max_buried=max_buried)))
-    node.broker.topic("t").channel("c")
-    node.client().say(mpub("t", bodies))
-    return node
-
-
-def bury(node: Node, client: Client, message_id: bytes, reason: str = "bad") -> bytes | None:
-    found = channel_of(node)
-    failure = found.bury(consumer_of(found, client), message_id, reason, node.now)
-    node.turn()
-    return failure
-
-
-def consumer_of(channel: Channel, client: Client) -> Consumer:
-    subscription = client.protocol._subscription
-    assert subscription is not None
-    return subscription.consumer
-
-
-def take(node: Node, verb: Verb, *sequences: int) -> int:
-    taken = channel_of(node).take_buried(verb, sequences)
-    node.turn()
-    return taken
-
-
-def comes(node: Node) -> list[tuple[bytes, int]]:
-    """Take everything that the channel delivers now, and return the bodies and attempts."""
-    node.load()
-    consumer = node.consumer(ready=50)
-    node.load()
-    return [(message.body, message.attempts) for message in consumer.messages()]
-
-
-def node_with_two_buried(max_buried: int | None = None) -> Node:
-    """Make a node on which 0 and 2 are buried, 1 is finished, and 3 waits."""
-    node = node_with(b"a", b"b", b"c", b"d", max_buried=max_buried)
-    consumer = node.consumer(ready=3)
-    a, b, c = consumer.messages()
-    consumer.say(b"RDY 0\n" + fin(b.id))
-    assert bury(node, consumer, a.id) is None
-    assert bury(node, consumer, c.id, "worse") is None
-    return node
 
 
 def test_a_buried_message_is_delivered_to_nobody_and_counted() -> None:
@@ -252,82 +201,6 @@ def test_what_is_buried_keeps_its_place_in_the_log() -> None:
     take(node, "discard", 0, 2)
     node.broker.record_progress()
     assert node.store.logs["t"].released == 4
-
-
-# After too many attempts
-
-
-def test_a_message_is_buried_when_its_last_attempt_is_requeued() -> None:
-    node = node_with(b"a", max_attempts=2)
-    consumer = node.consumer(ready=1)
-    for attempt in (1, 2):
-        (a,) = consumer.messages()
-        assert a.attempts == attempt
-        consumer.say(req(a.id, 0))
-    assert consumer.messages() == []
-    (burial,) = channel_of(node).burials.buried.from_place(0)
-    assert (burial.attempts, burial.note.reason) == (2, "2 attempts, the last one requeued")
-
-
-def test_a_message_is_buried_when_its_last_attempt_times_out() -> None:
-    node = node_with(b"a", b"b", max_attempts=1)
-    consumer = node.consumer(ready=2)
-    consumer.messages()
-    node.pass_time(61.0)
-    reasons = [(it.sequence, it.note.reason) for it in channel_of(node).burials.buried.from_place(0)]
-    assert reasons == [(0, "1 attempts, the last one timed out"), (1, "1 attempts, the last one timed out")]
-    assert node.channel().timeout_count == 2
-    assert sum(change[0] == "bury" for change in node.store.journal) == 1
-
-
-def test_a_message_that_had_its_attempts_before_the_rule_is_buried_where_it_would_be_delivered() -> None:
-    node = node_with(b"a", b"b")
-    consumer = node.consumer(ready=2)
-    a, _ = consumer.messages()
-    consumer.say(b"RDY 0\n" + req(a.id, 0))
-    assert isinstance(node.policy, GivenRules)
-    node.policy.of_channels = ChannelRules(max_attempts=1)
-    node.broker.rules_changed(["t"])
-    consumer.say(b"RDY 5\n")
-    assert consumer.messages() == []
-    (burial,) = channel_of(node).burials.buried.from_place(0)
-    assert (burial.sequence, burial.note) == (0, ("1 attempts", ""))
-
-
-def test_an_attempt_that_does_not_count_is_made_again() -> None:
-    node = node_with(b"a", max_attempts=1)
-    consumer = node.consumer(ready=1)
-    for _ in range(3):
-        (a,) = consumer.messages()
-        assert a.attempts == 1
-        found = channel_of(node)
-        assert found.requeue(consumer_of(found, consumer), a.id, 0, node.now, counts=False) is None
-        node.turn()
-    assert node.channel().buried_count == 0
-
-
-def test_in_memory_the_last_attempt_drops_the_message() -> None:
-    node = Node(policy=GivenRules(ChannelRules(max_attempts=1)))
-    node.broker.topic("t").channel("c#ephemeral")
-    node.client().say(mpub("t", [b"a"]))
-    consumer = node.consumer(channel="c#ephemeral")
-    (a,) = consumer.messages()
-    consumer.say(req(a.id, 0))
-    assert consumer.messages() == []
-    assert node.channel(channel="c#ephemeral").depth == 0
-
-
-def test_too_many_buried_messages_pause_the_channel_which_says_why() -> None:
-    node = node_with_two_buried(max_buried=1)
-    assert channel_of(node).paused
-    assert channel_of(node).paused_why == "more than 1 messages are buried (max_buried)"
-    node.crash()
-    assert channel_of(node).paused_why == "more than 1 messages are buried (max_buried)"
-    channel_of(node).unpause()
-    node.turn()
-    node.crash()
-    assert not channel_of(node).paused
-    assert channel_of(node).paused_why == ""
 
 
 # Jobs

@@ -116,7 +116,7 @@ def test_full_topics_go_if_they_may() -> None:
     assert look(node, 2.0) == [TOPIC]
 
 
-def test_rules_that_are_only_tried_delete_nothing() -> None:
+def test_dry_run_rules_delete_nothing() -> None:
     dry = frozenset({"expire_after"})
     node = node_with(
         ChannelRules(expire_after=100.0, dry=dry), TopicRules(expire_after=200.0, expire_full=True, dry=dry)

@@ -112,7 +112,7 @@ def test_a_new_file_with_the_same_rate_is_no_new_burst_and_one_without_ends_it()
     assert len(consumer.messages()) == 3
 
 
-def test_a_rate_that_is_only_tried_holds_nothing_back_and_counts() -> None:
+def test_a_dry_run_rate_holds_nothing_back_and_counts() -> None:
     node, _ = node_with(ChannelRules(max_rate=2, dry=frozenset({"max_rate"})))
     consumer = node.consumer(ready=10)
     publish(node, 8)

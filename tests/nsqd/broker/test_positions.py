@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from itertools import groupby, pairwise
 from random import Random
@@ -166,6 +167,18 @@ def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> Non
     found = list(deferred.earliest(100, (60_000, 60_000)))
     assert found[-100:] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
     assert found[:-100] == [None] * 14  # before and after the copy, and for each 4,000 positions that may belong to it
+
+
+def test_a_copy_of_many_is_none_of_the_new_objects_that_the_collector_goes_over() -> None:
+    deferred = Deferred(Leftovers())
+    for sequence in range(5_000):
+        deferred.add(sequence, sequence, 0)
+    for _ in range(2):
+        gc.collect(1)  # as a broker does twenty times a second
+        copied = deferred.copy()
+        assert next(copied) is not None
+        young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
+        assert max(map(len, young), default=0) < 5_000 - 1
 
 
 def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn() -> None:

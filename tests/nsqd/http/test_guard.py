@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def entry(token: str) -> str:
     return f'[[allow]]\nname = "{token}"\ntoken_sha256 = "{digest(token)}"\nroles = {roles}\n{limit}'
 
 
+@cache
 def everybody() -> Rights:
     return parse_rights("".join(entry(token) for token in TOKENS if token not in ("stranger", "")))
 

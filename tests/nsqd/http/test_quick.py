@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.http_api import HttpDate
+from nsqcommon.wire.limits import Limits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
@@ -47,10 +49,10 @@ PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 class Client:
     """A connection on the poller: answers are sent after each turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = LIMITS) -> None:
         self.store = FakeStore()
         self.broker = make_broker(self.store)
-        publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
+        publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)
         self.routes = QuickRoutes(self.broker, publishing, HttpDate(lambda: 1_700_000_000.5))
         self.connect()
 
@@ -88,6 +90,11 @@ class Client:
             answers += self.send(data[:cut])
             data = data[cut:]
         return answers
+
+    def let_others(self) -> bytes:
+        """Let others have their turn, if it gives way, and go on."""
+        self.quick.tick(self.quick.next_deadline)
+        return self.finish_turn()
 
 
 @pytest.fixture
@@ -205,10 +212,12 @@ def test_failed_write_is_exiting(client: Client) -> None:
 
 def test_reading_pauses_while_much_is_owed(client: Client) -> None:
     client.store.hold = True
-    client.send(post("/pub?topic=t", b"a") * 2000)
-    assert not client.quick.reading
+    client.send(post("/pub?topic=t", b"a") * 1500)
+    for _ in range(2):
+        client.let_others()
+    assert (client.quick.reading, client.quick.next_deadline) == (False, inf)
     client.store.settle()
-    assert client.flush() == OK * 2000
+    assert client.flush() == OK * 1500
     assert client.quick.reading
 
 
@@ -310,6 +319,60 @@ def test_handing_off_waits_until_all_is_answered_and_sent(client: Client) -> Non
     assert client.handed_off is None
     client.quick.sent(0)
     assert client.handed_off == OTHERS[0] + b"more"
+
+
+def test_others_have_their_turn_after_some_topics_of_a_long_pipeline(client: Client) -> None:
+    requests = [post(f"/pub?topic=t{number}", b"hello") for number in range(80)]
+    assert client.send(b"".join(requests)[:-2]) == 32 * OK
+    assert not client.quick.reading
+    assert client.send(requests[-1][-2:]) == b""  # what comes meanwhile waits behind the others
+    client.quick.tick(100.0)
+    assert client.finish_turn() == b""
+    assert (client.let_others(), client.let_others()) == (32 * OK, 16 * OK)
+    assert (client.quick.reading, client.quick.next_deadline) == (True, inf)
+    assert all(bodies(client.store, f"t{number}") == [b"hello"] for number in range(80))
+
+
+def test_others_have_their_turn_after_hundreds_of_requests_in_one_read(client: Client) -> None:
+    assert client.send(1_100 * post("/pub?topic=t", b"x")) == 512 * OK
+    assert (client.let_others(), client.let_others(), client.let_others()) == (512 * OK, 76 * OK, b"")
+    assert len(bodies(client.store, "t")) == 1_100
+
+
+@pytest.mark.parametrize("cut", [100, 60_000])
+def test_others_have_their_turn_after_thousands_of_lines_of_an_arriving_body(cut: int) -> None:
+    client = Client(replace(LIMITS, max_body=1 << 20))
+    data = post("/mpub?topic=t", b"x\n" * 60_000) + PING
+    assert client.send(data[:cut]) == b""
+    answers = [client.send(data[cut:])]
+    while client.quick.next_deadline < inf:
+        assert not client.quick.reading
+        answers.append(client.let_others())
+    assert answers == [b"", b"", OK + PONG]
+    assert len(bodies(client.store, "t")) == 60_000
+
+
+def test_a_body_of_many_lines_that_ends_too_early_is_an_error_after_others_had_their_turn() -> None:
+    client = Client(replace(LIMITS, max_body=1 << 20))
+    client.send(post("/mpub?topic=t", b"x\n" * 60_000)[:-1])
+    client.quick.end()
+    assert (client.let_others(), client.let_others()) == (b"", UNREADABLE)
+    assert client.quick.finished
+
+
+def test_a_peer_that_ends_meanwhile_gets_all_answers(client: Client) -> None:
+    assert client.send(600 * PING + post("/pub?topic=t", b"half")[:-1]) == 512 * PONG
+    client.quick.end()
+    assert (client.finish_turn(), client.quick.finished) == (b"", False)
+    assert client.let_others() == 88 * PONG + UNREADABLE
+    assert client.quick.finished
+
+
+def test_a_request_for_the_application_waits_for_those_before_it(client: Client) -> None:
+    assert client.send(600 * PING + b"GET /stats HTTP/1.1\r\n\r\n") == 512 * PONG
+    assert client.handed_off is None
+    assert client.let_others() == 88 * PONG
+    assert client.handed_off == b"GET /stats HTTP/1.1\r\n\r\n"
 
 
 def test_peer_that_has_finished_sending_still_gets_its_answers(client: Client) -> None:

@@ -493,7 +493,7 @@ def test_a_node_that_cannot_be_reached_logs_what_to_do_once(caplog: pytest.LogCa
     ]
 
 
-# Learning without requests; those are in tests/nsqd/lookup/whole/test_learning.py
+# Learning without requests; those are in tests/nsqd/lookup/whole/test_new_topic_asks_for_channels.py
 
 
 @jumping

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from nsqcommon.wire.commands import auth, sub
-from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.brokers import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import Client, Refused
+from tests.support.http_server import Reply, Request
 from tests.support.process import Nsqd, eventually, needs_module
 from tests.support.upgraded import UpgradedClient, trusting
 
@@ -62,7 +63,7 @@ def test_who_is_authorized_publishes_and_consumes(start_nsqd: StartNsqd, server:
         "me",
         "http://me",
     )
-    assert [it.method for it in server.asked] == [method.upper()]
+    assert [it.method for it in server.requests] == [method.upper()]
 
 
 def test_without_an_authorization_server_nothing_is_asked_for(nsqd: Nsqd, topic: str) -> None:
@@ -98,13 +99,13 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
     nsqd = guarded(start_nsqd, server)
     client = log_in(nsqd)
     client.subscribe("t", ready=1)
-    asked = len(server.asked)
+    asked = len(server.requests)
     time.sleep(1.1)  # until the grant expires, which nsqd does not show
     client.send(b"NOP\nRDY 2\n")
     client.in_step()
-    assert len(server.asked) == asked
+    assert len(server.requests) == asked
     client.publish("t", b"x")
-    assert [it.secret for it in server.asked] == ["secret"] * (asked + 1)
+    assert [it.secret for it in server.requests] == ["secret"] * (asked + 1)
     client.message()
     time.sleep(1.1)  # until the new grant expires
     server.answer = lambda asked: Reply(500)
@@ -130,7 +131,7 @@ def test_the_server_learns_whose_certificate_it_is(
         assert client.upgrade(tls=trusting(certificates, shows=True), deflate=True)["auth_required"] is True
         client.ask(auth(b"s"))
         client.publish("t", b"x")
-    assert server.asked[0].target == "/auth?common_name=localhost&remote_ip=127.0.0.1&secret=s&tls=true"
+    assert server.requests[0].target == "/auth?common_name=localhost&remote_ip=127.0.0.1&secret=s&tls=true"
 
 
 def test_the_server_learns_whether_who_consumes_over_http_uses_tls(
@@ -147,7 +148,7 @@ def test_the_server_learns_whether_who_consumes_over_http_uses_tls(
     for tls in (None, context):
         headers = {"Authorization": "Bearer s"}
         assert nsqd.http("POST", "/sub?topic=t&channel=c", headers=headers, tls=tls).status == 200
-    assert [asked.target.rpartition("&")[2] for asked in server.asked] == ["tls=false", "tls=true"]
+    assert [asked.target.rpartition("&")[2] for asked in server.requests] == ["tls=false", "tls=true"]
 
 
 def test_one_server_of_several_is_enough(start_nsqd: StartNsqd, server: AuthServer) -> None:
@@ -155,7 +156,7 @@ def test_one_server_of_several_is_enough(start_nsqd: StartNsqd, server: AuthServ
         nsqd = guarded(start_nsqd, broken, server)
         for _ in range(8):
             log_in(nsqd)
-        assert len(server.asked) == 8
+        assert len(server.requests) == 8
 
 
 def test_no_server_there(start_nsqd: StartNsqd) -> None:
@@ -169,7 +170,7 @@ def test_no_server_there(start_nsqd: StartNsqd) -> None:
 def test_a_server_that_hangs_holds_up_nobody_else(start_nsqd: StartNsqd, server: AuthServer) -> None:
     release = threading.Event()
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: Request) -> Reply:
         if asked.secret == "slow":
             release.wait(30)
         return granting(EVERYTHING)
@@ -181,7 +182,7 @@ def test_a_server_that_hangs_holds_up_nobody_else(start_nsqd: StartNsqd, server:
         waiting = [nsqd.connect() for _ in range(20)]
         for slow in waiting:
             slow.send(auth(b"slow"), b"PUB t\n\0\0\0\1x")
-        eventually(lambda: len(server.asked) > 20)
+        eventually(lambda: len(server.requests) > 20)
         gone = waiting.pop()
         gone.close()
         client.publish("t", b"y")

@@ -58,7 +58,7 @@ def test_2000_idle_topics(start_nsqd: StartNsqd) -> None:
     client = nsqd.connect()
     for number in range(2000):
         client.send(pub(f"t-{number}", b"x"))
-    client.raw(OK_FRAME_SIZE * 2000)
+    client.raw(OK_FRAME_SIZE * 2000, timeout=60)
     with ExitStack() as consumers:
         for number in range(2000):
             consumer = consumers.enter_context(Client(nsqd.tcp))

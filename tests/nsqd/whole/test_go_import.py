@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation import go_import
 from tests.support.go_data import GoData, Message, messages
+from tests.support.lengths import sized
 from tests.support.process import Nsqd, run_to_end
 
 
@@ -80,6 +81,7 @@ def test_topics_of_both_keep_it_from_starting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_fifty_thousand_messages_are_equal_whenever_it_is_killed(tmp_path: Path, seed: int) -> None:
-    told = go_import.run(tmp_path / "data", count=50_000, kills=3, seed=seed, longest=1.0)
-    assert told.startswith("equal: 50000 messages")
+def test_all_messages_are_equal_whenever_it_is_killed(tmp_path: Path, seed: int) -> None:
+    count = sized(short=20_000, long=50_000)
+    told = go_import.run(tmp_path / "data", count=count, kills=3, seed=seed, longest=count / 50_000)
+    assert told.startswith(f"equal: {count} messages")

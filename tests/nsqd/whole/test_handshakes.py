@@ -48,7 +48,7 @@ class Bystander:
         times = [self._pass_one()]
         while crowd.poll() is None:
             times.append(self._pass_one())
-            time.sleep(0.001)
+            time.sleep(0.005)
         return times
 
 

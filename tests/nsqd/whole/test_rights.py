@@ -162,9 +162,9 @@ def test_servers_are_asked_only_about_others(start_nsqd: StartNsqd, file: Path) 
     with AuthServer(lambda asked: granting(EVERYTHING, identity="from the server")) as server:
         nsqd = start_nsqd(f"rights-file={file}", f"auth-http-address={server.address}")
         logged_in(nsqd, "publisher")
-        assert server.asked == []
+        assert server.requests == []
         logged_in(nsqd, "stranger", identity="from the server")
-        assert [asked.secret for asked in server.asked] == ["stranger"]
+        assert [asked.secret for asked in server.requests] == ["stranger"]
         assert ask(nsqd, "stranger", "POST", "/pub?topic=t", b"x").status == 401
 
 

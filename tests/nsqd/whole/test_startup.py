@@ -20,7 +20,8 @@ from tests.support.brokers import StartNsqd
 from tests.support.client import TIMEOUT, Client, Disconnected
 from tests.support.process import run_to_end
 
-pytestmark = pytest.mark.usefixtures("real_starts")  # starts are what it is about
+# One test of each kind starts a Python that imports nsqd; the others are forked from one that has (forked.py).
+real = pytest.mark.usefixtures("real_starts")
 
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (?:failed to instantiate nsqd - )?(.*)")
 
@@ -40,6 +41,7 @@ def refusal(*arguments: str) -> str:
 # Options that print and end
 
 
+@real
 def test_help_goes_to_stderr_and_is_no_failure() -> None:
     for flag in ("--help", "-h"):
         done = run_to_end(flag)
@@ -47,6 +49,7 @@ def test_help_goes_to_stderr_and_is_no_failure() -> None:
         assert "-tcp-address" in done.stderr
 
 
+@real
 def test_version_goes_to_stdout() -> None:
     done = run_to_end("--version")
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,6 +70,13 @@ def test_a_bad_flag_is_named_and_the_status_is_2(flag: str, first_line: str) -> 
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == first_line
     assert "-tcp-address" in done.stderr  # the usage follows
+
+
+@real
+def test_a_fresh_python_says_the_same_of_a_bad_flag_and_of_one_out_of_range(tmp_path: Path) -> None:
+    done = run_to_end("--nonsense")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (2, "flag provided but not defined: -nonsense")
+    assert refusal(f"--data-path={tmp_path}", "--node-id=1024").startswith("--node-id must be [0,1024)")
 
 
 # Options that cannot work
@@ -95,6 +105,7 @@ def test_what_makes_nsq_crash_later_is_refused_at_once(tmp_path: Path, flag: str
 # The data path
 
 
+@real
 def test_a_missing_data_path_is_not_made(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert refusal(f"--data-path={missing}") == f"failed to lock data-path: open {missing}: no such file or directory"
@@ -127,6 +138,7 @@ def test_a_data_path_that_cannot_be_written_is_refused(read_only: Path) -> None:
     assert refusal(f"--data-path={read_only}") == f"failed to open data-path: {read_only} is not writable"
 
 
+@real
 def test_a_second_nsqd_on_the_same_path_is_refused(start_nsqd: StartNsqd) -> None:
     first = start_nsqd()
     assert refusal(f"--data-path={first.data_path}") == (
@@ -162,6 +174,7 @@ def test_a_host_that_cannot_be_is_named(tmp_path: Path, which: str, host: str) -
     assert ": lookup " in cause
 
 
+@real
 def test_a_config_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     config = tmp_path / "nsqd.toml"
     config.write_text("tcp_address = ")
@@ -186,6 +199,7 @@ def test_a_config_file_is_heeded_and_flags_beat_it(start_nsqd: StartNsqd, tmp_pa
 # The end
 
 
+@real
 def test_sigterm_ends_it_in_the_middle_of_everything(start_nsqd: StartNsqd) -> None:
     nsqd = start_nsqd("drain-timeout=120s")  # longer than a stop may take here
     acknowledged: list[int] = []

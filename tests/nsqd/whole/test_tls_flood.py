@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 FLOOD: Final = Path(__file__).parents[2] / "e2e" / "peers" / "tls_flood.py"
 SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "2"))
 # Enough to be seen if all of them were kept. Those who stay are there until the seconds are over.
-CONNECTIONS: Final = 2 * MOST_UNDER_WAY if "TLS_FLOOD_SECONDS" not in os.environ else sys.maxsize
+CONNECTIONS: Final = 3 * MOST_UNDER_WAY // 2 if "TLS_FLOOD_SECONDS" not in os.environ else sys.maxsize
 HONEST: Final = 15  # at least
 LIMIT: Final = 30.0  # seconds for one handshake, on a machine shared with the flood
 PROBE_PAUSE: Final = 0.05

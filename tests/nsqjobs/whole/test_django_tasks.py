@@ -20,10 +20,10 @@ from nsqjobs.addresses import parse_url
 from nsqjobs.django.priorities import Band, band_topic
 from nsqjobs.django.queue import Queue as Messages
 from nsqjobs.link import Link
+from tests.nsqjobs.program import TIMEOUT, Program
 from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHONPATH, Nsqd, SteadyNsqd, eventually
 
-TIMEOUT = 30.0
 PEERS = Path(__file__).parents[2] / "e2e" / "peers"
 
 
@@ -75,7 +75,7 @@ class Queue:
         self._site = site
         self._notes = site.folder / "notes"
         self._log = site.folder / f"{name}.log"
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._started: list[Program] = []
 
     def run(self, code: str) -> list[Any]:
         """Run code in the site: `to(task)` is the task in this queue, and `say` adds a value to the returned ones."""
@@ -91,24 +91,11 @@ class Queue:
             ended += self.run(f"say(summary(get_result({id!r})))")
         return ended
 
-    def start_worker(self, *options: str, concurrency: int = 1) -> subprocess.Popen[bytes]:
+    def start_worker(self, *options: str, concurrency: int = 1) -> Program:
         options = (f"--queue={self.name}", f"--concurrency={concurrency}", *options)
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "django", "nsq_worker", *options],
-                env=self._site.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._running.append(process)
-        return process
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        if process.poll() is None:
-            process.kill()
-            process.wait(TIMEOUT)
-        self._running.remove(process)
+        words = ["-m", "django", "nsq_worker", *options]
+        self._started.append(Program(words, self._log, environ=self._site.environ))
+        return self._started[-1].start()
 
     def path(self, name: str) -> Path:
         return self._site.folder / f"{self.name}-{name}"
@@ -156,8 +143,8 @@ class Queue:
         return [said["reason"] for said in map(json.loads, lines) if "reason" in said]
 
     def close(self) -> None:
-        for process in list(self._running):
-            self.kill(process)
+        for program in self._started:
+            program.kill()
         sys.stderr.write(self.log)  # pytest shows it when the test fails
 
 
@@ -276,7 +263,7 @@ def test_a_task_of_a_killed_worker_is_run_by_another(queue: Queue) -> None:
     first = queue.start_worker()
     [id] = queue.run(f"say(to(wait_for_file).enqueue({queue.name!r}, 'it', {str(queue.path('go'))!r}).id)")
     queue.wait_for("begin")
-    queue.kill(first)
+    first.kill()
     queue.path("go").touch()
     queue.start_worker()
     assert queue.results(id) == [["SUCCESSFUL", None, [], 2]]
@@ -291,7 +278,7 @@ def test_a_worker_that_is_to_stop_ends_its_task_and_gives_back_the_others(queue:
     first.send_signal(signal.SIGTERM)
     eventually(lambda: " stops" in queue.log, TIMEOUT)
     queue.path("go").touch()
-    assert first.wait(TIMEOUT) == 0
+    assert first.wait() == 0
     assert queue.noted("end") == ["first"]
     eventually(lambda: (it := queue.jobs()) and (it["depth"], it["in_flight_count"]) == (1, 0), TIMEOUT)
     assert queue.jobs()["timeout_count"] == 0
@@ -305,7 +292,7 @@ def test_a_worker_that_is_to_stop_soon_gives_back_what_does_not_end(queue: Queue
     queue.run(f"to(wait_for_file).enqueue({queue.name!r}, 'it', {str(queue.path('go'))!r})")
     queue.wait_for("begin")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(TIMEOUT) == 0
+    assert first.wait() == 0
     assert not queue.noted("end")
     eventually(lambda: queue.jobs()["depth"] == 1, TIMEOUT)
     assert queue.jobs()["timeout_count"] == 0

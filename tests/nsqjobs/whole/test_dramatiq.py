@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,10 +23,10 @@ from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend as StubResults
 
 from nsqjobs.dramatiq import NsqBroker
+from tests.nsqjobs.program import TIMEOUT, Program
 from tests.support.brokers import StartNsqd
 from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
-TIMEOUT = 30.0
 ACTORS = Path(__file__).parents[2] / "e2e" / "peers" / "dramatiq_actors.py"
 
 
@@ -347,30 +345,18 @@ class Workers:
     def __init__(self, nsqd: Nsqd, queue: str, folder: Path) -> None:
         self.notes = folder / "notes"
         self._environ = {
-            **os.environ,
             "PYTHONPATH": f"{PYTHONPATH}:{ACTORS.parent}",
             "NSQ_URL": url_of(nsqd, "?msg_timeout=4s"),  # after which nsqd takes back what a killed worker had
             "NSQ_QUEUE": queue,
             "NOTES": str(self.notes),
         }
         self._log = folder / "worker.log"
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._started: list[Program] = []
 
-    def start(self, threads: int = 1) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dramatiq", ACTORS.stem, "--processes", "1", "--threads", str(threads)]
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                command, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        self._running.append(process)
-        return process
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the process and its children, as a machine does that goes down."""
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(TIMEOUT)
-        self._running.remove(process)
+    def start(self, threads: int = 1) -> Program:
+        words = ["-m", "dramatiq", ACTORS.stem, "--processes", "1", "--threads", str(threads)]
+        self._started.append(Program(words, self._log, environ=self._environ))
+        return self._started[-1].start()
 
     def noted(self, what: str) -> list[str]:
         """Return the names of the jobs that have noted this."""
@@ -385,8 +371,8 @@ class Workers:
         return self._log.read_text(errors="backslashreplace") if self._log.exists() else ""
 
     def close(self) -> None:
-        for process in list(self._running):
-            self.kill(process)
+        for program in self._started:
+            program.kill()
 
 
 @pytest.fixture
@@ -407,7 +393,7 @@ def test_a_job_of_a_killed_worker_is_done_by_another(workers: Workers, nsqd: Nsq
     send(nsqd, queue, "linger", "first", 60)
     first = workers.start()
     workers.wait_for("begin")
-    workers.kill(first)
+    first.kill()
     send(nsqd, queue, "linger", "second", 0)
     workers.start(threads=2)
     eventually(lambda: workers.noted("begin").count("first") == 2, TIMEOUT)
@@ -427,7 +413,7 @@ def test_a_worker_that_is_to_stop_finishes_its_job_and_gives_back_the_others(
     first.send_signal(signal.SIGTERM)
     eventually(lambda: "Shutting down" in workers.log, TIMEOUT)
     (workers.notes.parent / "go").touch()
-    assert first.wait(TIMEOUT) == 0
+    assert first.wait() == 0
     assert workers.noted("begin") == workers.noted("end")
     left = 2 - len(workers.noted("end"))
     eventually(lambda: (it := jobs(nsqd, queue)) and (it["depth"], it["in_flight_count"]) == (left, 0), TIMEOUT)

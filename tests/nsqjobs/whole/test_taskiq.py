@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,9 +21,10 @@ from taskiq.kicker import AsyncKicker
 from bench.jobs.servers import Redis
 from nsqclient import Config, aio
 from nsqjobs.taskiq import NsqBroker, NsqScheduleSource
+from tests.nsqjobs.program import TIMEOUT, environment
 from tests.support.brokers import StartNsqd
 from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
-from tests.support.taskiq_worker import LIMIT, Journal, Worker, environment
+from tests.support.taskiq_worker import Journal, Worker
 
 QUEUE, MAIL = "tasks", "mail"
 SOON = "msg_timeout=1s"  # after which nsqd delivers again what a dead worker had
@@ -35,7 +37,7 @@ def url_of(nsqd: Nsqd, options: str = "") -> str:
 
 
 def in_loop(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, LIMIT * 2))
+    return asyncio.run(asyncio.wait_for(work, TIMEOUT * 2))
 
 
 def kick(url: str, queue: str, task: str, *arguments: Any, labels: dict[str, Any] | None = None, **named: Any) -> str:
@@ -103,7 +105,7 @@ def test_a_task_is_acknowledged_after_its_result_was_saved(worker: Worker, nsqd:
     task_id = kick(url_of(nsqd), QUEUE, "note", "result")
     (line,) = journal.wait_for("result", task_id)
     assert line[3] == "RESULT"
-    eventually(lambda: not nsqd.channel(QUEUE, "jobs")["in_flight_count"], LIMIT)
+    eventually(lambda: not nsqd.channel(QUEUE, "jobs")["in_flight_count"], TIMEOUT)
 
 
 def test_a_task_that_runs_longer_than_the_timeout_of_its_message_runs_once(
@@ -112,7 +114,7 @@ def test_a_task_that_runs_longer_than_the_timeout_of_its_message_runs_once(
     gate = tmp_path / "gate"
     kick(url_of(nsqd), QUEUE, "hold", "long", str(gate))
     ((began, *_),) = journal.wait_for("began", "long")
-    eventually(lambda: time.time() > began + 7, LIMIT)  # the worker's msg_timeout is 6 seconds
+    eventually(lambda: time.time() > began + 7, TIMEOUT)  # the worker's msg_timeout is 6 seconds
     gate.touch()
     journal.wait_for("ended", "long")
     assert len(journal.lines("began", "long")) == 1
@@ -145,7 +147,7 @@ def test_what_no_worker_can_run_is_buried(
     kick(url_of(nsqd), QUEUE, "note", "there is a channel")
     journal.wait_for("note", "there is a channel")
     nsqd.post(f"/pub?topic={QUEUE}", body)
-    eventually(lambda: body.decode() in buried(nsqd), LIMIT)
+    eventually(lambda: body.decode() in buried(nsqd), TIMEOUT)
     assert reason in buried(nsqd)[body.decode()]
 
 
@@ -187,7 +189,7 @@ def test_a_task_comes_back_from_every_worker_that_is_killed(
 
 def is_done(nsqd: Nsqd, topic: str) -> None:
     """Wait until nothing is left in the queue."""
-    eventually(lambda: (it := nsqd.channel(topic, "jobs"))["depth"] + it["in_flight_count"] == 0, LIMIT)
+    eventually(lambda: (it := nsqd.channel(topic, "jobs"))["depth"] + it["in_flight_count"] == 0, TIMEOUT)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -232,9 +234,9 @@ def test_sigterm_lets_the_task_end_and_gives_back_the_others(
         own_journal.wait_for("began", "x")
         for number in range(3):
             kick(url_of(nsqd), topic, "note", f"{number}")
-        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 4, LIMIT)
-        worker.terminate()
-        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 1, LIMIT)
+        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 4, TIMEOUT)
+        worker.send_signal(signal.SIGTERM)
+        eventually(lambda: nsqd.channel(topic, "jobs")["in_flight_count"] == 1, TIMEOUT)
         gate.touch()
         assert worker.wait() == 0
     assert own_journal.lines("ended", "x")
@@ -248,7 +250,7 @@ def test_a_task_that_does_not_end_in_time_is_given_back(
     kick(url_of(nsqd), topic, "hold", "x", str(tmp_path / "gate"))
     with Worker(url_of(nsqd), topic, own_journal, "--wait-tasks-timeout", "0.1") as worker:
         own_journal.wait_for("began", "x")
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         assert worker.wait() == 0
     assert in_loop(attempts_of(url_of(nsqd), topic, count=1)) == [1]
 
@@ -274,7 +276,7 @@ def test_a_restart_of_nsqd_is_a_pause(start_nsqd: StartNsqd, own_journal: Journa
         url = "nsq+lookupd://{}:{}".format(*lookupd.http_address)
 
         async def send() -> None:
-            broker = NsqBroker(url, queue=topic, send_timeout=LIMIT)
+            broker = NsqBroker(url, queue=topic, send_timeout=TIMEOUT)
             await broker.startup()
             for number in range(100):
                 if number == 50:
@@ -392,10 +394,12 @@ def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(example.replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp)))
     journal = Journal(tmp_path / "journal")
     with Worker("", "", journal, app="tasks:broker", folder=tmp_path) as worker:
-        sent = subprocess.run([sys.executable, "tasks.py"], cwd=tmp_path, env=environment(), check=False, timeout=LIMIT)
+        sent = subprocess.run(
+            [sys.executable, "tasks.py"], cwd=tmp_path, env=environment(), check=False, timeout=TIMEOUT
+        )
         assert sent.returncode == 0
         for said in ("hello ana", "hello ben", "charged 17"):
-            eventually(lambda said=said: said in worker.log, LIMIT)
+            eventually(lambda said=said: said in worker.log, TIMEOUT)
         is_done(nsqd, "shop")
         assert not nsqd.channel("shop", "jobs")["deferred_count"]
 
@@ -413,7 +417,7 @@ def test_the_example_with_results_in_redis_runs(nsqd: Nsqd, tmp_path: Path) -> N
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=LIMIT * 3,
+                timeout=TIMEOUT * 3,
             )
             assert sent.stdout.splitlines() == ["sum 3", "error ZeroDivisionError('division by zero')"], sent.stderr
             is_done(nsqd, "sums")

@@ -17,7 +17,7 @@ from typing import IO, Final
 import pytest
 
 from nsqcommon.wire.lookup import ReplyReader
-from tests.support.process import SOURCES
+from tests.support.process import SOURCES, run_to_end
 
 LIMIT: Final = 30.0
 LINE: Final = re.compile(r"\[nsqlookupd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (DEBUG|INFO|WARNING|ERROR|FATAL): .")
@@ -81,17 +81,6 @@ def launched(*options: str) -> Iterator[Lookupd]:
             process.kill()
 
 
-def run_to_end(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "nsqlookupd", *options],
-        env={**os.environ, "PYTHONPATH": SOURCES},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stops_with_status_0_and_peers_see_the_end(number: signal.Signals) -> None:
     with launched() as lookupd, socket.create_connection(("127.0.0.1", lookupd.tcp), timeout=LIMIT) as peer:
@@ -123,8 +112,9 @@ def test_options_come_from_the_file_too(tmp_path: Path) -> None:
         assert b'"broadcast_address":"there"' in reply
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_version_is_one_line() -> None:
-    result = run_to_end("--version")
+    result = run_to_end("--version", program="nsqlookupd")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(r"nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\)\n", result.stdout)
 
@@ -136,7 +126,7 @@ def test_version_is_one_line() -> None:
     ("-tcp-address", "flag needs an argument: -tcp-address"),
 ])  # fmt: skip
 def test_wrong_command_line(option: str, message: str) -> None:
-    result = run_to_end(option)
+    result = run_to_end(option, program="nsqlookupd")
     assert result.returncode == 2
     assert result.stderr.startswith(f"{message}\nUsage of nsqlookupd:\n")
 
@@ -146,7 +136,8 @@ def test_address_in_use(kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         addresses = {"tcp": "127.0.0.1:0", "http": "127.0.0.1:0", kind: address}
-        result = run_to_end(*(f"--{name}-address={value}" for name, value in addresses.items()))
+        options = [f"--{name}-address={value}" for name, value in addresses.items()]
+        result = run_to_end(*options, program="nsqlookupd")
     assert result.returncode == 1
     expected = f"FATAL: failed to instantiate nsqlookupd - listen ({address}) failed - listen tcp {address}: bind: "
     assert expected in result.stderr

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from tests.support.brokers import StartNsqd
-from tests.support.http_sink import HttpSink, Request
+from tests.support.http_server import Request
+from tests.support.http_sink import HttpSink
 from tests.support.process import Nsqd, SteadyNsqd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
 

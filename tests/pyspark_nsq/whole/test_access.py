@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.rows import COLUMNS
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.certificates import make_certificates
-from tests.support.http_server import HttpServer
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address
 
@@ -71,27 +70,14 @@ def test_allowing_loss_does_not_hide_that_one_may_not(tmp_path: Path) -> None:
 
 
 class _Listening(HttpServer):
-    """Answers everything with a list that names itself, and keeps which requests had a token."""
+    """Answers everything with a list that names itself, and tells which requests had a token."""
 
-    def __init__(self) -> None:
-        self.shown: list[bool] = []
-        outer = self
+    def reply(self, request: Request) -> Reply:
+        return Reply(body=b'{"producers": []}')
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                outer.shown.append("Authorization" in self.headers)
-                body = b'{"producers": []}'
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Log nothing."""
-
-        super().__init__(Handler)
+    @property
+    def shown(self) -> list[bool]:
+        return ["authorization" in it.headers for it in self.requests]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import fastavro
@@ -26,7 +25,7 @@ from pyspark_nsqtable.ddl import parse_fields
 from pyspark_nsqtable.decoding import EXTRA, MISSING, Decoded, RecordDecoder
 from pyspark_nsqtable.protobuf import BadDescriptors, protobuf_decoder
 from pyspark_nsqtable.registry import Registry, RegistryFailed
-from tests.support.http_server import HttpServer
+from tests.support.http_server import HttpServer, Reply, Request
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 FIELDS = "user string, amount double, at timestamp, price decimal(6, 2), state string, tags map<string, bigint>"
@@ -221,26 +220,24 @@ def test_descriptors_that_cannot_be_used_are_refused(given_: bytes, message: str
 
 
 class RegistryServer(HttpServer):
-    """Serves a registry's answers by path, and keeps the requests."""
+    """Serves a registry's answers by path."""
 
     def __init__(self, answers: dict[str, tuple[int, object]]) -> None:
-        self.asked: list[str] = []
-        self.authorized: list[str | None] = []
-        outer = self
+        super().__init__()
+        self._answers = answers
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                outer.authorized.append(self.headers.get("Authorization"))
-                status, answer = answers.get(self.path, (404, {"error_code": 40403, "message": "Schema not found"}))
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
+    def reply(self, request: Request) -> Reply:
+        unknown = (404, {"error_code": 40403, "message": "Schema not found"})
+        status, answer = self._answers.get(request.target, unknown)
+        return Reply(status, json.dumps(answer).encode())
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Log nothing."""
+    @property
+    def asked(self) -> list[str]:
+        return [it.target for it in self.requests]
 
-        super().__init__(Handler)
+    @property
+    def authorized(self) -> list[str | None]:
+        return [it.headers.get("authorization") for it in self.requests]
 
 
 WIDER = {**AVRO, "fields": [*AVRO["fields"], {"name": "more", "type": "int"}]}

@@ -76,7 +76,7 @@ def test_jitter_is_a_share_of_the_delay(percent: int, delay_ms: int) -> None:
     assert backoff.delay_ms(1, percent) == delay_ms
 
 
-def test_rules_that_are_only_tried_delay_and_bury_nothing_and_count() -> None:
+def test_dry_run_rules_delay_and_bury_nothing_and_count() -> None:
     dry = frozenset({"backoff", "max_attempts"})
     node = node_with(DOUBLING, max_attempts=2, dry=dry)
     consumer = node.consumer(ready=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic
@@ -52,7 +53,7 @@ class Server:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.broker = make_broker(self.store)
-        self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=1000)
+        self.publishing = Publishing(self.broker, replace(LIMITS, max_body=120_000), max_defer_ms=1000)
         self.poller = Poller(partial(PolledTurn, self.broker))
         self.turn = self.poller.turn
         self.app = make_app(
@@ -130,6 +131,19 @@ def test_both_ways_on_one_connection_in_order() -> None:
         answers = await talk(address, b"".join(requests))
         assert [answer[:3] for answer in answers.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 6 + [b"400", b"404"]
         assert bodies(server.store, "t") == [b"one", b"two", b"three", b"four"]
+
+    run(test)
+
+
+def test_a_pipeline_that_has_to_give_way_is_answered_whole() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        lines, pubs = 60_000 * b"x\n", b"".join(post(f"/pub?topic=t{number}", b"x") for number in range(800))
+        async with await trio.open_tcp_stream(*address) as stream:
+            await stream.send_all(post("/mpub?topic=t", lines))
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 OK")
+        assert len(bodies(server.store, "t")) == 60_000
+        answers = await talk(address, pubs + INFO)
+        assert answers.count(b"HTTP/1.1 200 OK") == 801
 
     run(test)
 

@@ -154,7 +154,6 @@ class LineCounter:
 
     def __init__(self) -> None:
         self.longest = 0
-        self._lines = 0
 
     def run(self, application: Coroutine[Any, Any, None]) -> None:
         asyncio.run(self._run(_Stepped(self._step, application)))
@@ -163,18 +162,21 @@ class LineCounter:
         await application
 
     def _step(self, application: Coroutine[Any, Any, None]) -> object:
-        self._lines = 0
+        lines = 0
+
+        def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+            nonlocal lines
+            if event == "line":
+                lines += 1
+            return trace
+
         before = sys.gettrace()
-        sys.settrace(self._trace)
+        sys.settrace(trace)
         try:
             return application.send(None)
         finally:
             sys.settrace(before)
-            self.longest = max(self.longest, self._lines)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
-        self._lines += event == "line"
-        return self._trace
+            self.longest = max(self.longest, lines)
 
 
 filled = lru_cache(Walked)  # for what changes nothing
@@ -199,9 +201,9 @@ def lines_of(case: Case, state: str, count: int) -> int:
 
 @pytest.mark.parametrize(("case", "state"), WALK)
 def test_no_request_does_something_for_each_message(case: Case, state: str) -> None:
-    lines = lines_of(case, state, COUNT)
-    if lines > COUNT // 2:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
-        assert lines < 1.3 * lines_of(case, state, COUNT // 2)
+    lines = lines_of(case, state, COUNT // 2)
+    if lines > COUNT // 4:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
+        assert lines_of(case, state, COUNT) < 1.3 * lines
 
 
 def test_the_walk_knows_each_route_and_command() -> None:
@@ -227,7 +229,7 @@ def test_the_oldest_message_of_each_consumer_is_looked_for_in_many_turns(monkeyp
 
 
 @pytest.mark.parametrize("target", ["/stats?format=json&ages=true", "/stats", "/metrics"])
-@pytest.mark.parametrize(("topics", "channels"), [(1_000, 1), (1, 1_000)])
+@pytest.mark.parametrize(("topics", "channels"), [(400, 1), (1, 400)])
 def test_figures_are_made_in_many_turns(
     target: str, topics: int, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

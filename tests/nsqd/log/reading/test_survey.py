@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 
@@ -44,13 +46,15 @@ class Filled:
         self.end = log.tail
 
     def time_of(self, sequence: int) -> int:
-        return max(time for first, time, *_ in self.records if first <= sequence)
+        return self._record_of(sequence)[1]
 
     def bytes_before(self, sequence: int) -> int:
-        for first, _, position, size, count in reversed(self.records):
-            if first <= sequence:
-                return position + size * min(sequence - first, count) // count
-        raise AssertionError
+        first, _, position, size, count = self._record_of(sequence)
+        return position + size * min(sequence - first, count) // count
+
+    def _record_of(self, sequence: int) -> tuple[int, int, int, int, int]:
+        """Return the last record that begins there or before."""
+        return self.records[bisect_right(self.records, sequence, key=itemgetter(0)) - 1]
 
     def check(self, points: list[Point], start: int, end: int) -> None:
         assert (points[0].sequence, points[0].bytes) == (start, 0)

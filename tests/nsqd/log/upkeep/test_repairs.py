@@ -140,7 +140,7 @@ def test_names_are_written_again_when_there_is_space(node: Node) -> None:
     assert node.store.wakeups.topology.is_set
 
 
-def test_what_could_not_be_removed_is_removed_by_the_next_round(node: Node) -> None:
+def test_what_could_not_be_removed_wakes_the_next_round(node: Node) -> None:
     node.store.wakeups.sync.clear()
     node.faults.broken(Fault.REMOVAL, "broken")
     node.repairs.run(has_space=WITHOUT)

@@ -16,6 +16,7 @@ from nsqd.broker.store import Entry
 from nsqd.log.files import Files
 from tests.nsqd.log.batches import make_batch
 from tests.nsqd.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
+from tests.support.examples import examples
 from tests.support.lengths import sized
 
 
@@ -121,7 +122,7 @@ def settled(receipts: list[tuple[int, Receipt]]) -> int:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 150))
-@settings(max_examples=sized(short=75, long=300))
+@settings(max_examples=examples(sized(short=75, long=300)))
 def test_acknowledged_messages_survive_the_end_of_the_process_anywhere(random: Random, changes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -135,7 +136,7 @@ def test_acknowledged_messages_survive_the_end_of_the_process_anywhere(random: R
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-@settings(max_examples=sized(short=75, long=300))
+@settings(max_examples=examples(sized(short=75, long=300)))
 def test_synced_messages_survive_a_power_cut(random: Random, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -148,7 +149,7 @@ def test_synced_messages_survive_a_power_cut(random: Random, steps: int) -> None
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-@settings(max_examples=sized(short=25, long=100))
+@settings(max_examples=examples(sized(short=25, long=100)))
 def test_clean_stop_keeps_everything(random: Random, steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)

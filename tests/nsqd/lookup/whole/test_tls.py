@@ -14,7 +14,7 @@ from nsqcommon.startup import StartupError
 from nsqd.lookup.lookup import Lookup
 from nsqd.lookup.settings import settings_of
 from nsqd.options import Options
-from tests.nsqd.lookup.whole.test_learning import answers, on_trio, until, until_learned
+from tests.nsqd.lookup.whole.test_new_topic_asks_for_channels import answers, on_trio, until, until_learned
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.node import Node, NodeTurn

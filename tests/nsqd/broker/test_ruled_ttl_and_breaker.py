@@ -157,7 +157,7 @@ def test_what_was_delivered_once_does_not_expire() -> None:
     assert comes(node) == [b"a"]
 
 
-def test_a_time_to_live_that_is_only_tried_drops_nothing() -> None:
+def test_a_dry_run_time_to_live_drops_nothing() -> None:
     node = node_with(b"a", ttl=HOUR, dry=frozenset({"ttl"}))
     node.pass_time(3_601)
     assert comes(node) == [b"a"]
@@ -199,7 +199,7 @@ def test_messages_that_have_only_waited_too_long_are_no_reason_for_the_breaker()
 
 
 @pytest.mark.parametrize("rule", ["breaker", "max_buried"])
-def test_a_rule_that_is_only_tried_pauses_nothing(rule: str) -> None:
+def test_a_dry_run_rule_pauses_nothing(rule: str) -> None:
     given = {"breaker": 0.5, "max_buried": 1}
     node = node_with(*[b"x"] * 30, max_attempts=1, **{rule: given[rule]}, dry=frozenset({rule}))
     fail_all(node, 30)

@@ -1,3 +1,5 @@
+"""What is left of the picture of the cluster for a user who does not see all topics."""
+
 from __future__ import annotations
 
 from nsqadmin.cluster.model import Activity, Evidence, Finding, Health, Lookupd, Producer, Severity, Unanswered

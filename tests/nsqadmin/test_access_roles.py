@@ -1,4 +1,4 @@
-"""Rights and roles."""
+"""Rights and roles: who may do what, for which topics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cancellation on asyncio at every turn of the loop, with a real nsqd: nothing is lost, and no task goes on.
 
-tests/nsqclient/whole/test_cancellation.py does this for trio, at every step of every task.
+tests/nsqclient/whole/test_cancellation_trio.py does this for trio, at every step of every task.
 """
 
 from __future__ import annotations

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.partitioning import PartitionSpec
@@ -20,6 +16,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
+from tests.support.http_server import HttpServer, Reply, Request
 from tests.support.iceberg import catalog_at
 
 if TYPE_CHECKING:
@@ -28,12 +25,20 @@ if TYPE_CHECKING:
 Answer = tuple[int, Any]
 
 
-class RestCatalog:
+class RestCatalog(HttpServer):
+    protocol = "HTTP/1.0"
+
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._lake = f"file://{folder}/lake"
         self.catalog: Catalog = open_catalog(catalog_at(folder))
 
-    def answer(self, method: str, path: list[str], body: bytes) -> Answer:
+    def reply(self, request: Request) -> Reply:
+        path = [unquote(part) for part in request.path.split("/")[2:]]
+        status, answer = self._answer(request.method, path, request.body)
+        return Reply(status, json.dumps(answer).encode())
+
+    def _answer(self, method: str, path: list[str], body: bytes) -> Answer:
         match method, path:
             case "GET", ["config"]:
                 return 200, {"defaults": {}, "overrides": {}}
@@ -74,37 +79,3 @@ class RestCatalog:
         except CommitFailedException as error:
             return 409, {"error": {"message": str(error), "type": "CommitFailedException", "code": 409}}
         return self._table(name)
-
-
-@contextmanager
-def rest_catalog(folder: Path) -> Iterator[str]:
-    """Serve the catalog, and yield its address."""
-    rest = RestCatalog(folder)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer("GET")
-
-        def do_POST(self) -> None:
-            self._answer("POST")
-
-        def _answer(self, method: str) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            path = [unquote(part) for part in urlsplit(self.path).path.split("/")[2:]]
-            status, found = rest.answer(method, path, body)
-            said = json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(said)))
-            self.end_headers()
-            self.wfile.write(said)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
