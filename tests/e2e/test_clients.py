@@ -16,9 +16,9 @@ import pytest
 
 from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
+from tests.e2e.go_peer import go_peer
 from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
-from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Nsqd, eventually
 
