@@ -25,12 +25,8 @@ from pyspark_nsqtable.decoding import (
     json_decoder,
     msgpack_decoder,
 )
-<<<<<<< HEAD
-from tests.support.bodies import json_bodies, schemas
-from tests.support.examples import examples
-=======
 from tests.pyspark_nsqtable.bodies import json_bodies, schemas
->>>>>>> names7
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     import msgspec
