@@ -17,10 +17,10 @@ from typing import Final
 
 import pytest
 
+from tests.browser.demo import demo
 from tests.support.browser import Browser, open_browser
 from tests.support.client import Client, Disconnected
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.demo import demo
 from tests.support.needs import need
 from tests.support.process import ROOT, Daemon, Nsqadmin, eventually, needs_module
 
@@ -119,7 +119,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 @pytest.fixture(scope="package")
 def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
-    """Run nsqadmin on the recording of `tests.support.demo`, which looks the same each time."""
+    """Run nsqadmin on the recording of `tests.browser.demo`, which looks the same each time."""
     from nsqadmin.cluster.recording import encode
 
     file = tmp_path_factory.mktemp("snapshot") / "demo.json"

@@ -1,6 +1,6 @@
 """A cluster with one of everything, as a recording: for looking at pages, and for tests of them.
 
-python -m tests.support.demo FILE        writes it as a snapshot file
+python -m tests.browser.demo FILE        writes it as a snapshot file
 """
 
 from __future__ import annotations

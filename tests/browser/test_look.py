@@ -10,8 +10,8 @@ import pytest
 from nsqadmin.cluster.model import Activity
 from nsqadmin.cluster.recording import encode
 from tests.browser.conftest import prepared
+from tests.browser.demo import demo
 from tests.support.browser import Browser
-from tests.support.demo import demo
 from tests.support.picture import NOW
 from tests.support.process import Nsqadmin
 

@@ -10,8 +10,8 @@ import pytest
 
 from nsqcommon.version import NSQ_VERSION
 from nsqd.http import access
+from tests.docs.openapi import Api, description_of
 from tests.project.test_admin_api import routes as routes_of_nsqadmin
-from tests.support.openapi import Api, description_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = {

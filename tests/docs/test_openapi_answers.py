@@ -13,8 +13,8 @@ import pytest
 
 from nsqcommon.wire import commands
 from nsqcommon.wire.headers import encode_headers
+from tests.docs.openapi import Api, description_of
 from tests.support.json_server import JsonServer
-from tests.support.openapi import Api, description_of
 from tests.support.process import Answer, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 T, C = "topic=t", "topic=t&channel=c"

@@ -1,4 +1,4 @@
-"""Run a module or a script as on a machine that is not Linux: `python tests/support/as_macos.py nsqd --version`.
+"""Run a module or a script as on a machine that is not Linux: `python tests/e2e/as_macos.py nsqd --version`.
 
 What Linux has and macOS does not is taken out of Python's modules before ours are loaded, /proc and /sys cannot be
 opened, and what macOS has instead is put in. Other people's packages know macOS well, so those that choose by system are

@@ -16,9 +16,9 @@ import pytest
 
 from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
+from tests.e2e.go_peer import go_peer
 from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
-from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Nsqd, eventually
 
@@ -56,9 +56,11 @@ def command(peer: str) -> list[str]:
 
 def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list[tuple[str, int, float]]:
     host, port = nsqd.tcp
+    topic = topic or peer
+    stats = f"http://{host}:{nsqd.http_address[1]}/stats?format=json&topic={topic}&channel=channel"
     done = subprocess.run(
         command(peer),
-        input=json.dumps({"host": host, "port": port, "topic": topic or peer, **what}),
+        input=json.dumps({"host": host, "port": port, "topic": topic, "stats": stats, **what}),
         capture_output=True,
         text=True,
         timeout=LIMIT,

@@ -17,9 +17,9 @@ from typing import Final
 
 import pytest
 
+from tests.e2e.go_peer import go_peer
 from tests.support.brokers import started
 from tests.support.certificates import make_certificates
-from tests.support.go_peer import go_peer
 from tests.support.needs import need
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 

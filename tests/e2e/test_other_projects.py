@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.installed import Installed, build_pure, install
+from tests.e2e.installed import Installed, build_pure, install
 from tests.support.process import Nsqd, eventually
 
 pytestmark = [

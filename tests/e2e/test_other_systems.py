@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from nsqcommon.readiness import VARIABLE
-from tests.support import as_macos
+from tests.e2e import as_macos
 from tests.support.process import PYTHON, PYTHONPATH, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, run_to_end
 from tests.support.tools import LIMIT, address
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from nsqcommon.wire.lookup import encode_command, identify_body
+from tests.e2e.namespaces import Machine, Network, a_network
 from tests.support.client import Client
-from tests.support.namespaces import Machine, Network, a_network
 from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 LOOKUPD: Final = "10.77.0.1"

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from nsqtools.outbox_tables import open_outbox
+from tests.e2e import signalled
 from tests.nsqtools.whole.test_help import PROJECT
-from tests.support import signalled
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
 from tests.support.tools import LIMIT, address
 

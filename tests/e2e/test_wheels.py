@@ -23,7 +23,7 @@ import pytest
 from bench.builds import AUTO, Build, chosen
 from bench.work import Failed
 from scripts.releasing.dependencies import needed_by
-from tests.support.installed import Installed, build_pure, install
+from tests.e2e.installed import Installed, build_pure, install
 from tests.support.process import ROOT, Nsqd
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""The tasks that the tests of Celery's transport run, in workers that are started as `celery -A tests.support.celery_app`.
+"""The tasks that the tests of Celery's transport run, in workers that are started as `celery -A tests.nsqjobs.celery_app`.
 
 The broker's URL is in the environment. What a task has to tell it appends to a file, as one line.
 """

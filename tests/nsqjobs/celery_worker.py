@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
+from tests.nsqjobs.celery_app import BROKER, SETTINGS
 from tests.nsqjobs.program import TIMEOUT, Program
-from tests.support.celery_app import BROKER, SETTINGS
 from tests.support.process import eventually
 
 
@@ -24,7 +24,7 @@ class Worker(Program):
         url: str,
         *options: str,
         name: str = "w",
-        app: str = "tests.support.celery_app",
+        app: str = "tests.nsqjobs.celery_app",
         queues: list[str],
         **settings: Any,
     ) -> None:

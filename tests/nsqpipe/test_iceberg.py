@@ -50,12 +50,12 @@ from pyspark_nsqtable.lease import ABANDONED_AFTER
 from pyspark_nsqtable.marks import SELECTED, Marking
 from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.unnamed import Unnamed
+from tests.nsqpipe.iceberg_rest import RestCatalog
 from tests.nsqpipe.test_standing import begins, planned, source_of
 from tests.nsqpipe.whole.test_run import IMPORTED_BY_THREADS
 from tests.pyspark_nsqtable.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
 from tests.spark import standing
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
-from tests.support.iceberg_rest import RestCatalog
 from tests.support.orders import Orders
 from tests.support.process import ROOT
 from tests.support.spark import address, publish

@@ -25,7 +25,7 @@ from pyspark_nsqtable.decoding import (
     json_decoder,
     msgpack_decoder,
 )
-from tests.support.bodies import json_bodies, schemas
+from tests.pyspark_nsqtable.bodies import json_bodies, schemas
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

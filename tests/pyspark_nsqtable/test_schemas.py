@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pyspark_nsqtable.ddl import as_nullable, parse_fields
 from pyspark_nsqtable.schemas import Misfit, additions, retried, widen
-from tests.support.bodies import schemas
+from tests.pyspark_nsqtable.bodies import schemas
 from tests.support.examples import examples
 
 

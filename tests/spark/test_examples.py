@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from deltalake import DeltaTable
 
+from tests.spark.served import Served
 from tests.support.process import ROOT, Nsqd
-from tests.support.served import Served
 from tests.support.spark import KEPT, PATIENCE, address, publish
 
 if TYPE_CHECKING:

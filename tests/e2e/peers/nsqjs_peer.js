@@ -34,8 +34,14 @@ const finish = (message) => {
 
 const isDoneWith = (body) => {
   left.delete(body)
-  // The last answer is still to be sent.
-  if (left.size === 0) setTimeout(end, 100)
+  if (left.size === 0) endOnceAllIsAnswered()
+}
+
+// Compressed answers leave the process some time after they are given, so only nsqd can say that it has all of them.
+const endOnceAllIsAnswered = async () => {
+  const [{ channels: [channel] }] = (await (await fetch(plan.stats)).json()).topics
+  if (channel.in_flight_count === 0) end()
+  else setTimeout(endOnceAllIsAnswered, 20)
 }
 
 const end = () => {

@@ -12,8 +12,8 @@ import pytest
 from nsqclient import ConnectError, NSQError, PublishRejected
 from nsqclient._config import Config
 from nsqclient.blocking import BlockingProducer, given_nodes, listed_nodes
+from tests.nsqclient.whole.reach import SocketLookupd
 from tests.support.process import Nsqd, Nsqlookupd, SteadyNsqd, eventually
-from tests.support.reach import SocketLookupd
 
 
 def address_of(nsqd: Nsqd) -> str:

@@ -16,7 +16,7 @@ import trio
 
 import nsqclient
 from nsqclient import Config, ConfigError, ConnectError, PublishRejected, aio, quorum, sync
-from tests.support.reach import SocketLookupd, SocketNsqd, entry
+from tests.nsqclient.whole.reach import SocketLookupd, SocketNsqd, entry
 
 LIMIT: Final = 90.0
 SOON: Final = 800  # publishes, with 2 ms between them: what an idle machine publishes in two seconds

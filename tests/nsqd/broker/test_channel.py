@@ -12,7 +12,7 @@ import pytest
 from nsqcommon.wire.commands import dpub, fin, mpub, nop, pub, req, touch
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import Delivery
-from tests.support.looks import Looks
+from tests.nsqd.looks import Looks
 from tests.support.node import Client, Message, Node
 
 

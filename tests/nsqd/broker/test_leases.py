@@ -12,9 +12,9 @@ from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.leases import LINGER, Leases, TooMany
 from nsqd.broker.lessees import Caller, Poll, Streamer, ids_in
 from nsqd.broker.rules import Backoff, ChannelRules
+from tests.nsqd.looks import Looks
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
-from tests.support.looks import Looks
 from tests.support.node import Node
 
 ANA = Caller(holder="10.0.0.1", remote_address="10.0.0.1:5000", user_agent="curl/8")

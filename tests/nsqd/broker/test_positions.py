@@ -24,7 +24,7 @@ from nsqd.broker.positions import (
     number_of_ranges,
     ranges_in,
 )
-from tests.support.looks import Looks
+from tests.nsqd.looks import Looks
 
 
 def skip_ranges(*ranges: tuple[int, int]) -> SkipRanges:

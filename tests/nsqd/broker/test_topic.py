@@ -13,7 +13,7 @@ from nsqcommon.wire.headers import NONE, encode_headers
 from nsqcommon.wire.log_record import KEYS
 from nsqd.broker.bounded import Refused
 from nsqd.broker.replay import replay
-from tests.support.fake_broker import FakeStore, make_broker
+from tests.nsqd.fake_broker import FakeStore, make_broker
 from tests.support.node import Node
 
 

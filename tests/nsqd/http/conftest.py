@@ -12,9 +12,9 @@ from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint
 from nsqd.options import Options
 from nsqd.policy.policy_file import PolicyFile
+from tests.nsqd.fake_broker import FakeStore, FakeTurn, bodies, make_broker
+from tests.nsqd.http.fake_history import no_history
 from tests.support.asgi import Answer, ask, run_directly
-from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
-from tests.support.fake_history import no_history
 from tests.support.leasing import leasing_of
 
 TEXT = "text/plain; charset=utf-8"

@@ -14,9 +14,9 @@ from nsqcommon import slices
 from nsqd.http import Reading
 from nsqd.http.backlog import LONGEST, MOST, BadDocument, parsing
 from tests.nsqd.http.conftest import Nsqd, code
+from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_turns import LineCounter
 from tests.support import asgi
-from tests.support.fake_history import at_once
 
 CHANNEL = "topic=t&channel=c"
 LOG = "8a217571e710893474d0e8e31e8ff94c"

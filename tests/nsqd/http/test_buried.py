@@ -17,9 +17,9 @@ from nsqd.broker.rules import ChannelRules, Overflow
 from nsqd.http.buried import MOST_LINES, BuriedEndpoints
 from nsqd.http.calls import Calls
 from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.fake_history import no_history
 from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support.asgi import run_directly
-from tests.support.fake_history import no_history
 
 CHANNEL = "topic=t&channel=c"
 

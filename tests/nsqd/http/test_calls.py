@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsqd.broker.store import NotSynced
+from tests.nsqd.fake_broker import bodies
 from tests.nsqd.http.conftest import Nsqd, code
-from tests.support.fake_broker import bodies
 
 
 @pytest.mark.parametrize(

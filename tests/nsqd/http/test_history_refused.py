@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.http import Reading
 from tests.nsqd.http.conftest import Nsqd
-from tests.support.fake_history import at_once
+from tests.nsqd.http.fake_history import at_once
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from nsqcommon.wire.limits import Limits
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.leftovers import Leftovers
 from nsqd.http.mpub_body import LinesBody
+from tests.nsqd.fake_broker import binary_mpub
 from tests.nsqd.http.conftest import Nsqd
 from tests.support.asgi import Answer, ask
-from tests.support.fake_broker import binary_mpub
 
 PIECE: Final = 1 << 16  # bytes
 

@@ -15,8 +15,8 @@ from nsqcommon.wire.limits import Limits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
+from tests.nsqd.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.nsqd.http.conftest import LIMITS
-from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 
 DATE = b"Tue, 14 Nov 2023 22:13:20 GMT"
 OK = (

@@ -11,9 +11,9 @@ import pytest
 
 from nsqd.http import Reading
 from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_metrics import parsed
 from tests.support.asgi import Answer
-from tests.support.fake_history import at_once
 
 REPORT: dict[str, Any] = {"name": "land", "log": "a", "sequence": 4, "into": "/t", "format": "delta", "host": "h"}
 

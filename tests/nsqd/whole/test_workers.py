@@ -20,6 +20,7 @@ import pytest
 
 import nsqclient
 import nsqclient.sync
+from tests.nsqd.whole.workers import Workers
 from tests.support.client import Client, Disconnected
 from tests.support.process import (
     Nsqadmin,
@@ -29,7 +30,6 @@ from tests.support.process import (
     needs_module,
     run_to_end,
 )
-from tests.support.workers import Workers
 
 TOPIC: Final = "t"
 LIMIT: Final = 30.0

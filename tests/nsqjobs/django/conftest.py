@@ -9,7 +9,7 @@ import django
 import pytest
 from django.conf import settings
 
-from tests.support.link import FakeLink
+from tests.nsqjobs.link import FakeLink
 
 HAS_TASKS = find_spec("django.tasks") is not None
 

@@ -22,8 +22,8 @@ from nsqjobs.django.models import StoredResult
 from nsqjobs.django.running import handle
 from nsqjobs.held import Held
 from tests.nsqjobs.django.tasks import fail, forget, ran, return_what_is_no_json, send
-from tests.support.held import FakeHeld
-from tests.support.link import FakeLink
+from tests.nsqjobs.held import FakeHeld
+from tests.nsqjobs.link import FakeLink
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -13,8 +13,8 @@ from nsqclient import ConnectError, PublishRejected, PublishUnknown
 from nsqjobs.dramatiq import NsqBroker
 from nsqjobs.dramatiq.consumer import NsqConsumer
 from nsqjobs.link import Subscription
-from tests.support.held import FakeHeld
-from tests.support.link import FakeLink
+from tests.nsqjobs.held import FakeHeld
+from tests.nsqjobs.link import FakeLink
 
 
 class FakeSubscription:

@@ -19,9 +19,9 @@ from celery.exceptions import TimeoutError as NoResult
 from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import OperationalError
 
+from tests.nsqjobs.celery_app import close_apps, make_app
+from tests.nsqjobs.celery_worker import Worker, lines, wait_for_lines
 from tests.nsqjobs.program import TIMEOUT
-from tests.support.celery_app import close_apps, make_app
-from tests.support.celery_worker import Worker, lines, wait_for_lines
 from tests.support.process import ROOT, Nsqd, Nsqlookupd, SteadyNsqd, eventually
 
 

@@ -22,9 +22,9 @@ from bench.jobs.servers import Redis
 from nsqclient import Config, aio
 from nsqjobs.taskiq import NsqBroker, NsqScheduleSource
 from tests.nsqjobs.program import TIMEOUT, environment
+from tests.nsqjobs.taskiq_worker import Journal, Worker
 from tests.support.brokers import StartNsqd
 from tests.support.process import ROOT, Nsqd, Nsqlookupd, eventually
-from tests.support.taskiq_worker import Journal, Worker
 
 QUEUE, MAIL = "tasks", "mail"
 SOON = "msg_timeout=1s"  # after which nsqd delivers again what a dead worker had

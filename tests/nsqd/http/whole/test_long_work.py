@@ -25,11 +25,11 @@ from nsqd.broker.rules import ChannelRules
 from nsqd.http import Reading
 from nsqd.log.journal.rotation import Rotation
 from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
+from tests.nsqd.looks import Looks
 from tests.support.asgi import Answer, ask_in_loop
-from tests.support.fake_history import at_once
 from tests.support.given_rules import GivenRules
-from tests.support.looks import Looks
 from tests.support.node import Node
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from nsqcommon.web import linger, open_web, run_trio
 from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options
+from tests.nsqd.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.nsqd.http.conftest import LIMITS, FakeSettings
+from tests.nsqd.http.fake_history import no_history
 from tests.support.client import TIMEOUT
-from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
-from tests.support.fake_history import no_history
 from tests.support.leasing import leasing_of
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"

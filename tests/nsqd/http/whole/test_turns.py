@@ -26,9 +26,9 @@ from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
 from nsqd.http import Reading
 from tests.nsqd.http.conftest import Nsqd
+from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
 from tests.support import asgi
-from tests.support.fake_history import at_once
 from tests.support.leasing import bounds
 
 COUNT: Final = 24_000
