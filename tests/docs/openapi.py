@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
-from jsonschema import Draft202012Validator
 
 from tests.support.process import Answer
 
@@ -118,6 +117,8 @@ class Api:
             self._check_value(what, value, schema)
 
     def _check_value(self, what: str, value: object, schema: Mapping[str, Any]) -> None:
+        from jsonschema import Draft202012Validator  # later: it takes a second, in each process that collects tests
+
         validator = Draft202012Validator({**self._closed, **_closed(schema, self.resolved)})
         wrong = [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(value)]
         assert not wrong, (what, wrong)

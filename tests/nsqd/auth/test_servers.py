@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ class Turns:
         self.is_open = False
 
 
+plain_tls = cache(ssl.create_default_context)  # reading the machine's authorities takes longer than a test
+
+
 def settings(
     *addresses: str,
     posts: bool = False,
@@ -48,7 +52,7 @@ def settings(
         posts=posts,
         connect_timeout=connect,
         request_timeout=request,
-        tls=tls or ssl.create_default_context(),
+        tls=tls or plain_tls(),
     )
 
 
