@@ -274,7 +274,7 @@ class QuickHttp:
         self._hand_off, self._common_name = _hand_off_nothing, str
 
     def tick(self, now: float) -> None:
-        """Go on after others had their turn, or let the connection end: it has read on long enough after a refused body."""
+        """Continue after others had their turn, or end the connection: it has read on long enough after a refused body."""
         if now < self.next_deadline:
             return
         self.next_deadline = inf
