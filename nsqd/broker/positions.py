@@ -811,12 +811,15 @@ class Deferred:
                 break
             blocks = self._first()
             if blocks:
-                if blocks[0][0] >= bound:
+                packed, place, block = blocks[0]
+                if packed >= bound:
                     break
-                packed = _next_of(blocks)
+                place += 1
                 self._in_blocks -= 1
-                if blocks and 2 * blocks[0][1] >= len(blocks[0][2]):
-                    shortening += self._shorten(blocks)
+                if 2 * place < len(block):
+                    heapreplace(blocks, (block[place], place, block))
+                else:
+                    shortening += self._shorten(blocks, block[place:])
             else:
                 if not self._heap or self._heap[0] >= bound:
                     break
@@ -829,10 +832,8 @@ class Deferred:
         if not self._members.count:
             self.clear()
 
-    def _shorten(self, blocks: list[_Block]) -> int:
-        """Replace the first of these blocks by one without what was due. Return as how many entries that counts."""
-        _, place, block = blocks[0]
-        rest = block[place:]
+    def _shorten(self, blocks: list[_Block], rest: list[int]) -> int:
+        """Replace the first of these blocks by the rest of its entries. Return as how many entries that counts."""
         if len(rest) > _SMALL_BLOCK:
             heapreplace(blocks, (rest[0], 0, rest))
             return len(rest) // _COPIED_AS_ONE

@@ -270,14 +270,15 @@ def test_shortening_many_blocks_at_once_counts_as_much_as_messages_that_are_due(
     deferred, blocks = Deferred(Leftovers()), 50
     for sequence in range(blocks * 1_024):
         place = sequence % 1_024
-        deferred.add(1 if place < 512 else 2 if place == 512 else 3, sequence, 0)
+        deferred.add(1 if place < 511 else 2 if place == 511 else 3, sequence, 0)
     while deferred.next_due() == 1:
-        assert len([*deferred.pop_due(1, 5_000)]) <= 5_000
-    assert len(in_blocks(deferred)) == blocks
+        assert len([*deferred.pop_due(1, 5_000)]) > 500
+    assert [len(block) for block in in_blocks(deferred)] == [1_024] * blocks
     made = []
     while deferred.next_due() == 2:
         made.append(len([*deferred.pop_due(2, 500)]))
     assert sum(made) == blocks
+    assert [len(block) for block in in_blocks(deferred)] == [512] * blocks
     assert max(made) < 20
 
 
