@@ -18,7 +18,7 @@ MANY: Final = 1_000  # entries; fewer are freed at once in some microseconds
 FREED_IN_TURN: Final = 5_000  # entries; a fraction of a millisecond
 _COST_OF_CONTAINER: Final = 10  # as that of so many entries
 
-Block = dict[int, int] | list[tuple[int, int, int]] | list[str]
+Block = dict[int, int] | list[int] | list[tuple[int, int, int]] | list[str]
 Container = list[Any] | deque[Any] | dict[Any, Any] | set[Any]
 
 

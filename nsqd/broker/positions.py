@@ -19,9 +19,10 @@ from a former queue or heap to a new one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, compress, islice
 from typing import Final
 
@@ -37,12 +38,11 @@ _GENERATION_BITS: Final = 40  # of a deferral: it cannot be taken out and come b
 _GENERATION_MASK: Final = (1 << _GENERATION_BITS) - 1
 _REST_BITS: Final = _ATTEMPTS_BITS + _GENERATION_BITS
 _PIECE: Final = 4_000  # positions; copying them takes a fraction of a millisecond
-_COMPARED: Final = 50_000  # entries with the bounds of a page, before others have their turn: some milliseconds
-_LOOKED_AT: Final = 4_000  # positions of those within the bounds, before others have their turn: some milliseconds
-_WALKED_AT_ONCE: Final = 1_000  # positions of a page; some milliseconds
-_WALKED_PAST: Final = 10_000  # positions that a walk may leave behind before it begins; a few milliseconds
-_COST_IN_ORDER: Final = 4  # of an entry that is walked past in order: as that of so many others
-_NO_CEILING: Final = 1 << 200  # higher than any entry of the heap
+_BLOCK: Final = 1_024  # entries; sorting them takes a fraction of a millisecond
+_SMALL_BLOCK: Final = 128  # entries, which go back to the heap
+_COPIED_AS_ONE: Final = 8  # entries that are copied in the time in which one is taken out
+_BLOCKS_AT_ONCE: Final = 2_000  # blocks in which a page looks for its beginning; a millisecond or two
+_WALKED_AT_ONCE: Final = 1_000  # entries of a page; a millisecond
 _FEW: Final = 64  # entries that were taken out and are not worth dropping
 # Entries that are looked at for each one that is taken out or added, while there are too many; so they never come to
 # more than twice as many as there are positions.
@@ -60,6 +60,10 @@ _PASSED_OVER: Final = 2_000  # entries that were taken out, before others have t
 # their sequences are deferred; and from which batch on, and which message of it, they are not on the heap yet. Several
 # channels share the batches and the bitmap, which nobody changes.
 _Run = tuple[int, list[tuple[int, int, int]], BitMap64, int, int]
+
+# The next entry, its place, and all entries in order. Several iterators share the list, which nobody changes.
+_Block = tuple[int, int, list[int]]
+_NO_BLOCKS: Final[list[_Block]] = []
 
 
 def ranges_in(sequences: BitMap64) -> Iterator[tuple[int, int]]:
@@ -548,18 +552,30 @@ class Retries:
 class Deferred:
     """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
 
-    A publish may defer a million messages at once, and so may a topic that begins to flow; pushing them onto the heap
-    takes a second. So they wait as a *run* in front of the heap, from where `unpack` takes some thousands each time.
+    A publish may defer a million messages at once, and so may a topic that begins to flow; making entries of them takes
+    a second. So they wait as a *run*, from which `unpack` takes some thousands each time.
+
+        run ──► heap of up to 1,024 ──► sorted blocks of 1,024 ──► due
+                          ▲                     │
+                          └── the last 128 ◄────┘
+
+    A snapshot needs a million entries as of one moment, and copying them takes 9 to 30 ms. So the entries of a block
+    never change: the snapshot takes the blocks themselves, and copies only the heap. What changes is the place of the
+    next entry of each block. When half of the entries are behind that place, a shorter block replaces this one, because
+    memory is to be given back; and the last entries go back to the heap, because many small blocks would be as slow to
+    copy as many entries.
     """
 
-    __slots__ = ("_former", "_heap", "_leftovers", "_members", "_next_copy", "_runs")
+    __slots__ = ("_blocks", "_former", "_heap", "_in_blocks", "_leftovers", "_looks", "_members", "_runs")
 
     def __init__(self, leftovers: Leftovers) -> None:
         self._leftovers = leftovers
         self._heap: list[int] = []  # due, sequence, attempts, generation
-        self._next_copy: list[int] = []  # empty; see `_copied`
+        self._blocks: list[_Block] = []  # a heap as well
+        self._former: list[_Block] = []  # another one, while its blocks are looked through for what was taken out
+        self._in_blocks = 0  # entries that are still to come in both
+        self._looks = 0  # at entries of former blocks that are owed; below 0, as the last block had more of them
         self._runs: deque[_Run] = deque()  # of messages that were never here before, nor delivered
-        self._former: list[int] = []  # another heap, while it is moved to the first one without what was taken out
         self._members = Members()
 
     def __len__(self) -> int:
@@ -567,7 +583,7 @@ class Deferred:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
-        entries = chain(self._former, self._heap, _unpacked(self._runs))
+        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs))
         return filter(None, _still_deferred(entries, self._members))
 
     def __contains__(self, sequence: int) -> bool:
@@ -583,23 +599,13 @@ class Deferred:
         return self._members.sequences & sequences
 
     def copy(self) -> Iterator[tuple[int, int, int] | None]:
-        """Return an iterator over a copy of the present positions.
+        """Return an iterator over the positions as of this call.
 
         Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
         """
-        entries = chain(_taken_from(self._copied()), _unpacked(self._runs.copy()))
+        blocks = [*self._blocks, *self._former]
+        entries = chain(self._heap.copy(), _taken_from(blocks), _unpacked(self._runs.copy()))
         return _still_deferred(entries, self._members.copy())
-
-    def _copied(self) -> list[int]:
-        """Return a copy of the heaps.
-
-        It is not a new list but one that has been waiting empty since the last copy, because the garbage collector goes
-        over a new list of a million twice, which takes 19 ms each time. It leaves an old list alone, whatever is added.
-        """
-        copied, self._next_copy = self._next_copy, []
-        copied += self._former
-        copied += self._heap
-        return copied
 
     def sequences(self) -> Iterator[list[int]]:
         """Return the sequences of all present positions, in pieces."""
@@ -610,7 +616,7 @@ class Deferred:
 
         This looks at all entries, a hundred thousand in some milliseconds.
         """
-        entries = chain(self._former, self._heap, _unpacked(self._runs))
+        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs))
         found = [packed for packed in entries if packed >> _REST_BITS & _SEQUENCE_MASK in wanted]
         return list(filter(None, _still_deferred(found, self._members)))
 
@@ -621,83 +627,31 @@ class Deferred:
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
         """Yield the first positions behind a (due, sequence), in the order in which they become due.
 
-        Yield None now and then, so that others can have their turn: far behind the first position, all are looked at.
+        Yield None now and then, so that others can have their turn. What they add meanwhile may be missing.
         """
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
-        while True:
-            while self._runs:
-                self.unpack(_UNPACKED_AT_ONCE)
-                yield None
-            wanted = min(count, _WALKED_AT_ONCE)
-            found = self._walk(wanted, bound)
-            if found is None:
-                break
-            for packed in found:
-                yield _unpack_deferred(packed)
-            count -= len(found)
-            if not count or len(found) < wanted:
-                return
-            bound = ((found[-1] >> _REST_BITS) + 1) << _REST_BITS
+        while self._runs:
+            self.unpack(_UNPACKED_AT_ONCE)
             yield None
-        yield None
-        heap = self._copied()
-        yield None
-        found, ceiling = [], _NO_CEILING
-        for start in range(0, len(heap), _COMPARED):
-            rest = [packed for packed in heap[start : start + _COMPARED] if bound <= packed <= ceiling]
-            while True:
-                found += [packed for packed in rest[-_LOOKED_AT:] if packed <= ceiling and self._is_here(packed)]
-                del rest[-_LOOKED_AT:]
-                if len(found) >= count + _LOOKED_AT:  # the page has no entry that comes after the first `count` of them
-                    found.sort()
-                    del found[count:]
-                    ceiling = found[-1]
+        all_blocks = [(0, 0, sorted(self._heap)), *self._blocks, *self._former]
+        blocks: list[_Block] = []
+        for number, (_, place, block) in enumerate(all_blocks, 1):
+            place = bisect_left(block, bound, place)
+            if place < len(block):
+                blocks.append((block[place], place, block))
+            if number % _BLOCKS_AT_ONCE == 0:
                 yield None
-                if not rest:
-                    break
-        self._leftovers.add(heap)
-        found.sort()
-        for number, packed in enumerate(found[:count], 1):
-            yield _unpack_deferred(packed)
-            if number % _WALKED_AT_ONCE == 0:
-                yield None
-
-    def _walk(self, count: int, bound: int) -> list[int] | None:
-        """Return up to `count` positions from `bound` on in order; None: too many lie before it to walk past them.
-
-        The next of a heap is always among the children of those before it, so the others need not be looked at.
-        """
-        left = _WALKED_PAST
-        places: list[tuple[int, int, list[int]]] = []
-        for heap in (self._heap, self._former):
-            before = [0] if heap else []
-            while before:  # those before it are walked past in any order, which is much quicker
-                place = before.pop()
-                packed = heap[place]
-                if packed >= bound:
-                    places.append((packed, place, heap))
-                    continue
-                left -= 1
-                if left < 0:
-                    return None
-                child = 2 * place + 1
-                if child < len(heap):
-                    before.append(child)
-                if child + 1 < len(heap):
-                    before.append(child + 1)
-        heapify(places)
-        found: list[int] = []
-        while places and len(found) < count:
-            packed, place, heap = heappop(places)
+        heapify(blocks)
+        left = _WALKED_AT_ONCE
+        while blocks and count:
+            packed = _next_of(blocks)
             if self._is_here(packed):
-                found.append(packed)
-            elif left <= 0:
-                return None
-            else:
-                left -= _COST_IN_ORDER
-            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                heappush(places, (heap[child], child, heap))
-        return found
+                yield _unpack_deferred(packed)
+                count -= 1
+            left -= 1
+            if not left:
+                left = _WALKED_AT_ONCE
+                yield None
 
     def _is_here(self, packed: int) -> bool:
         """Return whether an entry of the heap still counts: it was not taken out."""
@@ -706,10 +660,12 @@ class Deferred:
     @property
     def entries(self) -> int:
         """How many entries there are, with those of what was taken out."""
-        return len(self._former) + len(self._heap)
+        return len(self._heap) + self._in_blocks
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
         heappush(self._heap, self._packed(due, sequence, attempts))
+        if len(self._heap) >= _BLOCK:
+            self._push_all([])
         if self._former:
             self._drop_some(_DROPPED_WITH_EACH)
 
@@ -728,8 +684,8 @@ class Deferred:
         return bool(self._runs)
 
     def unpack(self, most: int) -> int:
-        """Push up to so many messages of runs onto the heap. Return how many were looked at."""
-        left = most
+        """Make entries of up to so many messages of runs. Return how many were looked at."""
+        left, entries = most, list[int]()
         while left > 0 and self._runs:
             at, batches, sequences, place, passed = self._runs.popleft()
             start, count, delay_ms = batches[place]
@@ -739,18 +695,32 @@ class Deferred:
             for sequence in range(start + passed, start + stop):
                 packed = first | sequence << _REST_BITS
                 if sequence in sequences and self._is_here(packed):
-                    heappush(self._heap, packed)
+                    entries.append(packed)
             if stop < count:
                 self._runs.appendleft((at, batches, sequences, place, stop))
             elif place + 1 < len(batches):
                 self._runs.appendleft((at, batches, sequences, place + 1, 0))
+        self._push_all(entries)
         return most - left
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
         """Add many (due, sequence, attempts) at once, as recovery has them."""
-        for due, sequence, attempts in entries:
-            self._heap.append(self._packed(due, sequence, attempts))
-        heapify(self._heap)
+        while some := [self._packed(*it) for it in islice(entries, _BLOCK)]:
+            self._push_all(some)
+
+    def _push_all(self, entries: list[int]) -> None:
+        """Push entries onto the heap, and make blocks of those that it has no room for."""
+        self._heap += entries
+        if len(self._heap) < _BLOCK:
+            heapify(self._heap)
+            return
+        self._heap.sort()
+        stop = len(self._heap) - len(self._heap) % _BLOCK
+        for start in range(0, stop, _BLOCK):
+            block = self._heap[start : start + _BLOCK]
+            heappush(self._blocks, (block[0], 0, block))
+        self._in_blocks += stop
+        self._heap = self._heap[stop:]
 
     def _packed(self, due: int, sequence: int, attempts: int) -> int:
         """Note a position, and return its entry."""
@@ -769,28 +739,31 @@ class Deferred:
         return here
 
     def _drop_some(self, most: int) -> None:
-        """Move so many entries to another heap, without those that were taken out, if these are many.
-
-        A heap stays one when it loses its last entries.
-        """
-        count = self._members.count
+        """Look at about so many entries, block by block, and drop those that were taken out, if these are many."""
+        count, entries = self._members.count, self.entries
         if not count:
             self.clear()
-        elif not self._former and (len(self._heap) - count) * 2 > len(self._heap) + _FEW:
-            self._former, self._heap = self._heap, []
-        former, heap = self._former, self._heap
-        if most <= _FEW:
-            for _ in range(min(most, len(former))):
-                packed = former.pop()
-                if self._is_here(packed):
-                    heappush(heap, packed)
             return
-        some = former[-most:]
-        del former[-most:]
-        generations = [packed & _GENERATION_MASK for packed in some]
-        sequences = [packed >> _REST_BITS & _SEQUENCE_MASK for packed in some]
-        for packed in compress(some, self._members.which_count(sequences, generations)):
-            heappush(heap, packed)
+        if not self._former:
+            if (entries - count) * 2 <= entries + _FEW:
+                return
+            self._former, self._blocks, self._looks = self._blocks, [], 0
+            some, self._heap = self._heap, []
+            self._push_again(some)
+        self._looks += most
+        while self._looks > 0 and self._former:
+            _, place, block = self._former.pop()  # a heap stays one when it loses its last
+            self._looks -= len(block) - place
+            self._in_blocks -= len(block) - place
+            self._push_again(block[place:])
+
+    def _push_again(self, entries: list[int]) -> None:
+        """Push entries onto the heap, without those that were taken out."""
+        if self._members.generations:
+            generations = [packed & _GENERATION_MASK for packed in entries]
+            sequences = [packed >> _REST_BITS & _SEQUENCE_MASK for packed in entries]
+            entries = list(compress(entries, self._members.which_count(sequences, generations)))
+        self._push_all(entries)
 
     def replace_before(self, end: int, positions: Sequence[tuple[int, int, int]]) -> None:
         """Replace all positions before `end` by these (due, sequence, attempts)."""
@@ -801,10 +774,12 @@ class Deferred:
         sequences = [sequence for _, sequence, _ in positions]
         attempts = [number & _ATTEMPTS_MASK for _, _, number in positions]
         generations = members.add_all(sequences, attempts)
-        for (due, sequence, _), number, generation in zip(positions, attempts, generations, strict=True):
-            heappush(
-                self._heap, (due << _SEQUENCE_BITS | sequence) << _REST_BITS | number << _GENERATION_BITS | generation
-            )
+        self._push_all(
+            [
+                (due << _SEQUENCE_BITS | sequence) << _REST_BITS | number << _GENERATION_BITS | generation
+                for (due, sequence, _), number, generation in zip(positions, attempts, generations, strict=True)
+            ]
+        )
         self._drop_some(_dropped_with(len(taken) + len(positions), self.entries))
 
     def next_due(self) -> int | None:
@@ -812,26 +787,43 @@ class Deferred:
 
         This leaves runs out.
         """
-        heap = self._first()
-        return heap[0] >> (_SEQUENCE_BITS + _REST_BITS) if heap else None
+        blocks = self._first()
+        packed = blocks[0][0] if blocks else self._heap[0] if self._heap else None
+        return packed >> (_SEQUENCE_BITS + _REST_BITS) if packed is not None else None
 
-    def _first(self) -> list[int]:
-        """Return the heap with the earliest entry."""
-        if self._former and (not self._heap or self._former[0] < self._heap[0]):
-            return self._former
-        return self._heap
+    def _first(self) -> list[_Block]:
+        """Return the blocks with the earliest entry; none: the heap has it, or there is no entry."""
+        blocks = self._blocks
+        if self._former and (not blocks or self._former[0] < blocks[0]):
+            blocks = self._former
+        return _NO_BLOCKS if blocks and self._heap and self._heap[0] < blocks[0][0] else blocks
 
     def pop_due(self, until: int, most: int) -> Iterator[tuple[int, int]]:
         """Take out what is due at `until` or before, and yield its (sequence, attempts), the earliest first.
 
-        This looks at `most` entries. Afterwards `next_due` tells whether there are more.
+        This looks at `most` entries, or fewer where it has shortened very many blocks. Afterwards `next_due` tells whether
+        there are more.
         """
         bound = (until + 1) << (_SEQUENCE_BITS + _REST_BITS)
+        shortening = 0
         for _ in range(most):
-            heap = self._first()
-            if not heap or heap[0] >= bound:
+            if shortening > most:
                 break
-            packed = heappop(heap)
+            blocks = self._first()
+            if blocks:
+                packed, place, block = blocks[0]
+                if packed >= bound:
+                    break
+                place += 1
+                self._in_blocks -= 1
+                if 2 * place < len(block):
+                    heapreplace(blocks, (block[place], place, block))
+                else:
+                    shortening += self._shorten(blocks, block[place:])
+            else:
+                if not self._heap or self._heap[0] >= bound:
+                    break
+                packed = heappop(self._heap)
             if not self._is_here(packed):
                 continue
             sequence, attempts = _deferred(packed), packed >> _GENERATION_BITS & _ATTEMPTS_MASK
@@ -840,13 +832,21 @@ class Deferred:
         if not self._members.count:
             self.clear()
 
+    def _shorten(self, blocks: list[_Block], rest: list[int]) -> int:
+        """Replace the first of these blocks by the rest of its entries. Return as how many entries that counts."""
+        if len(rest) > _SMALL_BLOCK:
+            heapreplace(blocks, (rest[0], 0, rest))
+            return len(rest) // _COPIED_AS_ONE
+        heappop(blocks)
+        self._in_blocks -= len(rest)
+        self._push_again(rest)
+        return len(rest)
+
     def clear(self) -> None:
-        if self.entries > MANY:
-            self._leftovers.add(self._heap, self._former)
-            self._heap, self._former = [], []
-        else:
-            self._heap.clear()
-            self._former.clear()
+        if self._in_blocks:
+            self._leftovers.add_blocks([block for _, _, block in chain(self._blocks, self._former)])
+            self._blocks, self._former, self._in_blocks = [], [], 0
+        self._heap.clear()
         self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs])
         self._runs.clear()
         self._members.clear()
@@ -897,10 +897,22 @@ def _still_deferred(entries: Iterable[int], members: Members) -> Iterator[tuple[
             yield None
 
 
-def _taken_from(entries: list[int]) -> Iterator[int]:
-    """Yield these entries, and let go of each: to free a copy of a million at once takes too long."""
-    while entries:
-        yield entries.pop()
+def _next_of(blocks: list[_Block]) -> int:
+    """Move on to the next entry of a heap of blocks. Return the one before it."""
+    packed, place, block = blocks[0]
+    place += 1
+    if place < len(block):
+        heapreplace(blocks, (block[place], place, block))
+    else:
+        heappop(blocks)
+    return packed
+
+
+def _taken_from(blocks: list[_Block]) -> Iterator[int]:
+    """Yield the entries of these blocks, and let go of each block: to free a million at once takes too long."""
+    while blocks:
+        _, place, block = blocks.pop()
+        yield from islice(block, place, None)
 
 
 def _unpacked(runs: Iterable[_Run]) -> Iterator[int]:

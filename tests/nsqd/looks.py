@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
+    from nsqd.broker.positions import Deferred
 
 T = TypeVar("T")
 
@@ -35,10 +36,17 @@ class Looks:
         """Count from now on what somebody looks at in this channel."""
         retries, deferred, buried = channel.retries, channel.deferred, channel.burials.buried
         retries._queue = deque(self.counted(it) for it in retries._queue)
-        deferred._heap = [self.counted(it) for it in deferred._heap]
+        self.watch_deferred(deferred)
         channel.in_flight._entries = self.dictionary(channel.in_flight._entries)
         for number, block in buried._blocks.items():
             buried._blocks[number] = self.dictionary(block)
+
+    def watch_deferred(self, deferred: Deferred) -> None:
+        deferred._heap = [self.counted(it) for it in deferred._heap]
+        for blocks in (deferred._blocks, deferred._former):
+            for at, (_, place, block) in enumerate(blocks):
+                entries = [self.counted(it) for it in block]
+                blocks[at] = entries[place], place, entries
 
     def counted(self, number: int) -> int:
         return self._number(number)

@@ -485,8 +485,8 @@ BUGS: Final = (
         (
             ("bound = (until + 1) << (", "bound = (until + 300_001) << ("),
             (
-                "return heap[0] >> (_SEQUENCE_BITS + _REST_BITS) if heap else None",
-                "return (heap[0] >> (_SEQUENCE_BITS + _REST_BITS)) - 300_000 if heap else None",
+                "return packed >> (_SEQUENCE_BITS + _REST_BITS) if packed is not None else None",
+                "return (packed >> (_SEQUENCE_BITS + _REST_BITS)) - 300_000 if packed is not None else None",
             ),
         ),
         ("kills", "simulation"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from itertools import groupby, pairwise
+from collections.abc import Iterator
+from itertools import chain, groupby, pairwise
 from random import Random
 
 import pytest
@@ -165,20 +166,120 @@ def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> Non
     for sequence in range(60_000, 70_000):
         deferred.take_out(BitMap64([sequence]))
     found = list(deferred.earliest(100, (60_000, 60_000)))
-    assert found[-100:] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
-    assert found[:-100] == [None] * 14  # before and after the copy, and for each 4,000 positions that may belong to it
+    assert [it for it in found if it is not None] == [(sequence, sequence, 0) for sequence in range(70_000, 70_100)]
+    assert found.count(None) == 10  # one for each 1,000 that were looked at
 
 
-def test_a_copy_of_many_is_none_of_the_new_objects_that_the_collector_goes_over() -> None:
-    deferred = Deferred(Leftovers())
-    for sequence in range(5_000):
-        deferred.add(sequence, sequence, 0)
-    for _ in range(2):
-        gc.collect(1)  # as a broker does twenty times a second
-        copied = deferred.copy()
-        assert next(copied) is not None
-        young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
-        assert max(map(len, young), default=0) < 5_000 - 1
+def in_blocks(deferred: Deferred) -> list[list[int]]:
+    return [block for blocks in (deferred._blocks, deferred._former) for _, _, block in blocks]
+
+
+@pytest.mark.parametrize("taken_out", [0, 31_000])
+def test_a_copy_of_many_touches_few_of_them(taken_out: int) -> None:
+    """The garbage collector has no more to go over, either."""
+    deferred, random = Deferred(Leftovers()), Random(3)
+    for sequence in range(60_000):
+        deferred.add(random.randrange(10**9), sequence, 0)
+    deferred.take_out(BitMap64(range(taken_out)))
+    entries = [*deferred._heap, *chain.from_iterable(in_blocks(deferred))]
+    gc.collect(1)
+    before = [sys.getrefcount(it) for it in entries]
+    copied = deferred.copy()
+    after = [sys.getrefcount(it) for it in entries]
+    assert sum(was != now for was, now in zip(before, after, strict=True)) <= 1_024
+    assert len(in_blocks(deferred)) < 100
+    assert next(copied) is not None
+    young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
+    assert max((len(it) for it in young if it is not before and it is not after), default=0) <= 1_024
+    assert sum(it is not None for it in copied) == 60_000 - taken_out - 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_copy_has_what_was_there_whatever_comes_and_goes_before_it_is_read(seed: int) -> None:
+    random, deferred, model = Random(seed), Deferred(Leftovers()), dict[int, tuple[int, int]]()
+    copies, now, last = [(deferred.copy(), [*model.items()])], 0, 0
+
+    def new(count: int) -> Iterator[tuple[int, int, int]]:
+        nonlocal last
+        for _ in range(count):
+            last += random.randrange(1, 3)
+            model[last] = (now + random.choice((1, 50, random.randrange(10_000))), random.randrange(3))
+            yield model[last][0], last, model[last][1]
+
+    def popped(count: int) -> list[tuple[int, int]]:
+        expected = sorted((due, it, attempts) for it, (due, attempts) in model.items() if due <= now)
+        found = list(deferred.pop_due(now, count))
+        assert found == [(it, attempts) for _, it, attempts in expected[: len(found)]]
+        for sequence, _ in found:
+            del model[sequence]
+        return found
+
+    for _ in range(40):
+        match random.randrange(8):
+            case 0 | 1 | 2:
+                for due, sequence, attempts in new(random.randrange(1_500)):
+                    deferred.add(due, sequence, attempts)
+            case 3:
+                now += random.randrange(2_000)
+                while (at := deferred.next_due()) is not None and at <= now:
+                    popped(random.randrange(1, 900))
+                assert not any(due <= now for due, _ in model.values())
+            case 4:
+                start = random.randrange(last + 1)
+                wanted = BitMap64(range(start, start + random.randrange(2_000)))
+                assert deferred.take_out(wanted) == BitMap64(model) & wanted
+                for sequence in [it for it in model if it in wanted]:
+                    del model[sequence]
+            case 5:
+                deferred.fill(new(random.randrange(4_000)))
+            case 6:
+                start, end = last + 1, last + random.randrange(2, 3_000)
+                model.update(dict.fromkeys(range(start, end), (now + 7, 0)))
+                deferred.add_runs(now + 7, [[(start, end - start, 0)]], bitmap_of(start, end))
+                last = end
+            case _:
+                end = random.randrange(last + 1) // 4
+                for sequence in [it for it in model if it < end]:
+                    del model[sequence]
+                given = [(now + 99, sequence, 1) for sequence in range(0, end, 3)]
+                model.update((sequence, (due, attempts)) for due, sequence, attempts in given)
+                deferred.replace_before(end, given)
+        while deferred.has_runs:
+            deferred.unpack(700)
+        copies.append((deferred.copy(), [*model.items()]))
+        assert len(deferred) == len(model)
+        assert deferred.entries <= 2 * len(model) + 2 * 1_024
+        assert sum(map(len, in_blocks(deferred))) <= 2 * deferred.entries
+        page = [it for it in deferred.earliest(100) if it is not None]
+        assert page == sorted((due, it, attempts) for it, (due, attempts) in model.items())[:100]
+    for copied, expected in copies:
+        assert sorted(filter(None, copied)) == sorted((due, it, attempts) for it, (due, attempts) in expected)
+
+
+def test_one_that_is_late_among_a_thousand_keeps_neither_their_memory_nor_a_block() -> None:
+    deferred, count = Deferred(Leftovers()), 60 * 1_024
+    for sequence in range(count):
+        deferred.add(sequence if sequence % 1_000 else 10**9, sequence, 0)
+    due = [sequence for _ in range(3) for sequence, _ in deferred.pop_due(count, count)]
+    assert due == [sequence for sequence in range(count) if sequence % 1_000]
+    assert (len(in_blocks(deferred)), sum(map(len, in_blocks(deferred)))) == (0, 0)
+    assert sorted(deferred) == [(10**9, sequence, 0) for sequence in range(0, count, 1_000)]
+
+
+def test_shortening_many_blocks_at_once_counts_as_much_as_messages_that_are_due() -> None:
+    deferred, blocks = Deferred(Leftovers()), 50
+    for sequence in range(blocks * 1_024):
+        place = sequence % 1_024
+        deferred.add(1 if place < 511 else 2 if place == 511 else 3, sequence, 0)
+    while deferred.next_due() == 1:
+        assert len([*deferred.pop_due(1, 5_000)]) > 500
+    assert [len(block) for block in in_blocks(deferred)] == [1_024] * blocks
+    made = []
+    while deferred.next_due() == 2:
+        made.append(len([*deferred.pop_due(2, 500)]))
+    assert sum(made) == blocks
+    assert [len(block) for block in in_blocks(deferred)] == [512] * blocks
+    assert max(made) < 20
 
 
 def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn() -> None:
@@ -188,8 +289,7 @@ def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn(
     for sequence in order:
         deferred.add(sequence, sequence, 0)
     deferred.take_out(BitMap64(range(10_000, 30_000)))
-    deferred._heap = [looks.counted(it) for it in deferred._heap]
-    deferred._former = [looks.counted(it) for it in deferred._former]
+    looks.watch_deferred(deferred)
     found: list[int] = []
     for number, place in enumerate(deferred.earliest(10_000, (9_000, 9_000))):
         if place is not None:
@@ -226,7 +326,7 @@ def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> No
         deferred.take_out(BitMap64([found[-1][1] + 1]))
     assert found == sorted(found)
     assert len(found) == len(set(found)) == 9_000
-    assert found[-1][1] == 8_999 + 8  # one was taken out in each turn that others had
+    assert found[-1][1] == 8_999 + 9  # one was taken out in each turn that others had
 
 
 def test_positions_are_taken_out_with_their_attempts() -> None:
