@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
+from nsqd.broker.leftovers import SpareList
 from nsqd.broker.positions import between, in_pieces
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class InFlight:
         "_open_end",
         "_open_start",
         "_sequences",
+        "_spare_deliveries",
+        "_spare_ids",
         "next_deadline",
     )
 
@@ -88,6 +91,7 @@ class InFlight:
         self._sequences = BitMap64()  # without those of the open range, and with those in `_finished`
         self._open_start = self._open_end = 0
         self._looking: list[bytes] = []  # the messages that `expire` is looking at
+        self._spare_ids, self._spare_deliveries = SpareList(), SpareList()
         self._looked_at = 0  # so many of them
         self.next_deadline = inf  # no later than the first deadline; it may be too early
 
@@ -207,7 +211,7 @@ class InFlight:
         if not self._looking:
             if now < self.next_deadline:
                 return []
-            self._looking = list(self._entries)
+            self._looking.extend(self._entries)  # not a new list: see SpareList
             self.next_deadline = inf
             if len(self._looking) > _LOOKED_AT:
                 return []  # the copy of a million takes as long as a look at some thousands
@@ -260,7 +264,8 @@ class InFlight:
         if _note_oldest(deliveries, holders, since) or len(self._entries) <= _LOOKED_AT:
             return
         yield
-        deliveries = list(self._entries.values())
+        deliveries = self._spare_deliveries.take()
+        deliveries.extend(self._entries.values())
         for start in range(0, len(deliveries), _LOOKED_AT):
             if _note_oldest(deliveries[start : start + _LOOKED_AT], holders, since):
                 break
@@ -272,7 +277,9 @@ class InFlight:
 
         The copies take some milliseconds for a million; unpacking them takes half a second.
         """
-        ids, deliveries = list(self._entries), list(self._entries.values())
+        ids, deliveries = self._spare_ids.take(), self._spare_deliveries.take()
+        ids.extend(self._entries)
+        deliveries.extend(self._entries.values())
         ids.reverse()
         deliveries.reverse()
         return _positions(ids, deliveries)

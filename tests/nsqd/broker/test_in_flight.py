@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from math import inf
+
+import pytest
 
 from nsqd.broker.batch import hex_ids
 from nsqd.broker.consumer import Consumer
@@ -35,6 +38,20 @@ def test_finished_runs_become_ranges() -> None:
     assert in_flight.take_finished() == [(5, 9), (10, 11)]
     assert in_flight.take_finished() == []
     assert list(in_flight.positions()) == [(9, 1)]
+
+
+@pytest.mark.parametrize("look", ["snapshot", "oldest", "expire"])
+def test_a_look_at_many_makes_no_new_list_of_them_for_the_collector_to_go_over(look: str) -> None:
+    in_flight, owner, absent = InFlight(Leftovers()), consumer(), consumer()
+    deliver(in_flight, owner, 0, 12_000)
+    gc.collect(1)  # as a broker does twenty times a second
+    positions = in_flight.positions() if look == "snapshot" else iter(())
+    oldest = in_flight.find_oldest({absent}, {}) if look == "oldest" else iter(())
+    next(positions, None), next(oldest, None), next(oldest, None)
+    if look == "expire":
+        assert in_flight.expire(61.0) == []
+    young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
+    assert max(map(len, young), default=0) < 10_000
 
 
 def test_the_oldest_message_of_each_consumer_counts_from_its_delivery_even_if_it_was_touched() -> None:
