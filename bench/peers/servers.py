@@ -148,7 +148,7 @@ class GoNsqd(Nsq):
         return f"Go nsqd {found[1]}" if found else super().version()
 
     def depth(self, loader: Loader, queue: str) -> int:
-        """Return it once the topic has copied all its messages to its channel: what is on its way is in neither."""
+        """Return it once the topic has copied all its messages to its channel: one that is being copied counts in neither."""
         deadline = time.monotonic() + COPY_LIMIT
         while left := int(self._topic(queue)["depth"]):
             if time.monotonic() > deadline:

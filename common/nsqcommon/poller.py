@@ -281,7 +281,7 @@ class Poller(Generic[T]):
     def release(self, connection: Connection) -> socket.socket:
         """Give the socket to the caller, who serves it from now on and calls `connection.on_closed` in the end.
 
-        A handler may call this in `receive` and `sent`.
+        A handler may call this in `receive`, `tick` and `sent`.
         """
         self._forget(connection)
         del connection.handler

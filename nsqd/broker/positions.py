@@ -14,7 +14,7 @@ midnight:
     7 until midnight, generation 1
 
 Where too many entries are left over, they are dropped little by little, by whoever takes more out: the entries move
-from a former queue or heap to a new one.
+from a former queue, or from former blocks, to new ones.
 """
 
 from __future__ import annotations
@@ -555,7 +555,7 @@ class Deferred:
     A publish may defer a million messages at once, and so may a topic that begins to flow; making entries of them takes
     a second. So they wait as a *run*, from which `unpack` takes some thousands each time.
 
-        run ──► heap of up to 1,024 ──► sorted blocks of 1,024 ──► due
+        run ──► heap of up to 1,023 ──► sorted blocks of 1,024 ──► due
                           ▲                     │
                           └── the last 128 ◄────┘
 
@@ -627,7 +627,8 @@ class Deferred:
     def earliest(self, count: int, after: tuple[int, int] = (-1, -1)) -> Iterator[tuple[int, int, int] | None]:
         """Yield the first positions behind a (due, sequence), in the order in which they become due.
 
-        Yield None now and then, so that others can have their turn. What they add meanwhile may be missing.
+        Yield None now and then, so that others can have their turn. What they add meanwhile may be
+        missing, and what they move may still have its former time.
         """
         bound = (after[0] << _SEQUENCE_BITS | after[1] + 1) << _REST_BITS if after[0] >= 0 else 0
         while self._runs:
@@ -705,6 +706,7 @@ class Deferred:
 
     def fill(self, entries: Iterator[tuple[int, int, int]]) -> None:
         """Add many (due, sequence, attempts) at once, as recovery has them."""
+        entries = iter(entries)
         while some := [self._packed(*it) for it in islice(entries, _BLOCK)]:
             self._push_all(some)
 

@@ -67,8 +67,10 @@ class LinesBody:
         self._body_too_big = False
 
     def first_part(self, piece: bytes) -> int:
-        lines = piece.count(b"\n")
-        return len(piece) if lines <= _MOST_LINES else len(piece) * _MOST_LINES // lines
+        size = len(piece)
+        while (lines := piece.count(b"\n", 0, size)) > _MOST_LINES:
+            size = size * _MOST_LINES // lines  # or less, if the lines at the beginning are shorter than the others
+        return size
 
     def receive(self, piece: bytes) -> None:
         # NSQ reads line by line and counts bytes: of two errors, it reports a long line that begins within the limit.

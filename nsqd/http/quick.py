@@ -52,6 +52,7 @@ _MOST_HEADS: Final = 4096  # remembered heads, so at most 4 MiB
 _LINGER: Final = 0.5  # seconds; as long as in Go
 _MOST_OWED: Final = 1024  # answers that wait for the disk before reading pauses
 _MOST_REQUESTS: Final = 512  # in one read, before others have their turn: 5 to 10 ms of work
+_BYTES_AS_REQUEST: Final = 128  # of an MPUB's body count as one request more: it may have a message in each two of them
 _SHORT_MPUB: Final = 32 * 1024  # bytes of a body that is cut at once, if all of it is here
 _MOST_TOPICS: Final = 32  # that get their first message of the turn from one read: each is a write to another file
 _BREATH: Final = 0.000_001  # seconds; any later time gives all others their turn first
@@ -157,7 +158,7 @@ class QuickRoutes:
 class QuickHttp:
     """One HTTP connection on the poller (a `nsqcommon.poller.Handler`), until it ends or is handed over.
 
-    `hand_off(received)` is called at most once, inside `receive` or `sent`, when the operating system has everything
+    `hand_off(received)` is called at most once, inside `receive`, `tick` or `sent`, when the operating system has everything
     that was owed. From then on the connection belongs to another handler. `wake()` asks for `bytes_to_send`.
     """
 
@@ -190,7 +191,7 @@ class QuickHttp:
         self._others: list[bytes] | None = None  # bytes to hand over once nothing is owed
         self._sending = False
         self._closing = False
-        self._gives_way = False  # others have their turn before the requests in `_rest`
+        self._gives_way = False  # others have their turn before `_rest` is read
         self._ended = False  # the peer will send nothing more, which counts once it no longer gives way
 
     @property
@@ -269,6 +270,7 @@ class QuickHttp:
     def abort(self) -> None:
         self._routes.unfinished.release(self)
         self._body = bytearray()
+        self._rest, self._gives_way, self.next_deadline = b"", False, inf
         self._owed.clear()
         # These may refer back to this connection. Cutting the cycle frees it at once, which matters most for TLS.
         self._hand_off, self._common_name = _hand_off_nothing, str
@@ -298,10 +300,9 @@ class QuickHttp:
             if left < _MOST_REQUESTS:  # there is more than one
                 topics = self._routes.topics_in_turn
                 most_topics = most_topics or topics + _MOST_TOPICS - 1
-                if not left or topics >= most_topics:
+                if left <= 0 or topics >= most_topics:
                     self._give_way(data[at:], now)
                     return
-            left -= 1
             body = data.find(b"\r\n\r\n", at) + 4
             if body == 3:
                 rest = data[at:]
@@ -315,6 +316,7 @@ class QuickHttp:
             if head is None:
                 self._leave(data[at:])
                 return
+            left -= 1 + head.length // _BYTES_AS_REQUEST if head.kind == _MPUB else 1
             at = body + head.length
             if head.refusal is not None:
                 self._owe(head.refusal, head.manner)

@@ -14,6 +14,7 @@ from nsqcommon.http_api import HttpDate
 from nsqcommon.wire.limits import Limits
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
+from nsqd.http.mpub_body import LinesBody
 from nsqd.http.publishing import Publishing
 from tests.nsqd.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.nsqd.http.conftest import LIMITS
@@ -350,6 +351,26 @@ def test_others_have_their_turn_after_thousands_of_lines_of_an_arriving_body(cut
         answers.append(client.let_others())
     assert answers == [b"", b"", OK + PONG]
     assert len(bodies(client.store, "t")) == 60_000
+
+
+def test_others_have_their_turn_after_some_bodies_of_lines() -> None:
+    client = Client(replace(LIMITS, max_body=1 << 20))
+    assert client.send(post("/mpub?topic=t", b"x\n" * 8_000) * 7) == 5 * OK
+    assert (client.let_others(), client.let_others()) == (2 * OK, b"")
+    assert len(bodies(client.store, "t")) == 56_000
+
+
+def test_lines_at_the_beginning_of_a_piece_may_be_shorter_than_the_others() -> None:
+    piece = b"x\n" * 30_000 + b"y" * 60_000
+    size = LinesBody(LIMITS).first_part(piece)
+    assert 10_000 < piece[:size].count(b"\n") <= 20_000
+
+
+def test_a_connection_that_has_gone_publishes_nothing_that_had_to_wait(client: Client) -> None:
+    assert client.send(post("/pub?topic=t", b"x") * 600) == 512 * OK
+    client.quick.abort()
+    client.quick.tick(inf)
+    assert len(bodies(client.store, "t")) == 512
 
 
 def test_a_body_of_many_lines_that_ends_too_early_is_an_error_after_others_had_their_turn() -> None:
