@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 from unittest.mock import patch
 
@@ -16,7 +16,14 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
     "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
-    "nsqd.broker.positions": ("_COMPARED", "_LOOKED_AT", "_UNPACKED_AT_ONCE", "_LEFT_OVER_AT_ONCE", "_PASSED_OVER"),
+    "nsqd.broker.positions": (
+        "_BLOCK",
+        "_BLOCKS_AT_ONCE",
+        "_LEFT_OVER_AT_ONCE",
+        "_PASSED_OVER",
+        "_UNPACKED_AT_ONCE",
+        "_WALKED_AT_ONCE",
+    ),
     "nsqd.broker.recall": ("SLICE",),
     "nsqd.broker.ruled": ("EXPIRED_AT_ONCE", "_PASSED_AT_ONCE", "_BURIED_AT_ONCE"),
     "nsqd.broker.topic": ("_TOLD_ONE_BY_ONE",),
@@ -28,13 +35,8 @@ MODEL_SLICES: Final = int(os.environ.get("MODEL_SLICES", "0"))  # for tests/mode
 @contextmanager
 def slices_of(size: int) -> Iterator[None]:
     """Have this process do so much in each slice. This works only with the pure Python core."""
-    patches = [
-        patch.object(importlib.import_module(module), name, size) for module, names in SLICES.items() for name in names
-    ]
-    for it in patches:
-        it.start()
-    try:
+    with ExitStack() as patched:
+        for module, names in SLICES.items():
+            for name in names:
+                patched.enter_context(patch.object(importlib.import_module(module), name, size))
         yield
-    finally:
-        for it in patches:
-            it.stop()
