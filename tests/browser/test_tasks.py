@@ -144,7 +144,7 @@ def test_why_a_depth_grows_takes_one_click(hand: Hand) -> None:
 
 def test_which_consumer_is_stuck_takes_one_click(hand: Hand) -> None:
     hand.click("Show its consumers", ".incident a")
-    hand.page.wait_for_text("mailer-01", "main table")
+    hand.page.wait_for_text("Stuck", "main table")  # the consumer is new for some seconds
     rows = hand.page.run("return [...document.querySelectorAll('main tbody tr')].map((it) => it.innerText)")
     assert "Stuck" in rows[0]
     assert "mailer-01" in rows[0]
