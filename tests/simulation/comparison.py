@@ -316,7 +316,8 @@ class _Comparison:
             before = None if is_kicked else channel.before_burial[sequence]
         else:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
-        owed = Owed(attempts, [Known(attempts, self.ledger.number, lazily=attempts == 1)], is_new=is_new)
+        history = [] if is_new else [Known(attempts, self.ledger.number, lazily=attempts == 1)]
+        owed = Owed(attempts, history, is_new=is_new)
         if before is not None:
             if before.since > self.ledger.synced.urgent:  # and the start may not be synced either
                 owed.since = self.ledger.number

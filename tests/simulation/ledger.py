@@ -137,13 +137,14 @@ class Ledger:
             if sequence not in channel.owed and sequence not in channel.buried.held:
                 since = before[sequence].since if sequence in before else number
                 history = [Known(owed.attempts, number, lazily=owed.attempts == 1)]
-                channel.owed[sequence] = replace(owed, history=history, since=since)
+                channel.owed[sequence] = replace(owed, history=[] if owed.is_new else history, since=since)
         for sequence in before.keys() - channel.owed.keys():
             channel.gone[sequence] = Gone(number, before[sequence], False)
 
     def redelivery(self, channel: ChannelModel, sequences: Iterable[int]) -> None:
         number = self.next_number()
-        channel.owed.update((sequence, Owed(since=number, is_new=False)) for sequence in sequences)
+        for sequence in sequences:
+            channel.owed[sequence] = Owed(0, [Known(0, number, lazily=False)], since=number, is_new=False)
 
     def due_by_publication(self, topic: TopicModel, sequence: int) -> Due | None:
         """Return when a deferred message met in history is due, by the wall clock and its batch's time."""

@@ -345,8 +345,8 @@ def is_known_to_be_wanted(owed: Owed, marks: Marks) -> bool:
     """Return whether the journal knows that somebody has had or asked for a message, so that a start may not drop it."""
     if owed.is_new:
         return False
-    told = [(known.number, known.lazily) for known in owed.history]
-    told += [(owed.since, False)] * bool(owed.since) + [(owed.kicked, False)] * bool(owed.kicked)
+    told = [(known.number, known.lazily) for known in owed.history]  # not `since`: what a seek made due again is new
+    told += [(owed.kicked, False)] * bool(owed.kicked)
     return any(number <= (marks.lazy if lazily else marks.urgent) for number, lazily in told)
 
 

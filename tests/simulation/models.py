@@ -48,7 +48,7 @@ class Owed:
     """A message that a channel has to deliver."""
 
     attempts: int = 0
-    history: list[Known] = field(default_factory=list)
+    history: list[Known] = field(default_factory=list)  # since it was new for the last time; empty while it is new
     due: Due | None = None
     held_until: float = -inf  # in flight until this true time
     since: int = 0  # the number of the seek, restore or redelivery that made it due again; 0: none
