@@ -77,6 +77,10 @@ class Bounded(Feed):
         for channel in self.channels.values():
             rules += (channel.rules, channel.tried)
             channel.records_deliveries = drops(self.rules) or drops(channel.rules)
+            if channel.records_deliveries:
+                channel.record_progress(
+                    urgent=True
+                )  # what was delivered before is not to be dropped after a crash, either
         self._is_guarded = self.closing or any(map(refuses, rules))
         self._drops = any(map(drops, rules))
         self._room = self._tried_room = None

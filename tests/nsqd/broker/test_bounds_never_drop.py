@@ -71,6 +71,23 @@ def test_a_bound_of_the_topic_keeps_what_was_in_flight_at_a_crash() -> None:
     assert sorted(it.waiting()) == [*range(10, 22), *range(27, 57)]
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [(ChannelRules(max_messages=30, overflow=DROP), None), (None, TopicRules(max_messages=30, overflow=DROP))],
+    ids=["channel", "topic"],
+)
+def test_a_bound_that_comes_keeps_what_was_in_flight_at_a_crash(
+    rules: tuple[ChannelRules | None, TopicRules | None],
+) -> None:
+    it = Bounded()
+    all_in_flight(it, 12)
+    it.publish(30)
+    it.follow(*rules)
+    it.node.crash()
+    it.node.load()
+    assert sorted(it.waiting())[:12] == [*range(10, 22)]
+
+
 @pytest.mark.parametrize("rules", KEEPS)
 def test_requeued_redelivered_and_due_messages_are_delivered_by_a_channel_that_is_full(rules: ChannelRules) -> None:
     it = Bounded(rules)
