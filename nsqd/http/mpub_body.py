@@ -127,9 +127,6 @@ class HeadedBody:
         self._whole: Publications | None = None
         self._error: ProtocolError | None = None
 
-    def first_part(self, piece: bytes) -> int:
-        return len(piece)
-
     def receive(self, piece: bytes) -> None:
         if self._error is not None or self._whole is not None:
             return
