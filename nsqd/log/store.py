@@ -176,7 +176,7 @@ class Store:
         if self.rounds.has_rest:
             self._perform_round()
         self._perform_round()
-        self._record_checkpoints()
+        self.record_checkpoints(quietly=True)
         self.journal_keeper.write_now()
         last = self.journal.begin_sync(also_quiet=True)
         if last is not None:
@@ -337,8 +337,16 @@ class Store:
         """Return when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
 
         The logs of other topics are synced as well, but this call does not raise if that fails.
+
+        A second round makes durable that the logs are: where a power cut damages the journal, a start reads again what
+        was published since the last checkpoint, for example what an operator has emptied.
         """
         self.write_logs()
+        await self._next_round(topics)
+        self.record_checkpoints(quietly=False)
+        await self._next_round(topics)
+
+    async def _next_round(self, topics: Iterable[str]) -> None:
         result = self.rounds.wanted_result()
         await result.ended.wait()
         if (error := result.error_of(topics)) is not None:
@@ -350,15 +358,21 @@ class Store:
         journal_is_written = self.write_journal(force=True)
         return self.rounds.begin(most, journal_is_written=journal_is_written, is_in_place=self.is_in_place)
 
-    def _record_checkpoints(self) -> None:
-        self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()])
+    def record_checkpoints(self, *, quietly: bool) -> None:
+        """Record of the logs that rounds have synced how far they are. Quietly: no sync of the journal for it."""
+        checkpoints = [checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()]
+        if quietly:
+            self.journal.record_quietly(checkpoints)
+        else:
+            for checkpoint in checkpoints:
+                self.journal.record(checkpoint, urgent=False)
 
     # What the committer's tasks call
 
     def flush(self) -> None:
         """Write what was put off: acknowledged messages, non-urgent changes, checkpoints."""
         self._write_buffered()
-        self._record_checkpoints()
+        self.record_checkpoints(quietly=True)
         self.write_journal(force=True)
 
     def _write_buffered(self) -> None:

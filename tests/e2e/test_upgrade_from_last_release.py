@@ -68,7 +68,11 @@ def flags_in(data_path: Path) -> int:
 
 
 def names(data_path: Path) -> set[str]:
-    """Return the names of its files. Segments are told by their topic alone, as where one ends depends on the turns."""
-    files = [it for it in data_path.rglob("*") if it.is_file() and it.suffix != ".lock" and it.name != "owner.json"]
+    """Return the names of its files, but for one that a kill has left half written.
+
+    Segments are told by their topic alone, as where one ends depends on the turns.
+    """
+    passing = {".lock", ".tmp"}
+    files = [it for it in data_path.rglob("*") if it.is_file() and it.suffix not in passing and it.name != "owner.json"]
     found = {str(it.relative_to(data_path)) for it in files}
     return {str(Path(it).with_stem("segment")) if it.endswith(".log") else it for it in found}

@@ -293,11 +293,12 @@ class _Comparison:
             return  # only topology.json may have it, or an earlier channel of this name
         for sequence in places:
             is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
-            if sequence in channel.owed or is_new or sequence >= self.doubted:
-                continue
-            if sequence in channel.before_burial:
+            if sequence in channel.owed or is_new:
                 continue
             gone = channel.gone.get(sequence)
+            was_answered = gone is not None and not gone.lazily and gone.number <= self.ledger.answered
+            if (sequence >= self.doubted and not was_answered) or sequence in channel.before_burial:
+                continue
             if gone is None:
                 raise Violation(f"{place}: message {sequence} came before the channel, and will be delivered")
             if gone.number <= (marks.lazy if gone.lazily else marks.urgent):

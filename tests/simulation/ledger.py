@@ -35,6 +35,7 @@ class Ledger:
         self.rules, self.topic_rules = NO_CHANNEL_RULES, NO_TOPIC_RULES  # the policy
         self.number = 0
         self.written = self.synced = Marks(0, 0)
+        self.answered = 0  # up to this number an operator was told that it is on disk
         self.topics: dict[str, TopicModel] = {}
         self.published: dict[bytes, Published] = {}
         self.ids: dict[bytes, bytes] = {}

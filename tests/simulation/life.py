@@ -562,7 +562,10 @@ class Life:
 
     def make_durable(self) -> bool:
         """Make the change durable, as HTTP does before it answers."""
+        number = self.ledger.number
         error = self.running.sync()
+        if error is None:
+            self.ledger.answered = number
         self.note(f"  durable: {error or 'yes'}")
         return error is None
 

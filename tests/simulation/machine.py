@@ -6,7 +6,7 @@ Each yields how long it sleeps, or the wake-up that it waits for, and `pass_time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil, inf
@@ -198,6 +198,13 @@ class Machine:
     def sync(self, *topics: str) -> str | None:
         """Do what `Store.sync` does for operators. Return the error, if any."""
         self.store.write_logs()
+        error = self._next_round(topics)
+        if error is None:
+            self.store.record_checkpoints(quietly=False)
+            error = self._next_round(topics)
+        return error
+
+    def _next_round(self, topics: Iterable[str]) -> str | None:
         result = self.store.rounds.wanted_result()
         end = self.clock.monotonic() + LONGEST_SYNC
         while not result.ended.is_set():

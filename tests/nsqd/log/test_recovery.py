@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsqd.log.damage import Damage
-from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened, texts
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, flip, opened, texts
 
 FIRST = f"{0:020}.log"
 
@@ -22,12 +22,6 @@ def written(path: Path, *words: bytes, checkpoint: bool = False, **settings: Any
         if checkpoint:
             store.checkpoint()
         return store.segments()[0]
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 def only_damage(store: OpenStore) -> Damage:

@@ -16,11 +16,12 @@ import trio.lowlevel
 import trio.testing
 
 from nsqd.broker.batch import Receipt
+from nsqd.broker.replay import replay
 from nsqd.broker.store import NotSynced
 from nsqd.log.files import Files
 from nsqd.log.journal import rotation
 from tests.nsqd.log.batches import make_batch
-from tests.nsqd.log.harness import OpenStore, TroubledFiles, opened
+from tests.nsqd.log.harness import OpenStore, TroubledFiles, flip, opened
 from tests.support.jumping import run_with_threads
 
 
@@ -54,7 +55,8 @@ def test_sync_returns_when_everything_before_it_is_on_disk(tmp_path: Path) -> No
             await store.store.sync()
             assert store.log().synced_tail == 1
             synced = [name for operation, name in files.calls if operation == "sync"]
-            assert synced[-3:] == ["log.json", f"{0:020}.log", "journal.000001"]
+            assert synced[-4:-1] == ["log.json", f"{0:020}.log", "journal.000001"]
+            assert synced[-1] == "journal.000001"  # which tells now how far the log is synced
 
     run_with_threads(test)
 
@@ -95,7 +97,7 @@ def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) ->
                 store.publish(b"before", topic=topic)
             nursery.start_soon(store.store.sync)
             await trio.testing.wait_all_tasks_blocked()
-            for rounds in range(3):
+            for rounds in range(6):  # three for the logs, and as many for the journal's word of them
                 assert nursery.child_tasks, rounds
                 round_ = store.store.begin_round(2)
                 round_.perform(store.store.files)
@@ -108,7 +110,7 @@ def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) ->
             nursery.cancel_scope.cancel()
         store.store.close()
         with opened(tmp_path) as again:
-            assert {again.log(topic).synced_tail for topic in topics} == {4}
+            assert {again.log(topic).synced_tail for topic in topics} == {7}
 
     run_with_threads(test)
 
@@ -121,7 +123,7 @@ def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> 
                 store.publish(b"x", topic=topic)
             nursery.start_soon(store.store.sync)
             await trio.testing.wait_all_tasks_blocked()
-            for _ in range(2):
+            for _ in range(3):
                 round_ = store.store.begin_round(1)
                 round_.perform(store.store.files)
                 store.store.rounds.end(round_)
@@ -237,6 +239,28 @@ def test_checkpoint_follows_a_sync(tmp_path: Path) -> None:
         assert b"checkpoint" in (tmp_path / "journal.000001").read_bytes()
 
     run_with_threads(test)
+
+
+def test_what_was_emptied_stays_so_when_a_later_part_of_the_journal_is_lost(tmp_path: Path) -> None:
+    journal = tmp_path / "journal.000001"
+    synced = []
+
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            for change in (("topic", "t"), ("channel", "t", "c", 0)):
+                store.store.record(change, urgent=True)
+            store.publish(b"a", b"b")
+            store.store.record(("empty", "t", "c", 2), urgent=True)
+            await store.store.sync()
+            synced.append(journal.stat().st_size)
+            for paused in (True, False):
+                store.store.record(("hold", "t", "c", paused), urgent=True)
+                store.store.write_journal()
+
+    run_with_threads(test)
+    flip(journal, synced[0])  # of the two frames that were not synced, the power cut loses the first
+    with opened(tmp_path) as again:
+        assert replay(again.recovered.changes)["t"].channels["c"].cursor == 2
 
 
 def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
