@@ -237,10 +237,9 @@ class Life:
 
     def _flush(self) -> None:
         """Send the frames: only now have clients seen them, and publishes of this turn have their answers."""
-        fed = {draft.topic.name: draft.topic for draft in self._drafts if draft.receipt.error is None}
-        self._settle_drafts()
+        fed = self._settle_drafts()
         self._look_at_limits()
-        for topic in fed.values():
+        for topic in fed:
             if self.ledger.topics.get(topic.name) is topic:
                 limiting.check_bounds(self.ledger, topic, self.running.broker.topics[topic.name])
         for client in self.clients:
@@ -269,7 +268,8 @@ class Life:
             )
             client.in_hand[message_id] = sequence
 
-    def _settle_drafts(self) -> None:
+    def _settle_drafts(self) -> list[TopicModel]:
+        """Note what was published in this turn, or before it, and was sealed in it. Return its topics."""
         drafts, self._drafts = self._drafts, []
         self._admission.turn_over()
         touched: dict[str, tuple[TopicModel, int]] = {}
@@ -294,6 +294,7 @@ class Life:
             receipt.when_settled(partial(self._answered, receipt, topic, first, count))
         for topic, first in touched.values():
             self.ledger.turn_over(topic, first, self.clock.true, self.clock.forward)
+        return [topic for topic, _ in touched.values()]
 
     def _published_now(self, published: Published) -> None:
         """Note that a message is published in this turn, although it was sent earlier."""
