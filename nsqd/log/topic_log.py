@@ -72,6 +72,9 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
     def log_written(self, log: DiskLog, messages: int) -> None:
         """Have the log synced, to which this many messages were written."""
 
+    def batches_dropped(self, count: int) -> None:
+        """Note that the log's cache has dropped so many batches, to have room for as many new ones."""
+
     def hurry_removals(self) -> None:
         """Begin the next round at once, as publishers wait until files are removed."""
 
@@ -272,7 +275,8 @@ class DiskLog:
         else:
             self._unsynced.add_receipts(batches, receipts)
         self._host.log_written(self, batches[-1].end_sequence - batches[0].base_sequence)
-        self._cache.written(batches)
+        if dropped := self._cache.written(batches):
+            self._host.batches_dropped(dropped)
 
     def _roll(self, base: int) -> None:
         """Begin a new segment. Raises OSError."""

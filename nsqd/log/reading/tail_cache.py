@@ -62,11 +62,16 @@ class TailCache:
             batch = find_batch(self._recent, sequence)
         return batch
 
-    def written(self, batches: list[Batch]) -> None:
-        """Shrink if need be, but keep the batches that were written just now: they are about to be handed over."""
+    def written(self, batches: list[Batch]) -> int:
+        """Shrink if need be, but keep the batches that were written just now: they are about to be handed over.
+
+        Return how many were dropped.
+        """
+        before = len(self._batches)
         if self.messages > self._tolerated_messages or self.bytes > self._tolerated_bytes:
             self.shrink()
         self._recent = batches if self.start > batches[0].base_sequence else []
+        return before - len(self._batches)
 
     def has_room(self, messages: int, size: int) -> bool:
         return self.messages + messages <= self._most_messages and self.bytes + size <= self._most_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.broker.batch import Receipt
+from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.reading.cold import COLD_BYTES
 from nsqd.log.topic_log import DiskLog
@@ -205,6 +205,21 @@ def test_cache_is_bounded_in_bytes(tmp_path: Path) -> None:
         for _ in range(25):
             store.publish(bytes(996))
         assert 25 - 10 <= store.log().cached_from < 25
+
+
+def test_new_batches_do_not_stay_young_because_the_cache_drops_as_many_old_ones(tmp_path: Path) -> None:
+    with opened(tmp_path, mem_queue_size=2_000) as store:
+        gc.collect()
+        gc.disable()  # with as many freed objects as new ones, the interpreter begins no collection
+        try:
+            for n in range(100):
+                for _ in range(50):
+                    store.append(b"%d" % n)
+                store.store.write_logs()
+            young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, Batch)]
+        finally:
+            gc.enable()
+        assert len(young) < 1_100
 
 
 def test_what_is_finished_leaves_the_cache(tmp_path: Path) -> None:
