@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from nsqd.broker.split_dict import SplitDict
+
 if TYPE_CHECKING:
     from nsqd.broker.leftovers import Leftovers
 
@@ -38,12 +40,12 @@ class DeferredKeys:
         self.is_complete = is_complete  # otherwise some are missing that only the log knows
         self._window = window
         self._leftovers = leftovers
-        self._places: dict[bytes, int] = {}
+        self._places = SplitDict()
         self._order: deque[bytes] = deque()  # in which the entries are looked at
         self._left_behind: set[bytes] = set()  # keys in that order that have no entry now
 
     def __len__(self) -> int:
-        return len(self._places)
+        return self._places.count
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._places
@@ -54,7 +56,7 @@ class DeferredKeys:
             self._left_behind.remove(key)
         elif key not in self._places:
             self._order.append(key)
-        self._places[key] = (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count
+        self._places.put(key, (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count)
 
     def find(self, key: bytes) -> tuple[int, int] | None:
         """Return the place of the messages with this key, as [start, end); None: it is not known here."""
@@ -76,7 +78,7 @@ class DeferredKeys:
         return now < published + self._window or waits(*_range_of(place))
 
     def remove(self, key: bytes) -> None:
-        if self._places.pop(key, None) is not None:
+        if self._places.pop(key) is not None:
             self._left_behind.add(key)
 
     def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
@@ -92,20 +94,20 @@ class DeferredKeys:
                 if needed == _STILL_NEEDED:
                     return
             else:
-                del self._places[key]
+                self._places.pop(key)
 
     def drop_oldest(self) -> None:
         """Drop about the oldest key, though it may be needed."""
         while self._order:
             key = self._order.popleft()
-            if self._places.pop(key, None) is not None:
+            if self._places.pop(key) is not None:
                 self.is_complete = False
                 return
             self._left_behind.remove(key)
 
     def clear(self) -> None:
-        self._leftovers.add(self._places, self._order, self._left_behind)
-        self._places, self._order, self._left_behind = {}, deque(), set()
+        self._leftovers.add(*self._places.parts, self._order, self._left_behind)
+        self._places, self._order, self._left_behind = SplitDict(), deque(), set()
 
 
 def _range_of(place: int) -> tuple[int, int]:
