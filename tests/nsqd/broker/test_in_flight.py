@@ -149,3 +149,54 @@ def test_clearing_forgets_everything() -> None:
     in_flight.clear()
     assert (len(in_flight), in_flight.take_finished(), in_flight.next_deadline) == (0, [], inf)
     assert in_flight.take_out(owner, ids[1]) == NOT_IN_FLIGHT
+
+
+# Very many
+
+
+def deliver_many(in_flight: InFlight, owner: Consumer, count: int) -> list[bytes]:
+    return [it for first in range(0, count, 2_000) for it in deliver(in_flight, owner, first, 2_000, first / 1_000)]
+
+
+def largest_dict(in_flight: InFlight) -> int:
+    return max(len(it) for it in [*in_flight._older, in_flight._entries])
+
+
+def test_no_dictionary_becomes_so_large_that_it_takes_long_to_grow() -> None:
+    in_flight, owner = InFlight(Leftovers()), consumer()
+    ids = deliver_many(in_flight, owner, 200_000)
+    assert (len(in_flight), largest_dict(in_flight)) == (200_000, 40_000)
+    assert [sequence for sequence, _ in in_flight.positions()] == list(range(200_000))
+    assert list(in_flight.attempts_before(10**6)) == list(range(200_000))
+    assert in_flight.lowest() == 0
+    for some in (ids[:50], ids[100_000:100_001], ids[-50:]):
+        assert all(in_flight.owner(it) is owner for it in some)
+        assert in_flight.finish(owner, some) == (len(some), [])
+        assert not any(in_flight.owner(it) for it in some)
+        assert in_flight.finish(owner, some) == (0, [(it, NOT_IN_FLIGHT) for it in some])
+    assert in_flight.take_finished() == [(0, 50), (100_000, 100_001), (199_950, 200_000)]
+
+
+def test_messages_of_all_dictionaries_can_be_touched_and_expire() -> None:
+    in_flight, owner = InFlight(Leftovers()), consumer()
+    ids = deliver_many(in_flight, owner, 200_000)
+    assert [in_flight.touch(owner, it, 1_000.0) for it in (ids[7], ids[90_000], ids[-1])] == [None] * 3
+    assert isinstance(in_flight.take_out(owner, ids[90_001]), Delivery)
+    expired: list[int] = []
+    while True:
+        expired += [sequence for sequence, _ in in_flight.expire(199.0)]
+        if not in_flight.is_looking:
+            break
+    assert expired == [it for it in range(200_000) if it not in (7, 90_000, 90_001, 199_999)]
+    assert [sequence for sequence, _ in in_flight.positions()] == [7, 90_000, 199_999]
+    in_flight.clear()
+    assert (len(in_flight), in_flight.lowest(), in_flight.owner(ids[7])) == (0, None, None)
+
+
+def test_few_messages_that_are_held_for_long_do_not_keep_many_dictionaries() -> None:
+    in_flight, owner = InFlight(Leftovers()), consumer()
+    for first in range(0, 840_000, 42_000):
+        ids = [it for start in range(0, 42_000, 2_000) for it in deliver(in_flight, owner, first + start, 2_000)]
+        in_flight.finish(owner, ids[1:])
+    assert [sequence for sequence, _ in in_flight.positions()] == [42_000 * it for it in range(20)]
+    assert len(in_flight._older) <= 3
