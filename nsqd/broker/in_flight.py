@@ -91,7 +91,7 @@ class InFlight:
     def __init__(self, leftovers: Leftovers) -> None:
         self._leftovers = leftovers
         self._entries: dict[bytes, Delivery] = {}
-        self._older: list[dict[bytes, Delivery]] = []  # full ones and what is left of them, the oldest first; none is empty
+        self._older: list[dict[bytes, Delivery]] = []  # full ones, or what is left of them; none is empty
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`
         self._sequences = BitMap64()  # without those of the open range, and with those in `_finished`
@@ -152,7 +152,7 @@ class InFlight:
         done, failures = 0, []
         for message_id, delivery in zip(ids, deliveries, strict=True):
             if delivery is None and message_id not in self._entries:
-                delivery = self._pop_older(message_id)  # noqa: PLW2901
+                delivery = self._pop_older(message_id)
             if delivery is None and message_id in self._entries:  # named twice, and put back the first time
                 failures.append((message_id, NOT_OWNER))
             elif delivery is None:
