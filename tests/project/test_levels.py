@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from subprocess import run
 
 import pytest
 
+from nsqd.workers.supervised import Supervised
 from tests.support import process
 from tests.support.brokers import StartNsqd
 from tests.support.levels import starts_process
@@ -50,6 +52,18 @@ def by_a_class() -> None:
         pass
 
 
+def by_a_module_in_a_module() -> object:
+    return asyncio.subprocess.create_subprocess_exec("true")
+
+
+def by_what_it_hands_on() -> object:
+    return partial(process.run_to_end, "nsqd")
+
+
+def by_the_supervisor_of_nsqd() -> None:
+    Supervised(0, ["true"], lambda: None)
+
+
 class Server:
     def start(self) -> None:
         calls_it()
@@ -61,6 +75,18 @@ class Derived(Server):
 
 def only_asks_for_errors() -> type[Exception]:
     return subprocess.TimeoutExpired
+
+
+class Thing:
+    calls_it = run = run_to_end = 0
+
+
+def has_attributes_of_the_same_names(thing: Thing) -> tuple[object, ...]:
+    return process, subprocess, thing.calls_it, thing.run, thing.run_to_end
+
+
+def has_attributes_of_those_names_itself() -> object:
+    return Thing.calls_it
 
 
 def calls_nothing() -> int:
@@ -81,7 +107,10 @@ def calls_nothing_and_then_it() -> None:
         in_a_function_of_its_own,
         as_a_context,
         by_a_module,
+        by_a_module_in_a_module,
+        by_what_it_hands_on,
         by_a_class,
+        by_the_supervisor_of_nsqd,
         Derived,
         partial(calls_it),
         Nsqd,
@@ -91,7 +120,19 @@ def test_what_starts_a_process_in_any_way_is_found(thing: object) -> None:
     assert starts_process(thing)
 
 
-@pytest.mark.parametrize("thing", [only_asks_for_errors, calls_nothing, 1, "calls_it", None, int])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        only_asks_for_errors,
+        has_attributes_of_the_same_names,
+        has_attributes_of_those_names_itself,
+        calls_nothing,
+        1,
+        "calls_it",
+        None,
+        int,
+    ],
+)
 def test_what_starts_none_is_left_alone(thing: object) -> None:
     assert not starts_process(thing)
 
