@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-import kubernetes_validate
 import pytest
 import yaml
 
+from tests.support.kubernetes import check_object
 from tests.support.process import ROOT
 
 FOLDER: Final = ROOT / "deploy" / "spark"
@@ -32,7 +32,7 @@ POD: Final = {  # the environment that Spark gives an executor's pod
 
 @pytest.mark.parametrize("found", OBJECTS, ids=[it["kind"] for it in OBJECTS])
 def test_manifests_fit_the_schema(found: dict[str, Any]) -> None:
-    kubernetes_validate.validate(found, "1.33", strict=True)
+    check_object(found, "1.33")
 
 
 def test_the_pod_is_told_options_that_exist() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -16,6 +15,7 @@ from nsqcommon.options import table_of
 from scripts.releasing.project import Project, as_semantic
 from tests.project.test_deploy import KUBERNETES, OPTIONS
 from tests.project.test_deploy import OBJECTS as PLAIN
+from tests.support.kubernetes import check_object
 
 # The engine is a library for some platforms only.
 helm = pytest.importorskip("helm_python") if "CI" not in os.environ else __import__("helm_python")
@@ -89,7 +89,7 @@ def test_objects_fit_the_schema(values: Mapping[str, Any], version: str) -> None
     objects = render(values)
     assert objects
     for found in objects:
-        kubernetes_validate.validate(found, version, strict=True)
+        check_object(found, version)
 
 
 @pytest.mark.parametrize("values", OTHERS.values(), ids=OTHERS)
