@@ -1033,8 +1033,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 real.topic.name
             ].channels[real.name]
             assert state.cursor == real.cursor
-            buried = {s for piece in state.buried.sequences() for s in piece}
-            assert state.waiting.keys() == self._places(real).keys() - set(_ahead(real)) - buried
+            flying, deferred = (s for s, _ in real.in_flight.positions()), (s for _, s, _ in real.deferred)
+            assert state.waiting.keys() == {*dict(real.retries), *flying, *deferred}
             assert [*state.buried.from_place(0)] == [*real.burials.buried.from_place(0)]
 
 
