@@ -27,7 +27,7 @@ blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
 # elsewhere they are new each time, which is where new failures are to be found.
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("quick", settings.get_profile("suite"), max_examples=20)  # for scripts/test-quick
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)  # for scripts/test-quick
 settings.load_profile("suite")
 
 # A JVM of a test lives for seconds, too briefly for its best compiler to pay off. Half of the rest is loading classes.

@@ -6,7 +6,7 @@ from hypothesis import settings
 
 
 def examples(count: int) -> int:
-    """Return the number, or in scripts/test-quick a fifth of it, as for all other tests.
+    """Return the number, or in scripts/test-quick a tenth of it, as for all other tests.
 
     @settings(max_examples=examples(40))
     """
