@@ -121,7 +121,7 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
 
 def _spelled_out(found: Any) -> Any:
     if isinstance(found, str):
-        return found.encode("utf-8", "backslashreplace").decode()
+        return found if found.isascii() else found.encode("utf-8", "backslashreplace").decode()
     if isinstance(found, dict):
         return {_spelled_out(key): _spelled_out(value) for key, value in found.items()}
     if isinstance(found, list | tuple):
