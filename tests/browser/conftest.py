@@ -157,16 +157,10 @@ def prepared(browser: Browser, admin: Daemon) -> Iterator[Browser]:
     browser.allow_scripts(True)
     complaints = browser.complaints()
     requests = browser.requests()
-    leave(browser)
-    browser.run("localStorage.clear()")
+    browser.leave()
     assert complaints == []
     foreign = [it for it in requests if not it.startswith((browser.base + "/", "data:", "chrome:", "about:"))]
     assert foreign == []
-
-
-def leave(browser: Browser) -> None:
-    """Open what costs least, so that the page before asks for nothing more."""
-    browser.open("/ping")
 
 
 def shot(browser: Browser, name: str) -> None:

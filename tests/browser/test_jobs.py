@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser.conftest import prepared, shot
-from tests.browser.test_pages import axe_core, fits_and_is_accessible, serious_violations
+from tests.browser.test_pages import fits_and_is_accessible, serious_violations
 from tests.nsqadmin.whole.test_jobs import MESSAGES, TAB, Jobs, a_queue
 from tests.support.browser import Browser
 
@@ -43,5 +43,5 @@ def test_a_job_is_opened(page: Browser, where: str, width: int) -> None:
     page.wait_for_text("args", f"{where} pre")
     assert page.run(f"return document.querySelector('{where} pre').checkVisibility()")
     assert page.run(f"return document.querySelector('{where} pre').offsetWidth") > 200
-    assert serious_violations(page, axe_core()) == []
+    assert serious_violations(page) == []
     shot(page, f"jobs-detail-{width}")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.conftest import address_of, leave, shot, until
+from tests.browser.conftest import address_of, shot, until
 from tests.support.browser import LIMIT, Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin
@@ -42,7 +42,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     cluster.wait_for(name)
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     yield name
-    leave(page)  # a page about a topic that is being deleted would ask for it again
+    page.leave()  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 

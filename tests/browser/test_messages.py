@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.conftest import HTML, address_of, leave, shot, until
-from tests.browser.test_pages import axe_core, serious_violations, serious_violations_of_colours
+from tests.browser.conftest import HTML, address_of, shot, until
+from tests.browser.test_pages import serious_violations
 from tests.nsqadmin.whole.test_search import publish_orders
 from tests.support.browser import Browser
 from tests.support.cluster import Cluster
@@ -33,7 +33,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     until(lambda: node.http("GET", f"/topic/log?topic={name}").json["next"] == 5, "they are synced")
     yield name
-    leave(page)  # a page about a topic that is being deleted would ask for it again
+    page.leave()  # a page about a topic that is being deleted would ask for it again
     for daemon in (*cluster.nodes, *cluster.lookupds):
         daemon.http("POST", f"/topic/delete?topic={name}")
 
@@ -282,11 +282,11 @@ def test_the_table_and_its_dialogs_are_accessible(page: Browser, topic: str, wid
 def is_accessible_in_both_themes(page: Browser, name: str, width: int) -> None:
     page.look(width=width, height=900)
     shot(page, f"{name}-light")
-    assert serious_violations(page, axe_core()) == []
+    assert serious_violations(page) == []
     page.look(width=width, height=900, scheme="dark")
     shot(page, f"{name}-dark")
     assert page.run("return document.documentElement.scrollWidth") <= width
-    assert serious_violations_of_colours(page) == []
+    assert serious_violations(page, only_colours=True) == []
 
 
 ROWS = "return [...document.querySelectorAll('#messages tbody tr')].map((it) => it.outerHTML)"
