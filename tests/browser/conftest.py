@@ -35,6 +35,7 @@ class Load:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._stopping = threading.Event()
+        self.is_wanted = threading.Event()  # a test looks at it: nobody needs it meanwhile, and it takes processor time
         self._clients: list[Client] = []
         self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
 
@@ -54,6 +55,7 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
+        self.is_wanted.set()
         for thread in self._threads:
             thread.join()
         for client in self._clients:
@@ -63,7 +65,8 @@ class Load:
         producers = [self._connect(node.tcp, "web-01") for node in self._cluster.nodes]
         number = 0
         try:
-            while not self._stopping.wait(0.25):
+            while not self._stopping.wait(0.5):
+                self.is_wanted.wait(10)  # nsqd gives up who says nothing for a minute
                 for producer in producers:
                     number += 1
                     producer.publish("orders", b'{"order":%d,"customer":"ana"}' % number)
@@ -101,15 +104,25 @@ def needs() -> None:
 
 
 @pytest.fixture(scope="package")
-def cluster(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with a_cluster(tmp_path_factory.mktemp("cluster")) as it, Load(it):
+def cluster_and_load(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Load]]:
+    with a_cluster(tmp_path_factory.mktemp("cluster")) as it, Load(it) as load:
         it.wait_for("orders")
-        yield it
+        yield it, load
+
+
+@pytest.fixture
+def cluster(cluster_and_load: tuple[Cluster, Load]) -> Iterator[Cluster]:
+    """Return the cluster, with its load while the test runs."""
+    it, load = cluster_and_load
+    load.is_wanted.set()
+    yield it
+    load.is_wanted.clear()
 
 
 @pytest.fixture(scope="package")
-def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
+def admin(cluster_and_load: tuple[Cluster, Load]) -> Iterator[Nsqadmin]:
     """Run nsqadmin for the cluster, open to everybody, with a sample each second."""
+    cluster, _ = cluster_and_load
     options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
     with Nsqadmin(*options) as it:
         eventually(lambda: b"billing" in it.http("GET", "/topics").body)
@@ -136,7 +149,7 @@ def chromium(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def page(chromium: Browser, admin: Nsqadmin) -> Iterator[Browser]:
+def page(chromium: Browser, admin: Nsqadmin, cluster: Cluster) -> Iterator[Browser]:
     """Return the browser on the live cluster. It must end without complaints and requests to other hosts."""
     yield from prepared(chromium, admin)
 

@@ -95,24 +95,33 @@ axe.configure({rules: [{id: 'color-contrast', selector: '[data-chosen]'}, {id: '
 return axe.run(document, arguments[1]).then((it) => it.violations)
   .finally(() => chosen.forEach((it) => it.removeAttribute('data-chosen')));
 """
-
-
-@pytest.fixture(scope="module")
-def rows() -> dict[str, int]:
-    """Return how many rows the tables of a page have with scripts, for the pages that a test has seen."""
-    return {}
+# Shows the HTML of the page's address as it is without scripts, which do not run in what another script inserts. That
+# costs a tenth of a load. Pages that are loaded without scripts are in other tests, each with what a user does there.
+AS_WITHOUT_SCRIPTS: Final = """
+return fetch(location.href, {headers: {accept: 'text/html'}}).then((it) => it.text()).then((html) => {
+  const page = new DOMParser().parseFromString(html, 'text/html');
+  for (const it of document.documentElement.getAttributeNames()) document.documentElement.removeAttribute(it);
+  for (const it of page.documentElement.attributes) document.documentElement.setAttribute(it.name, it.value);
+  document.body.replaceWith(page.body);
+});
+"""
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_every_width_and_is_accessible_in_both_themes(
-    still_page: Browser, rows: dict[str, int], name: str
+def test_a_page_fits_every_width_and_is_accessible_in_both_themes_and_is_whole_without_scripts(
+    still_page: Browser, name: str
 ) -> None:
     still_page.look(width=WIDE, height=900)
     still_page.open(PAGES[name])
-    rows[name] = rows_of(still_page)
+    rows = still_page.count("main table tr")
     assert has_title_landmarks_and_one_heading(still_page)
     fits_and_is_accessible(still_page, name)
     assert has_title_landmarks_and_one_heading(still_page)
+    still_page.run(AS_WITHOUT_SCRIPTS)
+    assert still_page.count("main h1") == 1
+    assert still_page.count("main table tr") == rows
+    visible = "return [...document.querySelectorAll('.needs-js')].filter((it) => it.getClientRects().length).length"
+    assert still_page.run(visible) == 0
     if name.startswith("missing"):
         complaints = still_page.complaints()
         assert all("404" in it for it in complaints)
@@ -185,24 +194,6 @@ def test_a_theme_changes_nothing_but_colours(still_page: Browser) -> None:
         ".map((it) => [it.selectorText, [...it.style ?? []].filter((name) => !isColour(it, name))])"
     )
     assert dict(rules) == {':root[data-theme="dark"]': [], ":root:not([data-theme])": []}
-
-
-def rows_of(browser: Browser) -> int:
-    return int(browser.run("return document.querySelectorAll('main table tr').length"))
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_without_scripts(still_page: Browser, rows: dict[str, int], name: str) -> None:
-    if name not in rows:  # this test runs alone
-        still_page.open(PAGES[name])
-        rows[name] = rows_of(still_page)
-    still_page.allow_scripts(False)
-    still_page.open(PAGES[name])
-    assert still_page.count("main h1") == 1
-    assert rows_of(still_page) == rows[name]
-    visible = "return [...document.querySelectorAll('.needs-js')].filter((it) => it.getClientRects().length).length"
-    assert still_page.run(visible) == 0
-    still_page.complaints()
 
 
 def test_a_first_visit_is_light(still_page: Browser) -> None:
