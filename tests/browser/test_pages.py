@@ -172,6 +172,21 @@ def _serious(found: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def test_one_cell_that_is_hard_to_read_is_found_also_when_all_others_were_good(still_page: Browser) -> None:
+    still_page.open("/topics")
+    for scheme in ("light", "dark"):
+        still_page.look(scheme=scheme)
+        assert serious_violations(still_page, only_colours=True) == []
+        assert serious_violations(still_page, only_colours=True) == []
+        dim = "[...document.querySelectorAll('main tbody th a')].at(-1).style.color = arguments[0]"
+        still_page.run(dim, "#777")
+        assert serious_violations(still_page, only_colours=True)[0].startswith("color-contrast")
+        assert serious_violations(still_page, only_colours=True), "it is found again"
+        still_page.run(dim, "")
+    still_page.run("document.querySelector('main tbody th a').textContent = ''")
+    assert [it.partition(":")[0] for it in serious_violations(still_page)] == ["link-name"]
+
+
 def has_title_landmarks_and_one_heading(browser: Browser) -> bool:
     assert browser.title.partition(" · ")[0]
     assert browser.title.endswith("nsqadmin (3 problems)")
