@@ -157,11 +157,15 @@ def page(chromium: Browser, admin: Nsqadmin, cluster: Cluster) -> Iterator[Brows
 @pytest.fixture
 def still_page(chromium: Browser, snapshot_admin: Nsqadmin) -> Iterator[Browser]:
     """Return the browser on the recorded cluster."""
-    yield from prepared(chromium, snapshot_admin)
+    yield from prepared(chromium, snapshot_admin, stays=True)
 
 
-def prepared(browser: Browser, admin: Daemon) -> Iterator[Browser]:
-    browser.base = f"http://127.0.0.1:{admin.http_address[1]}"
+def prepared(browser: Browser, admin: Daemon, *, stays: bool = False) -> Iterator[Browser]:
+    """Prepare the browser for pages of `admin`. The last one may stay open if it asks for nothing by itself."""
+    base = f"http://127.0.0.1:{admin.http_address[1]}"
+    if browser.may_stay and browser.base != base:
+        browser.leave()
+    browser.base = base
     browser.look()
     browser.allow_scripts(True)
     browser.complaints()
@@ -170,7 +174,10 @@ def prepared(browser: Browser, admin: Daemon) -> Iterator[Browser]:
     browser.allow_scripts(True)
     complaints = browser.complaints()
     requests = browser.requests()
-    browser.leave()
+    browser.forget()
+    browser.may_stay = stays
+    if not stays:
+        browser.leave()
     assert complaints == []
     foreign = [it for it in requests if not it.startswith((browser.base + "/", "data:", "chrome:", "about:"))]
     assert foreign == []
