@@ -30,8 +30,11 @@ settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ
 settings.register_profile("quick", settings.get_profile("suite"), max_examples=10)  # for scripts/test-quick
 settings.load_profile("suite")
 
-# A JVM of a test lives for seconds, too briefly for its best compiler to pay off. Half of the rest is loading classes.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+# A JVM of a test lives for seconds, too briefly for its best compiler to pay off, and for a collector that works beside
+# the program. Without that compiler there is room for 48 MB of code, and a thread that empties it all the time.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA)
+# Half of the rest is loading classes.
 os.environ.update(shared_classes.environment())
 
 # A shell that starts the suite in the background has some signals ignored, and every program of a test would inherit that.

@@ -29,7 +29,7 @@ _PATH: Final = os.pathsep.join(
 )
 # Of the environment only tests/conftest.py's settings of JVMs are kept. They go to each of the ten that start, so the
 # archive of Spark's classes is named there, and not only to the driver.
-_FLAGS: Final = {shared_classes.VARIABLE: f"{os.environ.get('JDK_JAVA_OPTIONS', '')} -XX:+UseSerialGC"}
+_FLAGS: Final = {shared_classes.VARIABLE: os.environ.get("JDK_JAVA_OPTIONS", "")}
 _ENVIRON: Final = {
     "PATH": _PATH,
     "JDK_JAVA_OPTIONS": {**_FLAGS, **shared_classes.environment(given=_FLAGS)}[shared_classes.VARIABLE],

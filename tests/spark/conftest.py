@@ -19,6 +19,7 @@ import pytest
 from nsqpipe.worker_python import worker_python
 from tests.support.kept import no_other_jvm, node, nsqd, orders
 from tests.support.process import SOURCES
+from tests.support.py4j_names import names_kept
 from tests.support.spark_workers import workers
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["no_other_jvm", "node", "nsqd", "orders", "spark"]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    with workers() if sys.platform == "linux" else nullcontext(worker_python()) as python:
+    with workers() if sys.platform == "linux" else nullcontext(worker_python()) as python, names_kept():
         environ = {
             # An editable install is found by an import hook, which Spark's search for sources does not use.
             "PYTHONPATH": SOURCES,
@@ -59,6 +60,9 @@ def _started(warehouse: Path) -> SparkSession:
         .config("spark.connect.grpc.binding.port", "0")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # It writes, compiles and loads classes for each query, which takes longer than these have to run.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config(
             "spark.sql.streaming.checkpointFileManagerClass",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,9 +34,9 @@ def server(spark: SparkSession) -> Iterator[str]:
         service.stop(getattr(service, "stop$default$1")(), getattr(service, "stop$default$2")())
 
 
-def nsqpipe(*words: object) -> str:
+def nsqpipe(python: str, *words: object) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "nsqpipe", *map(str, words)],
+        [python, "-m", "nsqpipe", *map(str, words)],
         env={**os.environ, "PYTHONPATH": SOURCES, "PATH": "", "JAVA_HOME": ""},
         capture_output=True,
         text=True,
@@ -49,16 +48,19 @@ def nsqpipe(*words: object) -> str:
 
 
 @pytest.mark.slow
-def test_topics_land_and_go_back_by_way_of_a_server(server: str, nsqd: Nsqd, tmp_path: Path) -> None:
+def test_topics_land_and_go_back_by_way_of_a_server(
+    spark: SparkSession, server: str, nsqd: Nsqd, tmp_path: Path
+) -> None:
     faulthandler.cancel_dump_traceback_later()  # three clients start; each has a limit of its own
+    python = spark.sparkContext.pythonExec  # forks them from a process that has imported what they need
     table = tmp_path / "table"
     where = ("--remote", server, "--nsqd", address(nsqd), "--table", table)
     decoder = ("--decoder=msgpack", "--schema=number long")
     for start in (0, 500):
         publish(nsqd, "orders", [msgpack.packb({"number": number}) for number in range(start, start + 500)])
-        nsqpipe("land", *where, "--topic=orders", *decoder, "--until-now")
+        nsqpipe(python, "land", *where, "--topic=orders", *decoder, "--until-now")
     values = DeltaTable(table).to_pyarrow_table(columns=["value"])["value"].to_pylist()
     assert sorted(value["number"] for value in values) == list(range(1000))
-    said = nsqpipe("replay", *where, "--destination-topic=again", "--where=value.number < 300", "--json")
+    said = nsqpipe(python, "replay", *where, "--destination-topic=again", "--where=value.number < 300", "--json")
     assert '"sent": 300' in said
     assert next_of(nsqd, "again") == 300

@@ -37,6 +37,17 @@ if [ "$1" = land ] && rmdir {asked} 2>/dev/null; then kill -9 $$; fi
 INHERITS: Final = """env -0 > {told}
 exec {served} "$@"
 """
+# The command, and then the program: each imports Airflow, which takes longer than what it does.
+MIGRATED: Final = """import runpy, sys
+from airflow.__main__ import main
+_, program = sys.argv
+sys.argv = ["airflow", "db", "migrate"]
+main()
+runpy.run_path(program, run_name="__main__")
+"""
+# With this, jsonschema would look at identifiers of resources, which nothing here has, and read a grammar for 1.6 s
+# each time that it is imported, by Airflow or by Jupyter.
+GRAMMAR: Final = "rfc3987_syntax"
 pytestmark = pytest.mark.needs("airflow", "dagster", "nbclient", "ipykernel", "matplotlib")  # scripts/setup examples
 
 
@@ -71,8 +82,12 @@ def write_script(path: Path, text: str) -> None:
 @pytest.fixture
 def environ(orders: Nsqd, programs: Path, tmp_path: Path) -> dict[str, str]:
     """Return the environment of the examples."""
+    left_out = tmp_path / "left out"
+    left_out.mkdir()
+    (left_out / f"{GRAMMAR}.py").write_text("raise ImportError(__name__)\n")
     return {
         **os.environ,
+        "PYTHONPATH": str(left_out),
         "NSQPIPE_ENVIRONMENT": str(programs.parent),
         "ORDERS_SOURCE": f"--nsqd {address(orders)}",
         "ORDERS_TABLE": str(tmp_path / "orders"),
@@ -96,8 +111,8 @@ def run(environ: Mapping[str, str], *words: object) -> str:
     return done.stdout
 
 
-def run_served(served: Served, program: Path, environ: Mapping[str, str], log: Path) -> None:
-    status = served.run([sys.executable, str(program)], env=environ, log=log, timeout=4 * PATIENCE)
+def run_served(served: Served, environ: Mapping[str, str], log: Path, *words: object) -> None:
+    status = served.run([sys.executable, *map(str, words)], env=environ, log=log, timeout=4 * PATIENCE)
     assert status == 0, log.read_text()[-8000:]
 
 
@@ -120,14 +135,13 @@ def test_airflow_lands_counts_and_looks_again_after_a_kill(
 ) -> None:
     environ |= {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
     environ |= {"AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES / "airflow")}
-    run(environ, "-m", "airflow", "db", "migrate")
     asked, log = tmp_path / "kill", tmp_path / "log"
     asked.mkdir()
     with closing(Served()) as served:
         served.write_command(programs / "served")
         wrapped = WRAPPED.format(nsqpipe=quote(str(programs / "served")), asked=quote(str(asked)))
         write_script(programs / "nsqpipe", wrapped)
-        run_served(served, EXAMPLES / "airflow" / "orders.py", environ, log)
+        run_served(served, environ, log, "-c", MIGRATED, EXAMPLES / "airflow" / "orders.py")
     assert not asked.exists(), "it was killed, and tried again"
     assert "1 of 601 messages are in quarantine" in log.read_text()
     check_landed(environ)
@@ -143,7 +157,7 @@ def test_dagster_lands_and_the_notebook_shows_what_has_come(
     with closing(Served()) as served:
         served.write_command(programs / "served")
         write_script(programs / "nsqpipe", INHERITS.format(served=quote(str(programs / "served")), told=inherited))
-        run_served(served, EXAMPLES / "dagster" / "orders.py", environ, tmp_path / "log")
+        run_served(served, environ, tmp_path / "log", EXAMPLES / "dagster" / "orders.py")
     variables = dict(it.split("=", 1) for it in inherited.read_text().split("\0") if it)
     assert of_java_and_python(variables) == of_java_and_python(environ), "a command starts Spark as outside of Dagster"
     check_landed(environ)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import runpy
 import shutil
 import socket
 import subprocess
@@ -26,25 +25,39 @@ from tempfile import mkdtemp
 from typing import Final
 
 from tests.support.process import SOURCES
-from tests.support.zygote import serve
+from tests.support.zygote import run, serve
 
 # What Spark runs: its modules are imported, and forgotten, so that the child which runs one begins it anew.
 _RUN: Final = ("pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner")
 _USED: Final = ("pandas", "pyarrow.compute", "pyspark_nsq", "pyspark_nsqtable", "deltalake", "msgspec")
 
 _COMMAND: Final = """#!{python} -IS
-import json, os, socket, struct, sys
+import _json, _socket, os, sys  # json and socket take longer to import than all that is done here
 if sys.argv[1] != "-m":
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
-request = dict(command=sys.argv, arguments=sys.argv[2:], environ=dict(os.environ), folder=os.getcwd())
-asked = json.dumps(request).encode()
-with socket.socket(socket.AF_UNIX) as zygote:
-    zygote.connect({address!r})
-    socket.send_fds(zygote, [struct.pack("i", len(asked))], [0, 1, 2])
-    zygote.sendall(asked)
-    zygote.recv(4)  # the pid
-    status = zygote.recv(4)
-sys.exit(os.waitstatus_to_exitcode(struct.unpack("i", status)[0]) if status else 1)
+text = _json.encode_basestring_ascii
+
+
+def array(words):
+    return "[%s]" % ",".join(map(text, words))
+
+
+environ = "{{%s}}" % ",".join("%s:%s" % (text(name), text(value)) for name, value in os.environ.items())
+asked = '{{"command":%s,"arguments":%s,"environ":%s,"folder":%s}}' % (
+    array(sys.argv),
+    array(sys.argv[2:]),
+    environ,
+    text(os.getcwd()),
+)
+asked = asked.encode()
+streams = _socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(it.to_bytes(4, sys.byteorder) for it in (0, 1, 2))
+zygote = _socket.socket(_socket.AF_UNIX)
+zygote.connect({address!r})
+zygote.sendmsg([len(asked).to_bytes(4, sys.byteorder)], [streams])
+zygote.sendall(asked)
+zygote.recv(4)  # the pid
+status = zygote.recv(4)
+sys.exit(os.waitstatus_to_exitcode(int.from_bytes(status, sys.byteorder)) if status else 1)
 """
 
 
@@ -90,7 +103,7 @@ def main() -> None:
     for name in (*_RUN, *ours):
         del sys.modules[name]
     serve(listener)
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    run(sys.argv[0])
 
 
 if __name__ == "__main__":
