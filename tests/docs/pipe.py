@@ -57,10 +57,11 @@ def _start(address: str) -> None:
 def serve(listener: socket.socket) -> None:
     """Run command after command, each with its own words, streams and folder. It ends with the page's machine."""
     from nsqpipe.cli import app
+    from tests.support.py4j_names import names_kept
     from tests.support.spark_workers import workers
 
     nothing = os.open(os.devnull, os.O_RDWR)
-    with workers() as python:
+    with workers() as python, names_kept():
         os.environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
         while True:
             connection, _ = listener.accept()
