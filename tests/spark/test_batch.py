@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address, lane_of, numbered, publish
+from tests.support.spark import KEPT, address, lane_of, next_of, numbered, patiently, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +39,7 @@ def test_headers_are_a_column_for_who_asks(spark: SparkSession, nsqd: Nsqd) -> N
     headers = {"Nsq-Header-who": "ana", "traceparent": "00-0af7-b7ad-01"}
     assert nsqd.http("POST", "/pub?topic=orders", b"two", headers=headers).status == 200
     assert nsqd.http("POST", "/mpub?topic=orders", b"a\nb", headers={"ce-type": "x"}).status == 200
+    patiently(lambda: next_of(nsqd, "orders") == 4)
     asked = read(spark, nsqd, includeHeaders="true").orderBy("sequence")
     expected = [None, {"who": b"ana", "traceparent": b"00-0af7-b7ad-01"}, {"ce-type": b"x"}, {"ce-type": b"x"}]
     assert [row.headers and {k: bytes(v) for k, v in row.headers.items()} for row in asked.collect()] == expected

@@ -23,7 +23,7 @@ from nsqpipe.tables import Format
 from pyspark_nsq.listener import OBSERVED
 from tests.support.pipe import IN_FOLDERS, Pipeline, source_of
 from tests.support.process import Nsqd
-from tests.support.spark import flip_a_byte_of, numbered, publish
+from tests.support.spark import flip_a_byte_of, next_of, numbered, patiently, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,6 +154,7 @@ def test_gaps_land_too_and_are_no_messages(spark: SparkSession, nsqd: Nsqd, tmp_
 def test_headers_land_too(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
     publish(nsqd, "orders", [b"none"])
     assert nsqd.http("POST", "/pub?topic=orders", b"one", headers={"Nsq-Header-who": "ana"}).status == 200
+    patiently(lambda: next_of(nsqd, "orders") == 2)
     pipeline = Pipeline(spark, source_of(nsqd, "orders", includeHeaders="true"), tmp_path)
     pipeline.land()
     found = {bytes(row.body): row.headers for row in pipeline.rows.collect()}

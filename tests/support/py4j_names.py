@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 @contextmanager
 def names_kept() -> Iterator[None]:
-    from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+    from py4j.java_gateway import JavaClass, JavaPackage, JVMView  # type: ignore[import-untyped]
 
     def keeping(look: Any) -> Any:
         def find(self: Any, name: str) -> Any:
