@@ -19,6 +19,7 @@ from tests.support.process import Nsqd, eventually
 MEGABYTE = 1 << 20
 MOST_WORK = 2.0  # seconds that nsqd may work on other things before it has passed on one message
 MOST_DISTURBED = 10.0  # seconds for one message, on a machine that other tests keep busy; the usual is milliseconds
+PAUSE = 0.01  # seconds between two messages
 GROWTH = 60 * MEGABYTE  # what may remain after an attack: buffers that the allocator keeps
 
 
@@ -35,6 +36,7 @@ def undisturbed(nsqd: Nsqd) -> Iterator[None]:
                 client.subscribe("bystander", ready=1)
                 while not stop.is_set():
                     began, worked = time.monotonic(), nsqd.cpu_seconds
+                    stop.wait(PAUSE)
                     client.publish("bystander", b"x")
                     client.finish(client.message())
                     slowest[0] = max(slowest[0], time.monotonic() - began)
