@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.planted.planting import bugs_for, with_bug
 from tests.support import forked
 from tests.support.process import PYTHONPATH, Nsqd, Nsqlookupd, eventually
 
@@ -119,6 +121,23 @@ def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(
         assert parent_of(a) == parent_of(b) != os.getpid()
         assert parent_of(c) not in (parent_of(a), os.getpid())
         assert parent_of(d) == os.getpid()
+
+
+def test_few_zygotes_with_a_planted_bug_are_kept_and_none_whose_child_runs_is_stopped(tmp_path: Path) -> None:
+    bugs = bugs_for("kills")
+    with ExitStack() as stack:
+        plain, *first = [
+            stack.enter_context(Nsqd(tmp_path / str(number), environ=environ))
+            for number, environ in enumerate([{}, *(with_bug(bug) for bug in bugs[:4])])
+        ]
+        zygotes = {parent_of(nsqd) for nsqd in first}
+        assert len(zygotes) == len(first)
+        assert zygotes.isdisjoint((parent_of(plain), os.getpid()))
+        assert {nsqd.stop() for nsqd in first} == {0}
+    with Nsqd(tmp_path / "last", environ=with_bug(bugs[4])) as last:
+        kept = {pid for pid in zygotes if Path(f"/proc/{pid}").exists()}
+        assert kept < zygotes
+        assert parent_of(last) not in zygotes
 
 
 def test_programs_that_are_started_at_the_same_time_are_not_mixed_up() -> None:

@@ -94,7 +94,8 @@ static int out_of_the_way(int descriptor) {
     return high;
 }
 
-__attribute__((constructor)) static void begin(void) {
+/* A forked process (tests/support/zygote.py) calls it once more, with variables of its own. */
+__attribute__((constructor, visibility("default"))) void begin(void) {
     const char *given = getenv("SHIM_ROOT"), *control_path = getenv("SHIM_CONTROL"), *log = getenv("SHIM_LOG"),
                *trace = getenv("SHIM_TRACE");
     if (!given) return;

@@ -9,6 +9,7 @@ that are imported already.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -188,6 +189,8 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     time.tzset()
+    if "SHIM_ROOT" in os.environ:
+        ctypes.CDLL(None).begin()  # tests/simulation/shim.c, which was loaded before it was known where its disk is
     # The same lists, because modules that are imported already may have taken them.
     sys.argv[:] = request["arguments"]
     sys.orig_argv[:] = request["command"]

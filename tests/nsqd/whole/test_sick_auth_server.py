@@ -140,7 +140,9 @@ def test_a_sick_auth_server_takes_neither_memory_nor_time(
                 thread.join(30)
         times.sort()
     slow = times[len(times) * 95 // 100]
-    print(f"{sickness.__name__}: {len(attacked)} attacks, {len(times)} publishes, +{highest - before >> 20} MiB, p95 {slow * 1000:.1f} ms")  # for `pytest -rP`
+    print(
+        f"{sickness.__name__}: {len(attacked)} attacks, {len(times)} publishes, +{highest - before >> 20} MiB, p95 {slow * 1000:.1f} ms"
+    )  # for `pytest -rP`
     assert highest - before < MOST_GROWTH
     assert slow < SLOWEST
     assert "Traceback" not in nsqd.log
