@@ -60,9 +60,11 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     ],
 )
 def test_ten_thousand_channels_are_no_reason_to_wait(admin: Nsqadmin, path: str) -> None:
-    took = sorted(first_byte(admin, path) for _ in range(5))
-    print(f"{path}: first byte after {took[0] * 1000:.0f} ms at best, {took[2] * 1000:.0f} ms usually")
-    assert took[0] < PROMISED * PATIENCE
+    took: list[float] = []
+    while not took or (min(took) >= PROMISED * PATIENCE and len(took) < 5):
+        took.append(first_byte(admin, path))
+    print(f"{path}: first byte after {min(took) * 1000:.0f} ms")
+    assert min(took) < PROMISED * PATIENCE
 
 
 def first_byte(admin: Nsqadmin, path: str) -> float:
