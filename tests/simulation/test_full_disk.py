@@ -18,7 +18,7 @@ MEBIBYTE: Final = 1 << 20
 SIZE: Final = 32 * MEBIBYTE
 RESERVE: Final = 4 * MEBIBYTE
 WAIT: Final = 60.0
-PADDING: Final = b"." * 8000
+PADDING: Final = b"." * 24_000  # what a test takes depends on how many messages fill the disk
 
 with_and_without = pytest.mark.parametrize("reserve", [RESERVE, 0], ids=["reserve", "none"])
 acks = pytest.mark.parametrize("ack", ["written", "synced", "memory"])
@@ -189,7 +189,7 @@ def test_deleting_and_emptying_free_space_on_a_full_disk(disk: SmallDisk, reserv
         nsqd.connect().publish("small", b"1")
         client = nsqd.connect()
         for _ in range(12):
-            client.publish("big", *[PADDING] * 128)
+            client.publish("big", *[PADDING] * 43)
         nsqd.post("/channel/create?topic=big&channel=c")
         full.publish_until_refused()
         disk.fill()
@@ -219,7 +219,7 @@ def test_killed_and_started_on_a_full_disk(disk: SmallDisk, ack: str, reserve: i
         found = full.consume(nsqd.channel("t")["depth"])
         if ack == "memory":  # NSQ's promise: messages in memory are lost
             assert found == full.acknowledged[: len(found)]
-            assert len(found) > len(full.acknowledged) - 300
+            assert len(found) > len(full.acknowledged) - 100
         else:
             assert found == full.acknowledged
         full.goes_on_by_itself()
