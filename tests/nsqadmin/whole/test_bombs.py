@@ -206,9 +206,11 @@ def test_answers_that_come_byte_by_byte_hold_nobody_up() -> None:
     good = honest()
     with watched(*dripping, good, options=("http-client-request-timeout=1s",)) as admin:
         eventually(lambda: good.port in nodes_of(admin) and nodes_of(admin)[good.port]["health"] == "ok", LIMIT)
-        asked = {node: times_asked(node) for node in dripping}
-        again = lambda: all(times_asked(node) > before for node, before in asked.items())  # noqa: E731
-        assert pings(admin, again)[-1] < LIMIT
+        before = [times_asked(node) for node in dripping]
+        again = pings(
+            admin, lambda: all(now > then for now, then in zip(map(times_asked, dripping), before, strict=True))
+        )
+        assert again[-1] < LIMIT
         shown = nodes_of(admin)
         assert shown[good.port]["health"] == "ok"
         assert all(shown[node.port]["health"] == "never reached" for node in dripping)

@@ -125,7 +125,7 @@ def test_a_sick_auth_server_takes_neither_memory_nor_time(
         attackers = [threading.Thread(target=attack) for _ in range(ATTACKERS)]
         for thread in attackers:
             thread.start()
-        highest, times = before, []
+        highest, times = before, list[float]()
         try:
             end = time.monotonic() + SECONDS
             while time.monotonic() < end or len(times) < PUBLISHES or len(attacked) < ATTACKS:
