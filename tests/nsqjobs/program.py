@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.support import forked
 from tests.support.process import SOURCES, eventually
 
 TIMEOUT: Final = 30.0  # seconds for what a worker is expected to do
@@ -23,7 +24,10 @@ def environment() -> dict[str, str]:
 
 
 class Program:
-    """`python WORDS...` in a process group of its own, so that its children can be killed with it. Its log is a file."""
+    """`python WORDS...` in a process group of its own, so that its children can be killed with it. Its log is a file.
+
+    It is forked from a process that has imported the library, but with the fixture `real_starts`.
+    """
 
     def __init__(
         self, words: Sequence[str], log: Path, *, environ: Mapping[str, str], folder: Path | None = None
@@ -36,7 +40,7 @@ class Program:
 
     def start(self) -> Self:
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = forked.Popen(
                 [sys.executable, *self._words],
                 cwd=self._folder,
                 env={**environment(), **self._environ},
@@ -88,6 +92,7 @@ class Program:
         if self._process is not None:
             with suppress(ProcessLookupError):  # all of them have ended
                 os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()  # a fork may not have made its group yet
             self._process.wait(TIMEOUT)
             self._process = None
 

@@ -75,6 +75,34 @@ def test_it_has_its_own_folder_environment_zone_and_arguments(tmp_path: Path, mo
     assert all(timedelta(0) <= here - hour < timedelta(hours=1, minutes=1) for hour in hours)
 
 
+def test_it_sees_the_modules_of_its_folder_or_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_this_folder.py").write_text("DATABASES = {}; SECRET_KEY = 'x'; INSTALLED_APPS = []\n")
+    words = ("-m", "django", "check", "--settings=of_this_folder")
+    for options, status in (((), 0), (("-P",), 1)):
+        for is_off in (False, True):
+            monkeypatch.setattr(forked, "is_off", is_off)
+            done = forked.run([sys.executable, *options, *words], env=ENVIRON, cwd=tmp_path, text=True, timeout=30)
+            assert done.returncode == status, done.stderr
+            assert status == 0 or "No module named 'of_this_folder'" in done.stderr
+
+
+def test_it_has_a_session_of_its_own_if_that_was_asked_for() -> None:
+    for has_own in (False, True):
+        with forked.Popen(
+            command(*TAIL, "--topic=t", "--lookupd-http-address=127.0.0.1:1"),
+            env=ENVIRON,
+            stderr=subprocess.PIPE,
+            start_new_session=has_own,
+        ) as it:
+            try:
+                assert it.stderr is not None
+                assert it.stderr.readline()  # it has begun
+                assert it._status is not None, "it was not forked"
+                assert (os.getsid(it.pid) == it.pid) == has_own
+            finally:
+                it.kill()
+
+
 def test_it_reads_what_it_is_sent_and_opens_no_more_than_it_was_given(tmp_path: Path) -> None:
     with Nsqd(tmp_path / "one") as one:
         words = command("nsqtools", "to_nsq", f"--nsqd-tcp-address=127.0.0.1:{one.tcp[1]}", "--topic=t")
@@ -184,7 +212,8 @@ def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path)
         "-c",
         "import tests.support.zygote as it, trio; trio._core._run._r.seed(1)\n"
         "import json, os\n"
-        "it._become({'folder': '/', 'environ': dict(os.environ), 'arguments': ['x'], 'command': ['x']}, [])\n"
+        "it._become({'folder': '/', 'environ': dict(os.environ), 'arguments': ['x'], 'command': ['x'],"
+        " 'session': False, 'sees_folder': False}, [])\n"
         "print(trio._core._run._r.random())",
     ]
     said = {

@@ -1,10 +1,10 @@
 """Starts our programs as `subprocess.Popen` does, but by forking a process that has imported them: a *zygote*.
 
 Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start more than a thousand programs. A fork
-takes 0.02 s. A program is started in the normal way where a fork would not be equivalent: another interpreter, a
-preloaded library, a terminal. A variable that Python or a library reads while it starts makes a zygote of its own, and so
-do a planted bug, a disk that misbehaves (tests/simulation/shim.py), another umask and other signals that are blocked or
-ignored.
+takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would not
+be equivalent: another interpreter, a preloaded library, a terminal. A variable that Python or a library reads while it
+starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py), another
+umask and other signals that are blocked or ignored.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.
@@ -34,7 +34,7 @@ from typing import Any, AnyStr, Final
 from tests.support.zygote import NUMBER, PRELOADED, ask
 
 _ZYGOTE: Final = Path(__file__).with_name("zygote.py")
-_START: Final = ("-P", "-m")  # python -P -m program
+_STARTS: Final = (("-P", "-m"), ("-m",))  # python -P -m program
 # Reading all certificates that the system has takes longer than all else that a fork has to do. They are still found in
 # their folder, one by one.
 _NO_AUTHORITIES: Final = os.devnull
@@ -56,8 +56,11 @@ _PLANTED: Final = "NSQ_PLANTED"  # a zygote that has a bug is for a test or two
 _MOST_PLANTED: Final = 3  # zygotes that are kept, as each takes 50 MB
 _SHIM: Final = "SHIM_"  # what the disk of tests/simulation/shim.py reads once more after the fork
 is_off = "NSQ_REAL_STARTS" in os.environ  # the fixture `real_starts` sets it, too
+# Variables of these that a program of a test reads when it runs.
+_READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUEUE")
 # What `Popen` is told where nothing of it was asked for: gid, gids, uid, umask, start_new_session, process_group.
 _NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
+_SESSION: Final = 4  # its place among these
 _asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
 _zygotes: dict[tuple[str, ...], tuple[bytes, subprocess.Popen[bytes]]] = {}
 _planted: list[tuple[str, ...]] = []  # keys of those that have a bug, the oldest first
@@ -104,7 +107,7 @@ class Popen(subprocess.Popen[AnyStr]):
             and close_fds
             and not pass_fds
             and not shell
-            and rest[1:] == _NOTHING_SPECIAL
+            and tuple(False if place == _SESSION else it for place, it in enumerate(rest[1:])) == _NOTHING_SPECIAL
         )
         if not is_usual or not _can_fork(args, environ, streams):
             super()._execute_child(  # type: ignore[misc]
@@ -123,9 +126,12 @@ class Popen(subprocess.Popen[AnyStr]):
             )
             return
         environ.setdefault("SSL_CERT_FILE", _NO_AUTHORITIES)
+        program = args.index("-m") + 1
         asked = {
             "command": args,
-            "arguments": [args[3], *args[4:]],
+            "arguments": args[program:],
+            "session": rest[1 + _SESSION],
+            "sees_folder": "-P" not in args[:program],
             "environ": environ,
             "folder": os.fspath(cwd) if cwd is not None else os.getcwd(),
         }
@@ -188,12 +194,19 @@ def _can_fork(args: Any, environ: Mapping[str, str], streams: Sequence[int]) -> 
         and sys.platform == "linux"
         and isinstance(args, list)
         and args[:1] == [sys.executable]
-        and tuple(args[1:3]) == _START
-        and args[3] in PRELOADED
+        and _program_of(args) in PRELOADED
         and "NSQ_TEST_PYTHON" not in os.environ
         and ("LD_PRELOAD" not in environ or f"{_SHIM}ROOT" in environ)
         and not any(map(os.isatty, streams))
     )
+
+
+def _program_of(args: Sequence[Any]) -> Any:
+    """Return what is started by `python -m`, if that is how these begin."""
+    for start in _STARTS:
+        if tuple(args[1 : len(start) + 1]) == start:
+            return args[len(start) + 1]
+    return None
 
 
 def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.socket]:
@@ -220,7 +233,7 @@ def _fork(asked: dict[str, Any], streams: Sequence[int]) -> tuple[int, socket.so
 
 def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], bytes]:
     """Return where to ask for a start of this program, with these variables from before it begins."""
-    early = {name: value for name, value in environ.items() if name.startswith(_READ_EARLY)}
+    early = {it: environ[it] for it in environ if it.startswith(_READ_EARLY) and it not in _READ_LATE}
     key = (program, *_inherited(), *(f"{name}={value}" for name, value in sorted(early.items())))
     if key not in _zygotes:
         if _PLANTED in early:

@@ -2,8 +2,8 @@
 
 `forked.py` and `spark_workers.py` run it, and ask it by a connection for each start. It answers with the child's pid, and
 later with the status with which the child has ended. A child whose connection is closed before gets a SIGTERM. It runs
-`python -m program` as if it had just begun: with its own streams, folder, environment and arguments, on the modules
-that are imported already.
+`python -m program` as if it had just begun: with its own streams, folder, environment and arguments, in a session of its
+own if that was asked for, on the modules that are imported already.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOOLS: Final = ("bench", "dead", "deferred", "replay", "stat", "tail", "to_file
 # What each program imports when it runs. A module that is missing here is only slower to start: to find those, set
 # PYTHONPROFILEIMPORTTIME=1, and read the log of a program.
 _NETWORK: Final = ("encodings.ascii", "encodings.idna")  # imported for the first address
-PRELOADED: Final = {
+OURS: Final = {
     "nsqd": ("nsqcommon.daemon", "nsqd.cli", "nsqd.options", "nsqd.workers.run", "nsqd.daemon", "uuid", *_NETWORK),
     "nsqlookupd": ("nsqcommon.daemon", "nsqlookupd.cli", "nsqlookupd.options", "nsqlookupd.daemon", *_NETWORK),
     "nsqadmin": (
@@ -51,6 +51,51 @@ PRELOADED: Final = {
         "nsqtools.to_nsq",
     ),
 }
+# Job libraries, whose workers are started in the same way. No module of an application is among these, as such modules
+# read the environment when they are imported.
+OF_OTHERS: Final = {
+    "celery": (
+        *_NETWORK,
+        "celery.apps.worker",
+        "celery.backends.rpc",
+        "celery.bin.celery",
+        "celery.concurrency.prefork",
+        "celery.concurrency.solo",
+        "celery.concurrency.thread",
+        "celery.worker.consumer",
+        "kombu.matcher",
+        "nsqjobs.celery.transport",
+    ),
+    "django": (
+        *_NETWORK,
+        "django.core.management.commands",
+        "django.db.migrations.autodetector",
+        "django.db.backends.sqlite3.base",
+        "django.db.models",
+        "django.template.defaulttags",
+        "nsqjobs.link",
+        "nsqjobs.django.queue",
+    ),
+    "dramatiq": (
+        *_NETWORK,
+        "dramatiq.cli",
+        "importlib.metadata",
+        "multiprocessing.connection",
+        "multiprocessing.sharedctypes",
+        "nsqjobs.dramatiq",
+    ),
+    "taskiq": (
+        *_NETWORK,
+        "anyio.streams.memory",
+        "anyio.streams.stapled",
+        "anyio.streams.tls",
+        "nsqjobs.taskiq",
+        "taskiq.cli.scheduler.cmd",
+        "taskiq.cli.worker.cmd",
+        "taskiq.cli.worker.run",
+    ),
+}
+PRELOADED: Final = {**OURS, **OF_OTHERS}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -67,11 +112,14 @@ def main() -> None:
     program, listener, templates = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), sys.argv[3]
     for name in PRELOADED[program]:
         importlib.import_module(name)
-    importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
+    if program in OURS:
+        importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
     if program == "nsqadmin":
         _keep_compiled(templates)
     serve(listener)
-    run(program)
+    if program in OURS:
+        run(program)
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 def run(module: str) -> NoReturn:
@@ -185,7 +233,11 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["session"]:
+        os.setsid()
     os.chdir(request["folder"])
+    if request["sees_folder"]:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does without -P
     os.environ.clear()
     os.environ.update(request["environ"])
     time.tzset()

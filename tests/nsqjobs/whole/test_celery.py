@@ -420,6 +420,7 @@ def programs_of_the_page() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.usefixtures("real_starts")  # as users do it; the others are forked
 def test_the_example_of_the_page_runs(nsqd: Nsqd, tmp_path: Path) -> None:
     settings, mails, program = programs_of_the_page()
     assert 'broker_url = "nsq://' in settings

@@ -160,6 +160,7 @@ def queue(site: Site, topic: str) -> Iterator[Queue]:
         yield it
 
 
+@pytest.mark.usefixtures("real_starts")  # as users do it; the others are forked
 def test_tasks_and_their_results(queue: Queue) -> None:
     ids = queue.run(
         """

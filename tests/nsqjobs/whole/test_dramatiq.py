@@ -389,6 +389,7 @@ def send(nsqd: Nsqd, queue: str, actor: str, *arguments: object, **options: obje
     broker.close()
 
 
+@pytest.mark.usefixtures("real_starts")  # as users do it; the others are forked
 def test_a_job_of_a_killed_worker_is_done_by_another(workers: Workers, nsqd: Nsqd, queue: str) -> None:
     send(nsqd, queue, "linger", "first", 60)
     first = workers.start()

@@ -389,6 +389,7 @@ def example_of_page(number: int) -> str:
     return examples[number]
 
 
+@pytest.mark.usefixtures("real_starts")  # as users do it; the others are forked
 def test_the_example_runs(nsqd: Nsqd, tmp_path: Path) -> None:
     example = example_of_page(0)
     (tmp_path / "tasks.py").write_text(example.replace("127.0.0.1:4150", "{}:{}".format(*nsqd.tcp)))
