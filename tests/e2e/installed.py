@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -38,6 +39,20 @@ class Installed:
 
     def command(self, name: str) -> Path:
         return self.folder / "bin" / name
+
+    @property
+    def modules(self) -> Path:
+        (purelib,) = self.folder.glob("lib/python*/site-packages")
+        return purelib
+
+    def copy(self, folder: Path) -> Installed:
+        """Return the same in another folder. Bytecode stays valid, but names the old files."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        old, new = (f"#!{it}/bin/".encode() for it in (self.folder, folder))
+        for command in (folder / "bin").iterdir():
+            if not command.is_symlink() and (text := command.read_bytes()).startswith(old):
+                command.write_bytes(text.replace(old, new, 1))
+        return Installed(folder, self._environ)
 
     def run(self, name: str, *arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command of this environment to its end."""
@@ -84,15 +99,19 @@ def build_pure(folder: Path) -> tuple[Path, Path]:
     return client, suite
 
 
-def install(wheels: Iterable[Path], folder: Path, *, only: Collection[str] | None = None) -> Installed:
+def install(
+    wheels: Iterable[Path], folder: Path, *, only: Collection[str] | None = None, compiles: bool = True
+) -> Installed:
     """Make an environment that has these wheels. pip asks no index, as nothing else is to be installed.
 
-    Of the distributions in the environment of the tests it sees all, or only these.
+    Of the distributions in the environment of the tests it sees all, or only these. Bytecode is written by pip, or when
+    a module is imported.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=_LIMIT)
     python = str(folder / "bin" / "python")
     # `--python` is pip's option for an environment that has no pip of its own.
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    pip += [] if compiles else ["--no-compile"]
     subprocess.run([*pip, *map(str, wheels)], check=True, timeout=_LIMIT)
     seen = sysconfig.get_path("purelib")
     if only is not None:
@@ -100,9 +119,9 @@ def install(wheels: Iterable[Path], folder: Path, *, only: Collection[str] | Non
         _link(only, Path(seen))
     # A path in a .pth file comes after the environment's own, and .pth files of that path, such as our editable
     # installation's, are not read.
-    (purelib,) = folder.glob("lib/python*/site-packages")
-    (purelib / "dependencies.pth").write_text(seen + "\n", encoding="utf-8")
-    return Installed(folder)
+    installed = Installed(folder)
+    (installed.modules / "dependencies.pth").write_text(seen + "\n", encoding="utf-8")
+    return installed
 
 
 def _link(distributions: Iterable[str], folder: Path) -> None:

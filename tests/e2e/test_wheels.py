@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +21,8 @@ import pytest
 from bench.builds import AUTO, Build, chosen
 from bench.work import Failed
 from scripts.releasing.dependencies import needed_by
-from tests.e2e.installed import Installed, build_pure, install
+from tests.e2e.conftest import SHIPPED, VERSION, Wheels
+from tests.e2e.installed import Installed, install
 from tests.support.process import ROOT, Nsqd
 
 pytestmark = [
@@ -32,24 +31,9 @@ pytestmark = [
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS: Final = sorted(PROJECT["scripts"])
-VERSION: Final = PROJECT["version"]  # the folder may have wheels of earlier releases, too
-SHIPPED: Final = os.environ.get("NSQ_TEST_WHEELS")
 FILES: Final = (
     "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Wheels:
-    client: Path
-    suite: Path
-
-
-@pytest.fixture(scope="module")
-def pure_wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    if SHIPPED is not None:
-        return Wheels(*(ROOT / SHIPPED / f"{name}-{VERSION}-py3-none-any.whl" for name in ("nsqclient", "nsq_suite")))
-    return Wheels(*build_pure(tmp_path_factory.mktemp("built")))
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +62,17 @@ def compiled_wheel(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def pure(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return install([pure_wheels.client, pure_wheels.suite], tmp_path_factory.mktemp("pure") / "installed")
-
-
-@pytest.fixture(scope="module")
-def compiled(compiled_wheel: Path, pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return install([pure_wheels.client, compiled_wheel], tmp_path_factory.mktemp("compiled") / "installed")
+def compiled(
+    compiled_wheel: Path, pure_wheels: Wheels, pure: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """Install the compiled wheel. If it was made here, that is the installation of the pure ones with what is compiled."""
+    folder = tmp_path_factory.mktemp("compiled") / "installed"
+    if SHIPPED is not None:
+        return install([pure_wheels.client, compiled_wheel], folder)
+    installed = pure.copy(folder)
+    with zipfile.ZipFile(compiled_wheel) as files:
+        files.extractall(installed.modules, [name for name in files.namelist() if name.endswith(".so")])
+    return installed
 
 
 # What is in them
@@ -121,20 +109,23 @@ def test_the_compiled_wheel_adds_compiled_modules_and_their_library(compiled_whe
 
 # Both, installed
 
-
-def check_commands(installed: Installed) -> None:
-    """Start every command."""
-    with ThreadPoolExecutor(2) as threads:
-        said = [*threads.map(lambda name: installed.run(name, "--help"), COMMANDS)]
-    assert {name: it.stderr for name, it in zip(COMMANDS, said, strict=True) if it.returncode} == {}
+NOT_OURS: Final = ("trio", "httptools", "cramjam", "google_crc32c", "uvicorn", "trio_asyncio", "ssl")  # but needed
 
 
-# Runs each command in a fork of one process, which has imported what most of them import.
+def check_commands(installed: Installed, *preloaded: str) -> None:
+    """Run every command in a fork of one process, which has imported these modules."""
+    commands = [installed.command(name) for name in COMMANDS]
+    assert {it.read_text().partition("\n")[0] for it in commands} == {f"#!{installed.command('python')}"}
+    done = installed.run("python", "-c", IN_FORKS, " ".join(preloaded), *map(str, commands))
+    assert done.returncode == 0, done.stderr
+
+
 IN_FORKS: Final = """
-import os, runpy, sys
-import nsqclient, nsqcommon.daemon, nsqd.daemon, nsqtools.cli
+import importlib, os, runpy, sys
+for module in sys.argv[1].split():
+    importlib.import_module(module)
 failed = []
-for command in sys.argv[1:]:
+for command in sys.argv[2:]:
     if not (pid := os.fork()):
         sys.argv = [command, "--help"]
         runpy.run_path(command, run_name="__main__")
@@ -158,14 +149,13 @@ def check_core(installed: Installed, core: str, data_path: Path) -> None:
 
 
 def test_the_pure_wheels(pure: Installed, tmp_path: Path) -> None:
-    check_commands(pure)
+    """Each command imports all modules of ours by itself. Those that `check_core` uses are started from their files."""
+    check_commands(pure, *NOT_OURS)
     check_core(pure, "pure Python", tmp_path)
 
 
 def test_the_compiled_wheel(compiled: Installed, tmp_path: Path) -> None:
-    """The commands do not differ from those of the pure wheels, but the modules do, so each imports them in a fork."""
-    done = compiled.run("python", "-c", IN_FORKS, *(str(compiled.command(name)) for name in COMMANDS))
-    assert done.returncode == 0, done.stderr
+    check_commands(compiled, "nsqclient", "nsqcommon.daemon", "nsqd.daemon", "nsqtools.cli")
     check_core(compiled, "compiled", tmp_path)
 
 
@@ -240,7 +230,7 @@ def client(pure_wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Ins
     """Install the client where nothing but what it says it needs can be seen."""
     needed = {it.name for it in needed_by(pure_wheels.client).packages if it.is_required}
     assert {"trio", "httptools", "google-crc32c", "cramjam"} <= needed
-    return install([pure_wheels.client], tmp_path_factory.mktemp("client") / "installed", only=needed)
+    return install([pure_wheels.client], tmp_path_factory.mktemp("client") / "installed", only=needed, compiles=False)
 
 
 def test_the_client_alone_is_complete(client: Installed) -> None:

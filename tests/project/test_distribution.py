@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.support.distribution import BROWSER, OWN_JVMS, ROW, SESSION, place_of, scope_of
+from tests.support.distribution import BROWSER, OWN_JVMS, ROW, SESSION, WHEELS, place_of, scope_of
 from tests.support.nested import with_plugins
 from tests.support.process import ROOT
 
@@ -31,6 +31,13 @@ def test_all_tests_that_share_a_spark_session_are_one_group_and_come_first() -> 
 def test_all_tests_of_the_browser_are_one_group_and_the_first_at_the_far_end() -> None:
     assert scope_of("tests/browser/test_live.py::test_a") == scope_of("tests/browser/test_look.py::test_b") == BROWSER
     assert place_of(BROWSER) > place_of("tests/soak/test_soak.py")
+
+
+def test_all_tests_that_install_our_wheels_are_one_group_beside_those_that_wait() -> None:
+    files = [it for it in ROOT.glob("tests/**/test_*.py") if re.search(r"[( ]pure: Installed", it.read_text("utf-8"))]
+    assert {scope_of(f"{it.relative_to(ROOT)}::test_a") for it in files} == {WHEELS}
+    assert len(files) == 2
+    assert place_of(WHEELS) > place_of("tests/docs/test_site.py")
 
 
 def test_whoever_starts_a_jvm_says_why_and_shares_no_session() -> None:

@@ -2,7 +2,8 @@
 
 All tests that share a Spark session are one group, so that there is one JVM; it is begun first, as it is the
 largest. Those that start JVMs of their own have the mark `own_jvm`, which says why; files of nothing else are in
-OWN_JVMS, and groups of their own. All tests of the browser are one group, too: they share a cluster under load.
+OWN_JVMS, and groups of their own. All tests of the browser are one group, too: they share a cluster under load. So are
+those that install our wheels, which are built and installed once.
 
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
 Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row, from those that
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
+WHEELS: Final = "tests/e2e/ with one installation of our wheels"  # and another
 OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "terminal"))
 _COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq", "tests/project/", "tests/model/", "tests/fuzz/")
@@ -44,6 +46,7 @@ ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
 _WHOLE: Final = "/whole/"  # in such folders of packages most tests start processes, as those of tests/e2e do
 # In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py",)
+_WITH_WHEELS: Final = ("tests/e2e/test_other_projects.py", "tests/e2e/test_wheels.py")
 
 
 def scope_of(test: str) -> str:
@@ -56,6 +59,8 @@ def scope_of(test: str) -> str:
         return test
     if file.startswith("tests/browser/"):
         return BROWSER
+    if file in _WITH_WHEELS:
+        return WHEELS
     return SESSION if file.startswith("tests/spark/") and file not in OWN_JVMS else file
 
 
