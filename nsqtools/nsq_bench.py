@@ -143,27 +143,25 @@ class Bench:
         if options.rate:
             self._throttle = Throttle(options.rate, trio.current_time())
         began = trio.current_time()
-        # Never entered: publishers read its deadline, which `stop` moves.
-        end = trio.CancelScope(deadline=began + seconds(options.runfor))
+        end = began + seconds(options.runfor)
         async with trio.open_nursery() as nursery:
             for consumer in consumers:
                 nursery.start_soon(self._consume, consumer, began)
             async with trio.open_nursery() as publishing:
                 for producer in producers:
-                    publishing.start_soon(self._publish, producer, end)
-                with trio.move_on_at(end.deadline):
+                    publishing.start_soon(self._publish, producer, end, stop)
+                with trio.move_on_at(end):
                     await stop.wait()
-                    end.deadline = trio.current_time()
             self.published.seconds = trio.current_time() - began
             if producers and consumers and not stop.is_set():
                 await self._wait_for_the_rest()
             nursery.cancel_scope.cancel()
 
-    async def _publish(self, producer: Producer, end: trio.CancelScope) -> None:
+    async def _publish(self, producer: Producer, end: float, stop: trio.Event) -> None:
         options, side, topic = self.options, self.published, self.options.topic
         count = options.batch_size
         padding = bytes(max(0, options.size - _STAMPED))
-        while (began := trio.current_time()) < end.deadline:
+        while (began := trio.current_time()) < end and not stop.is_set():
             body = (_MARK + time.time_ns().to_bytes(8, "big") + padding)[: options.size]
             if count == 1:
                 await producer.publish(topic, body)
@@ -174,7 +172,8 @@ class Bench:
             side.messages += count
             side.bytes += count * options.size
             if self._throttle is not None and (pause := self._throttle.take(count, now)):
-                await trio.sleep(min(pause, max(0.0, end.deadline - now)))
+                with trio.move_on_at(min(now + pause, end)):
+                    await stop.wait()
 
     async def _consume(self, consumer: Consumer, began: float) -> None:
         side = self.consumed

@@ -48,6 +48,13 @@ def test_it_is_shown_how_it_goes_and_a_signal_ends_it(nsqd: Nsqd, topic: str) ->
         assert tool.out.startswith(b"publish: ")
 
 
+def test_a_signal_ends_it_while_it_waits_for_its_rate(nsqd: Nsqd, topic: str) -> None:
+    with Tool("nsq_bench", *bench(nsqd, topic, "--rate=1", "--batch-size=200", "--runfor=1h", "--quiet")) as tool:
+        eventually(lambda: (nsqd.topic(topic) or {}).get("message_count"))  # the next batch is due in 200 s
+        assert tool.stop(signal.SIGINT) == 0
+        assert tool.out.startswith(b"publish: 200 messages")
+
+
 def test_several_begin_together(nsqd: Nsqd, topic: str) -> None:
     begin = datetime.now(UTC) + timedelta(seconds=3)
     result = run_tool(
