@@ -95,7 +95,25 @@ OF_OTHERS: Final = {
         "taskiq.cli.worker.run",
     ),
 }
-PRELOADED: Final = {**OURS, **OF_OTHERS}
+# What starts a program of ours, which then imports all modules of ours itself.
+SIGNALLED: Final = (
+    *_NETWORK,
+    "cramjam",
+    "google_crc32c",
+    "httpcore",
+    "httptools",
+    "importlib.metadata",
+    "jinja2",
+    "msgpack",
+    "ssl",
+    "starlette.applications",
+    "starlette.responses",
+    "starlette.routing",
+    "trio",
+    "trio_asyncio",
+    "uvicorn",
+)
+PRELOADED: Final = {**OURS, **OF_OTHERS, "tests.e2e.signalled": SIGNALLED}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
