@@ -6,6 +6,7 @@ A peer reads its task from stdin, and reports on stdout what arrived: (body, att
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -17,10 +18,11 @@ import pytest
 from nsqcommon.wire.commands import hdpub, hmpub, hpub, pub
 from nsqcommon.wire.headers import NONE, encode_headers
 from tests.e2e.go_peer import go_peer
+from tests.support import forked
 from tests.support.brokers import StartNsqd
 from tests.support.buried import buried_on_disk
 from tests.support.needs import need
-from tests.support.process import Nsqd, eventually
+from tests.support.process import ROOT, Nsqd, eventually
 
 PEERS: Final = Path(__file__).parent / "peers"
 PYTHON_PEERS: Final = ("pynsq", "gnsq", "ansq")
@@ -47,24 +49,27 @@ def plan() -> dict[str, Any]:
 
 def command(peer: str) -> list[str]:
     if peer in PYTHON_PEERS:
-        return [sys.executable, str(PEERS / f"{peer}_peer.py")]
+        return [sys.executable, "-P", "-m", f"tests.e2e.peers.{peer}_peer"]
     if peer == "go-nsq":
         return [str(go_peer())]
     need("Node", "nsqjs")
     return ["node", str(PEERS / f"{peer}_peer.js")]
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
 def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list[tuple[str, int, float]]:
     host, port = nsqd.tcp
     topic = topic or peer
     stats = f"http://{host}:{nsqd.http_address[1]}/stats?format=json&topic={topic}&channel=channel"
-    done = subprocess.run(
+    done = forked.run(
         command(peer),
+        env=environment(),
         input=json.dumps({"host": host, "port": port, "topic": topic, "stats": stats, **what}),
-        capture_output=True,
         text=True,
         timeout=LIMIT,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     return [(body, attempts, seconds) for body, attempts, seconds in json.loads(done.stdout)]

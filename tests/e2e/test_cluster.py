@@ -6,7 +6,7 @@ Run with `pytest -rP` to see the figures that a test prints.
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +18,11 @@ from typing import Final
 import pytest
 
 from tests.e2e.go_peer import go_peer
+from tests.support import forked
 from tests.support.brokers import started
 from tests.support.certificates import make_certificates
 from tests.support.needs import need
-from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
+from tests.support.process import ROOT, Daemon, Nsqd, Nsqlookupd, eventually
 
 LIMIT: Final = 30.0  # seconds on a busy machine; the tests have the promised times
 PING_INTERVAL: Final = 15.0
@@ -326,8 +327,9 @@ def test_a_client_finds_all_nodes_that_have_a_topic(cluster: Cluster, peer: str)
         node.connect().publish("t", *(body.encode() for body in some))
     eventually(lambda: cluster.sees("t", cluster.ports), LIMIT)
     expected = [body for some in bodies for body in some]
-    done = subprocess.run(
+    done = forked.run(
         _command(peer),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         input=json.dumps(
             {
                 "topic": "t",
@@ -335,10 +337,8 @@ def test_a_client_finds_all_nodes_that_have_a_topic(cluster: Cluster, peer: str)
                 "expected": expected,
             }
         ),
-        capture_output=True,
         text=True,
         timeout=2 * LIMIT,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     arrived = [it if isinstance(it, str) else it[0] for it in json.loads(done.stdout)]  # go-nsq's tells more
@@ -347,7 +347,7 @@ def test_a_client_finds_all_nodes_that_have_a_topic(cluster: Cluster, peer: str)
 
 def _command(peer: str) -> list[str]:
     if peer == "pynsq":
-        return [sys.executable, str(PEERS / "pynsq_lookup_peer.py")]
+        return [sys.executable, "-P", "-m", "tests.e2e.peers.pynsq_lookup_peer"]
     if peer == "go-nsq":
         return [str(go_peer())]
     need("Node", "nsqjs")

@@ -139,13 +139,18 @@ sys.exit(", ".join(failed) or 0)
 def check_core(installed: Installed, core: str, data_path: Path) -> None:
     """Send a message through nsqd with two other commands, and see which core nsqd runs."""
     with installed.nsqd(data_path) as nsqd:
-        assert re.search(rf"core: {core}$", nsqd.log, re.MULTILINE)
+        assert core_of(nsqd) == core
         address = f"--nsqd-tcp-address=127.0.0.1:{nsqd.tcp[1]}"
         sent = installed.run("to_nsq", address, "--topic=t", input="hello\n")
         assert sent.returncode == 0, sent
         got = installed.run("nsq_tail", address, "--topic=t", "-n=1")
         assert (got.returncode, got.stdout) == (0, "hello\n"), got
         assert nsqd.stop() == 0
+
+
+def core_of(nsqd: Nsqd) -> str | None:
+    found = re.search("core: (.*)$", nsqd.log, re.MULTILINE)
+    return found and found[1]
 
 
 def test_the_pure_wheels(pure: Installed, tmp_path: Path) -> None:
@@ -161,7 +166,13 @@ def test_the_compiled_wheel(compiled: Installed, tmp_path: Path) -> None:
 
 def test_the_compiled_wheel_as_pure_python(compiled: Installed, compiled_wheel: Path, tmp_path: Path) -> None:
     as_pure = compiled.with_environ({"NSQ_PURE": "1"})
-    check_core(as_pure, "pure Python", tmp_path)
+    with as_pure.nsqd(tmp_path) as nsqd:
+        assert core_of(nsqd) == "pure Python"
+        client = nsqd.connect()
+        client.subscribe("t", "c", ready=1)
+        nsqd.connect().publish("t", b"hello")
+        assert client.bodies(1) == [b"hello"]
+        assert nsqd.stop() == 0
     names = compiled_modules(compiled_wheel)
     for installed, suffix in ((compiled, ".so"), (as_pure, ".py")):
         said = installed.run("python", "-c", FILES, *names)

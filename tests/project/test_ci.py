@@ -77,7 +77,7 @@ def test_a_run_in_ci_fails_for_a_skip(
     pytester.makeini(f"[pytest]\npythonpath = {ROOT} {ROOT}/common\naddopts = --import-mode=importlib")
     pytester.makeconftest("from tests.conftest import pytest_addoption, pytest_configure")
     pytester.makepyfile("import pytest\n\ndef test_one(): pytest.skip('no Java')\n\ndef test_two(): pass")
-    done = pytester.runpytest_subprocess("--skips=compiled", "--numprocesses=2")
+    done = pytester.runpytest_subprocess("--skips=compiled", "--numprocesses=1")
     assert done.ret == status
     done.stdout.fnmatch_lines(["*    1 no Java", *(["skipped, which CI does not allow: *: no Java"] if status else [])])
 

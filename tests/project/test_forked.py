@@ -212,8 +212,7 @@ def test_children_of_a_zygote_choose_their_next_task_differently(tmp_path: Path)
         "-c",
         "import tests.support.zygote as it, trio; trio._core._run._r.seed(1)\n"
         "import json, os\n"
-        "it._become({'folder': '/', 'environ': dict(os.environ), 'arguments': ['x'], 'command': ['x'],"
-        " 'session': False, 'sees_folder': False}, [])\n"
+        "it._become({'folder': '/', 'environ': dict(os.environ), 'arguments': ['x'], 'command': ['x']}, [])\n"
         "print(trio._core._run._r.random())",
     ]
     said = {

@@ -24,8 +24,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts.releasing.__main__ import main
 from scripts.releasing.archives import differences, write_plain_tar_gz
+from scripts.releasing.contents import packages_in
 from scripts.releasing.images import IMAGES, missing_engine
-from scripts.releasing.project import Project, as_semantic
+from scripts.releasing.project import Project, Refused, as_semantic
 from scripts.releasing.pythons import compiler_version, pythons
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -126,7 +127,7 @@ def test_what_is_not_committed_is_not_released(repository: Path, capsys: pytest.
 
 def test_a_version_is_released_once(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     git(repository, "tag", "--annotate", "--message=m", "v0.1.0.dev0")
-    assert build(repository, tmp_path / "same") == 0  # the tagged commit may be built again
+    assert Project(repository).release().version == "0.1.0.dev0"  # the tagged commit may be built again
     (repository / "nsqd" / "new.py").write_text("")
     commit(repository)
     assert build(repository, tmp_path / "other") == 1
@@ -376,12 +377,10 @@ def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(shipped: Shipped) 
         ({"metadata": IN_IMAGE["metadata"][:1]}, "its python3 does not find nsq-suite"),
     ],
 )
-def test_an_image_that_hides_what_is_in_it_is_refused(
-    repository: Path, tmp_path: Path, docker: Path, capsys: pytest.CaptureFixture[str], changed: Any, said: str
-) -> None:
+def test_an_image_that_hides_what_is_in_it_is_refused(docker: Path, changed: Any, said: str) -> None:
     (docker.parent / "in-image").write_text(json.dumps({**IN_IMAGE, **changed}))
-    assert main([f"--out={tmp_path / 'dist'}", "--pure"], repository) == 1
-    assert said in capsys.readouterr().err
+    with pytest.raises(Refused, match=re.escape(said)):
+        packages_in("nsq-suite/nsqd:0.1.0.dev0")
 
 
 def test_every_image_is_a_target() -> None:

@@ -113,7 +113,13 @@ SIGNALLED: Final = (
     "trio_asyncio",
     "uvicorn",
 )
-PRELOADED: Final = {**OURS, **OF_OTHERS, "tests.e2e.signalled": SIGNALLED}
+# Clients of others. gnsq is not among them: gevent wants to be the first that is imported.
+CLIENTS: Final = {
+    "tests.e2e.peers.ansq_peer": (*_NETWORK, "ansq"),
+    "tests.e2e.peers.pynsq_lookup_peer": (*_NETWORK, "nsq"),
+    "tests.e2e.peers.pynsq_peer": (*_NETWORK, "nsq"),
+}
+PRELOADED: Final = {**OURS, **OF_OTHERS, **CLIENTS, "tests.e2e.signalled": SIGNALLED}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -251,10 +257,10 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["session"]:
+    if request.get("session"):
         os.setsid()
     os.chdir(request["folder"])
-    if request["sees_folder"]:
+    if request.get("sees_folder"):
         sys.path.insert(0, os.getcwd())  # as `python -m` does without -P
     os.environ.clear()
     os.environ.update(request["environ"])
