@@ -112,7 +112,7 @@ def world(nsqd: Nsqd, topic: str, tmp_path: Path) -> Iterator[World]:
 def ended(world: World, program: str, target: str, moment: int, number: signal.Signals) -> tuple[int, str]:
     """Start the program, send it the signal, and return its exit status and its log."""
     stdin, nothing = os.pipe()
-    is_forked = moment > 0 and PYTHON == sys.executable
+    is_forked = moment > 0 and sys.executable == PYTHON
     start: Any = forked.Popen if is_forked else subprocess.Popen
     starter = ("-m", "tests.e2e.signalled") if is_forked else (signalled.__file__,)
     process: subprocess.Popen[bytes] = start(
