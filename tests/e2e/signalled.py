@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
@@ -20,7 +21,8 @@ LIGHT: Final = frozenset(
 )  # fmt: skip
 
 
-def send_at(moment: int, number: int) -> None:
+def send_at(moment: int, number: int) -> Callable[[], None]:
+    """Send the signal at this moment, unless the program has ended by then: call what is returned when it has."""
     seen = -1  # before the first import that does work
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
@@ -33,7 +35,12 @@ def send_at(moment: int, number: int) -> None:
             os.write(2, SENT)
             os.kill(os.getpid(), number)
 
+    def has_ended() -> None:
+        nonlocal seen
+        seen = moment + 1
+
     sys.addaudithook(look)
+    return has_ended
 
 
 def _is_work(module: str) -> bool:
@@ -43,8 +50,11 @@ def _is_work(module: str) -> bool:
 def main() -> None:
     number, moment, target, *sys.argv = sys.argv[1:]
     module, _, function = target.partition(":")
-    send_at(int(moment), int(number))
-    getattr(import_module(module), function)()
+    has_ended = send_at(int(moment), int(number))
+    try:
+        getattr(import_module(module), function)()
+    finally:
+        has_ended()
 
 
 if __name__ == "__main__":
