@@ -20,6 +20,7 @@ What is gone can come back while the log has it: by a seek, a restored backlog, 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import inf
@@ -219,7 +220,10 @@ class Places:
     def _unpack(self, most: int) -> None:
         """Make entries of up to so many deferred messages that have none yet, as far as other channels leave room for it."""
         work = self._work
-        work.unpacked += self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
+        unpacked = self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
+        work.unpacked += unpacked
+        if unpacked > _DEFERRED_ONE_BY_ONE:
+            gc.collect(1)  # or, after a second of such turns, one collection goes over the entries of a million
 
     def _kept_of(self, kept: Kept, parked: Parked) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""

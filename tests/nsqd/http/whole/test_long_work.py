@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -355,6 +356,19 @@ def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
     assert max(freed) < 2 * FREED_IN_TURN + 2_000
     assert sum(freed) > COUNT * 0.9
     assert len(channel_of(nsqd).deferred) == 5
+
+
+def test_the_collector_meets_what_was_deferred_together_some_thousands_at_a_time(nsqd: Nsqd) -> None:
+    gc.collect()
+    gc.disable()  # the interpreter counts objects, and each thousand messages are one
+    try:
+        publish(nsqd, COUNT, f"&defer={DEFER}")
+        while channel_of(nsqd).deferred.has_runs:
+            nsqd.broker.expire()
+        young = [it for generation in (0, 1) for it in gc.get_objects(generation) if isinstance(it, list)]
+    finally:
+        gc.enable()
+    assert sum(map(len, young)) < COUNT / 2
 
 
 def test_messages_become_due_and_time_out_some_thousands_at_a_time(nsqd: Nsqd) -> None:
