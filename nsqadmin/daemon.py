@@ -112,7 +112,7 @@ async def _live_services(
     hub = Hub(sampler, book)
     sampler.on_snapshot(hub.send_snapshot)
     activity.on_activity(hub.send_activity)
-    if settings.options.notification_http_endpoint:
+    if settings.options.notification_http_endpoint:  # its HTTP client loads certificates, half the time of a start
         nursery.start_soon(notifier.run)
     if path := settings.options.history_file:
         kept: dict[str, Part] = {"charts": sampler.store, "nodes": sampler.kept_nodes, "incidents": book}

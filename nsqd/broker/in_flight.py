@@ -4,9 +4,6 @@ A *delivery* is a chunk of neighbouring messages that one consumer got at one ti
 dictionary leads from a message's wire id to its delivery. So a chunk is entered, and a run of FINs taken out, at the
 speed of `dict`, without a Python object for each message.
 
-When a `dict` grows, it moves all of its entries at once, which takes 30 ms at 700,000. So one that is full becomes an
-*older* one, and another one begins. With less than 40,000 messages in flight there is no older one.
-
 A bitmap tells which sequences are in flight, because a request about a million messages cannot look through all
 deliveries for each. It is brought up to date only when somebody asks: messages are mostly delivered in order, so what
 was delivered since then is one open range, and what was finished since then waits for `take_finished` anyway.
@@ -17,7 +14,7 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from math import inf
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
     from nsqd.broker.leftovers import Leftovers
 
 _LOOKED_AT: Final = 5_000  # messages whose deadlines are looked at, before others have their turn: some milliseconds
-_FULL: Final = 40_000  # messages in a dictionary, which grows the last time when it has half as many
 NOT_IN_FLIGHT: Final = b"ID not in flight"
 NOT_OWNER: Final = b"client does not own message"
 
@@ -79,7 +75,6 @@ class InFlight:
         "_leftovers",
         "_looked_at",
         "_looking",
-        "_older",
         "_open_end",
         "_open_start",
         "_sequences",
@@ -91,7 +86,6 @@ class InFlight:
     def __init__(self, leftovers: Leftovers) -> None:
         self._leftovers = leftovers
         self._entries: dict[bytes, Delivery] = {}
-        self._older: list[dict[bytes, Delivery]] = []  # full ones, or what is left of them; none is empty
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`
         self._sequences = BitMap64()  # without those of the open range, and with those in `_finished`
@@ -102,14 +96,9 @@ class InFlight:
         self.next_deadline = inf  # no later than the first deadline; it may be too early
 
     def __len__(self) -> int:
-        count = len(self._entries)
-        for entries in self._older:
-            count += len(entries)
-        return count
+        return len(self._entries)
 
     def add(self, ids: Sequence[bytes], delivery: Delivery) -> None:
-        if len(self._entries) >= _FULL:
-            self._begin_another()
         if len(ids) == 1:
             self._entries[ids[0]] = delivery
         else:
@@ -151,8 +140,6 @@ class InFlight:
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         done, failures = 0, []
         for message_id, delivery in zip(ids, deliveries, strict=True):
-            if delivery is None and message_id not in self._entries:
-                delivery = self._pop_older(message_id)
             if delivery is None and message_id in self._entries:  # named twice, and put back the first time
                 failures.append((message_id, NOT_OWNER))
             elif delivery is None:
@@ -170,7 +157,7 @@ class InFlight:
         """Take out one message of this consumer, to be queued again. Return its delivery, or why it cannot be taken."""
         delivery = self.find(consumer, message_id)
         if isinstance(delivery, Delivery):
-            self._pop(message_id)
+            del self._entries[message_id]
             delivery.left -= 1
             self._close_range()
             self._sequences.discard(delivery.sequence_of(message_id))
@@ -193,12 +180,12 @@ class InFlight:
             deadline,
             delivery.published_at,
         )
-        self._dict_of(message_id)[message_id] = own
+        self._entries[message_id] = own
         self.next_deadline = min(self.next_deadline, deadline)
         return None
 
     def find(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
-        delivery = self._dict_of(message_id).get(message_id)
+        delivery = self._entries.get(message_id)
         if delivery is None:
             return NOT_IN_FLIGHT
         if delivery.consumer is not consumer:
@@ -207,53 +194,8 @@ class InFlight:
 
     def owner(self, message_id: bytes) -> Consumer | None:
         """Return the consumer that has this message, or None if it is not in flight."""
-        delivery = self._dict_of(message_id).get(message_id)
+        delivery = self._entries.get(message_id)
         return delivery.consumer if delivery is not None else None
-
-    # The dictionaries
-
-    def _dicts(self) -> list[dict[bytes, Delivery]]:
-        """Return all of them, in the order of delivery."""
-        return [*self._older, self._entries]
-
-    def _deliveries(self) -> Iterator[Delivery]:
-        """Return the delivery of each message, in the order of delivery."""
-        return chain.from_iterable([entries.values() for entries in self._dicts()])
-
-    def _begin_another(self) -> None:
-        """Begin another dictionary for what is delivered next.
-
-        Of older ones, a few messages may be left that somebody holds for long. So that they do not become more and more,
-        two of them are joined.
-        """
-        older = self._older
-        older.append(self._entries)
-        self._entries = {}
-        for place in range(len(older) - 1):
-            if len(older[place]) + len(older[place + 1]) <= _FULL:
-                older[place : place + 2] = [older[place] | older[place + 1]]
-                return
-
-    def _dict_of(self, message_id: bytes) -> dict[bytes, Delivery]:
-        """Return the dictionary that has this message; the newest one if none has."""
-        if self._older and message_id not in self._entries:
-            for entries in self._older:
-                if message_id in entries:
-                    return entries
-        return self._entries
-
-    def _pop(self, message_id: bytes) -> Delivery | None:
-        delivery = self._entries.pop(message_id, None)
-        return delivery if delivery is not None else self._pop_older(message_id)
-
-    def _pop_older(self, message_id: bytes) -> Delivery | None:
-        for place, entries in enumerate(self._older):
-            delivery = entries.pop(message_id, None)
-            if delivery is not None:
-                if not entries:
-                    del self._older[place]
-                return delivery
-        return None
 
     @property
     def is_looking(self) -> bool:
@@ -269,21 +211,21 @@ class InFlight:
         if not self._looking:
             if now < self.next_deadline:
                 return []
-            self._looking.extend(chain.from_iterable(self._dicts()))  # not a new list: see SpareList
+            self._looking.extend(self._entries)  # not a new list: see SpareList
             self.next_deadline = inf
             if len(self._looking) > _LOOKED_AT:
                 return []  # the copy of a million takes as long as a look at some thousands
         expired: list[tuple[int, Delivery]] = []
-        next_deadline = self.next_deadline
+        entries, next_deadline = self._entries, self.next_deadline
         stop = self._looked_at + _LOOKED_AT
         for message_id in self._looking[self._looked_at : stop]:
-            delivery = self._dict_of(message_id).get(message_id)
+            delivery = entries.get(message_id)
             if delivery is None:
                 continue
             if delivery.deadline > now:
                 next_deadline = min(next_deadline, delivery.deadline)
                 continue
-            self._pop(message_id)
+            del entries[message_id]
             delivery.left -= 1
             expired.append((delivery.sequence_of(message_id), delivery))
         self.next_deadline = next_deadline
@@ -310,7 +252,7 @@ class InFlight:
     def lowest(self) -> int | None:
         """Return the lowest sequence in flight; None: none is in flight."""
         self._settle()
-        return self._sequences.min() if len(self) else None
+        return self._sequences.min() if self._entries else None
 
     def find_oldest(self, holders: set[Consumer], since: dict[Consumer, float]) -> Iterator[None]:
         """Note for each of these consumers when it got the oldest of the messages that it still has.
@@ -318,12 +260,12 @@ class InFlight:
         Messages are in the order of delivery, so this ends with the consumer whose oldest message is the youngest. It
         yields after some thousands of messages, when others may have their turn.
         """
-        deliveries = list(islice(self._deliveries(), _LOOKED_AT))
-        if _note_oldest(deliveries, holders, since) or len(self) <= _LOOKED_AT:
+        deliveries = list(islice(self._entries.values(), _LOOKED_AT))
+        if _note_oldest(deliveries, holders, since) or len(self._entries) <= _LOOKED_AT:
             return
         yield
         deliveries = self._spare_deliveries.take()
-        deliveries.extend(self._deliveries())
+        deliveries.extend(self._entries.values())
         for start in range(0, len(deliveries), _LOOKED_AT):
             if _note_oldest(deliveries[start : start + _LOOKED_AT], holders, since):
                 break
@@ -336,8 +278,8 @@ class InFlight:
         The copies take some milliseconds for a million; unpacking them takes half a second.
         """
         ids, deliveries = self._spare_ids.take(), self._spare_deliveries.take()
-        ids.extend(chain.from_iterable(self._dicts()))
-        deliveries.extend(self._deliveries())
+        ids.extend(self._entries)
+        deliveries.extend(self._entries.values())
         ids.reverse()
         deliveries.reverse()
         return _positions(ids, deliveries)
@@ -347,12 +289,12 @@ class InFlight:
 
         This looks at everything in flight, a hundred thousand messages in some milliseconds.
         """
-        if not len(self):
+        if not self._entries:
             return {}
-        numbers = _numbers(len(self)).unpack(unhexlify(b"".join(chain.from_iterable(self._dicts()))))
+        numbers = _numbers(len(self._entries)).unpack(unhexlify(b"".join(self._entries)))
         return {
             sequence: delivery.attempts
-            for number, delivery in zip(numbers, self._deliveries(), strict=True)
+            for number, delivery in zip(numbers, self._entries.values(), strict=True)
             if (sequence := number + delivery.offset) < end
         }
 
@@ -384,8 +326,8 @@ class InFlight:
             self._open_start = self._open_end
 
     def clear(self) -> None:
-        self._leftovers.add(*self._dicts(), self._looking)
-        self._entries, self._older = {}, []
+        self._leftovers.add(self._entries, self._looking)
+        self._entries = {}
         self._finished.clear()
         self._finished_ranges = []
         self._sequences.clear()

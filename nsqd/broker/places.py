@@ -223,7 +223,7 @@ class Places:
         unpacked = self.deferred.unpack(min(most, _UNPACKED_IN_TURN - work.unpacked))
         work.unpacked += unpacked
         if unpacked > _DEFERRED_ONE_BY_ONE:
-            gc.collect(1)  # or, after a second of such turns, one collection goes over the entries of a million
+            gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
 
     def _kept_of(self, kept: Kept, parked: Parked) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""

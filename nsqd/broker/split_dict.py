@@ -5,7 +5,7 @@ than some thousands, they are spread over many dictionaries, each of which grows
 
     one ──► 64, by bits of the key's hash ──► each grows when it has 5,461 entries, 10,922, 21,845 ...
 
-Dictionaries find their entries by the lowest bits of the hash, so the part is told by others: in a part whose keys had
+Dictionaries find their entries by the lowest bits of the hash, so the part is chosen by higher bits: in a part whose keys had
 equal lowest bits, most of them would collide.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 PARTS: Final = 64
 _WHOLE: Final = 5_000  # entries that one dictionary holds; spreading them takes less than a millisecond
-_BITS_OF_DICTS: Final = 40
+_HIGHER_BITS: Final = 40  # beyond those by which a dict finds its entries
 
 
 class SplitDict:
@@ -40,8 +40,8 @@ class SplitDict:
         self.count += len(part) - before
         if len(part) > _WHOLE and len(self.parts) == 1:
             self.parts = [{} for _ in range(PARTS)]
-            for some, its in part.items():
-                self._part_of(some)[some] = its
+            for known, number in part.items():
+                self._part_of(known)[known] = number
 
     def pop(self, key: bytes) -> int | None:
         """Take a key out. Return its number; None: it was not there."""
@@ -52,4 +52,4 @@ class SplitDict:
 
     def _part_of(self, key: bytes) -> dict[bytes, int]:
         parts = self.parts
-        return parts[0] if len(parts) == 1 else parts[(hash(key) >> _BITS_OF_DICTS) % PARTS]
+        return parts[0] if len(parts) == 1 else parts[(hash(key) >> _HIGHER_BITS) % PARTS]

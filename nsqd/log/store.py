@@ -180,7 +180,7 @@ class Store:
         if self.rounds.has_rest:
             self._perform_round()
         self._perform_round()
-        self.record_checkpoints(quietly=True)
+        self._record_checkpoints()
         self.journal_keeper.write_now()
         last = self.journal.begin_sync(also_quiet=True)
         if last is not None:
@@ -342,12 +342,12 @@ class Store:
 
         The logs of other topics are synced as well, but this call does not raise if that fails.
 
-        A second round makes durable that the logs are: where a power cut damages the journal, a start reads again what
-        was published since the last checkpoint, for example what an operator has emptied.
+        A second round syncs the checkpoints of these logs, because after a power cut that damages the journal, a start
+        reads again whatever lies behind the last checkpoint, even if an operator has emptied it.
         """
         self.write_logs()
         await self._next_round(topics)
-        self.record_checkpoints(quietly=False)
+        self.sync_checkpoints()
         await self._next_round(topics)
 
     async def _next_round(self, topics: Iterable[str]) -> None:
@@ -362,21 +362,21 @@ class Store:
         journal_is_written = self.write_journal(force=True)
         return self.rounds.begin(most, journal_is_written=journal_is_written, is_in_place=self.is_in_place)
 
-    def record_checkpoints(self, *, quietly: bool) -> None:
-        """Record of the logs that rounds have synced how far they are. Quietly: no sync of the journal for it."""
-        checkpoints = [checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()]
-        if quietly:
-            self.journal.record_quietly(checkpoints)
-        else:
-            for checkpoint in checkpoints:
-                self.journal.record(checkpoint, urgent=False)
+    def _record_checkpoints(self) -> None:
+        self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()])
+
+    def sync_checkpoints(self) -> None:
+        """Have the next round sync the checkpoints as well that were recorded quietly."""
+        self._record_checkpoints()
+        if not self.journal.is_synced:
+            self.journal.needs_sync()
 
     # What the committer's tasks call
 
     def flush(self) -> None:
         """Write what was put off: acknowledged messages, non-urgent changes, checkpoints."""
         self._write_buffered()
-        self.record_checkpoints(quietly=True)
+        self._record_checkpoints()
         self.write_journal(force=True)
 
     def _write_buffered(self) -> None:

@@ -73,7 +73,7 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
         """Have the log synced, to which this many messages were written."""
 
     def batches_dropped(self, count: int) -> None:
-        """Note that the log's cache has dropped so many batches, to have room for as many new ones."""
+        """Note that the log's cache has dropped so many batches, to make room for new ones."""
 
     def hurry_removals(self) -> None:
         """Begin the next round at once, as publishers wait until files are removed."""

@@ -200,7 +200,7 @@ class Machine:
         self.store.write_logs()
         error = self._next_round(topics)
         if error is None:
-            self.store.record_checkpoints(quietly=False)
+            self.store.sync_checkpoints()
             error = self._next_round(topics)
         return error
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 # How much of something is done in one turn. Constants that bound a look inside a turn, for example, are not here.
 SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.channel": ("_DUE_AT_ONCE", "_DEFERRED_AT_ONCE"),
-    "nsqd.broker.in_flight": ("_FULL", "_LOOKED_AT"),
+    "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
     "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),

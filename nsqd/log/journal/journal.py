@@ -144,6 +144,11 @@ class Journal:
         """How many changes are not written yet."""
         return len(self._changes)
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether everything that was recorded is on disk, what was recorded quietly as well."""
+        return not self._changes and self.end == self.synced_end
+
     def write(self) -> bool:
         """Write all waiting changes in one go. Return False if that failed; they wait for the next call then."""
         changes = self._changes
@@ -157,7 +162,7 @@ class Journal:
         self.urgent = False
         only_quiet, self._only_quiet = self._only_quiet, True
         if not only_quiet or self._is_unproven:
-            self._needs_sync()
+            self.needs_sync()
         return True
 
     def bound_waiting(self) -> None:
@@ -168,7 +173,10 @@ class Journal:
             self.has_lost = True
             self._rotation.need()
 
-    def _needs_sync(self) -> None:
+    def needs_sync(self) -> None:
+        """Have the next sync take everything that is written by then, also what was recorded quietly."""
+        if not self._number:
+            return
         path = self._path(self._number)
         if path not in self._to_sync:
             self._to_sync.append(path)
@@ -200,8 +208,7 @@ class Journal:
         """Set the journal's error, until all that waits now is written and synced."""
         self.error = error
         self._is_unproven = True
-        if self._number:
-            self._needs_sync()
+        self.needs_sync()
 
     def _allocate(self, size: int = AHEAD) -> bool:
         """Reserve space behind the end of the file. Return False if the disk has too little."""
@@ -281,6 +288,8 @@ class Journal:
     def start_rotation(self, topics: Iterable[str]) -> bool:
         """Begin a new file, which will get snapshots of these topics. Return False if that failed."""
         self.write()
+        if not self.has_lost:
+            self.needs_sync()  # what was recorded quietly is in no file that will be synced otherwise
         old, old_descriptor, old_size = self._number, self._descriptor, self.size
         self._descriptor = -1
         self._number += 1
@@ -305,7 +314,7 @@ class Journal:
         self._write_failed = bool(self._changes)
         self._folder_is_new = True
         self.record_quietly([self._rotation.begin(self._path(old), topics)])
-        self._needs_sync()
+        self.needs_sync()
         return True
 
     @property
@@ -326,7 +335,7 @@ class Journal:
             rotation.start_anew()
             return False
         rotation.written()
-        self._needs_sync()
+        self.needs_sync()
         return True
 
     # Syncing

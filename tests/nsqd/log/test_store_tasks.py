@@ -139,6 +139,7 @@ def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> 
 
 def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
     files = TroubledFiles()
+    files.fails_for = lambda name: not name.startswith("journal")
 
     async def test() -> None:
         async with running(tmp_path, files) as store:
@@ -261,6 +262,45 @@ def test_what_was_emptied_stays_so_when_a_later_part_of_the_journal_is_lost(tmp_
     flip(journal, synced[0])  # of the two frames that were not synced, the power cut loses the first
     with opened(tmp_path) as again:
         assert replay(again.recovered.changes)["t"].channels["c"].cursor == 2
+
+
+def test_the_checkpoint_is_synced_that_a_flush_has_recorded_meanwhile(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = OpenStore(tmp_path)
+        store.publish(b"a")
+        store.sync()
+        store.store.record(("topic", "t"), urgent=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.store.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            while nursery.child_tasks:
+                round_ = store.store.begin_round()
+                round_.perform(store.store.files)
+                store.store.flush()
+                store.store.rounds.end(round_)
+                await trio.testing.wait_all_tasks_blocked()
+        assert store.store.journal.synced_end == store.store.journal.end
+        store.kill()
+
+    run_with_threads(test)
+
+
+def test_a_checkpoint_before_a_rotation_is_synced_with_what_comes_after_it(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            await store.store.sync()
+            store.publish(b"b")
+            await trio.sleep(1)  # its checkpoint is written now
+            files.calls.clear()
+            assert store.store.start_rotation()
+            store.store.record(("topic", "t"), urgent=True)
+            await store.store.sync()
+            assert ("sync", "journal.000001") in files.calls
+
+    run_with_threads(test)
 
 
 def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
