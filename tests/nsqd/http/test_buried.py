@@ -132,8 +132,9 @@ class Fetching:
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def until_it_waits(self) -> None:
-        while not len(self.reading.loads):  # noqa: ASYNC110 - nobody tells when
+    async def until_it_waits(self, asked: asyncio.Future[bytes]) -> None:
+        """Return when the request waits for the disk, or is answered, which takes as many steps as it likes."""
+        while not (len(self.reading.loads) or asked.done()):  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0)
 
 
@@ -142,7 +143,7 @@ def test_a_body_is_waited_for_and_nobody_else_has_to_wait(nsqd: Nsqd, monkeypatc
         fetching = Fetching(nsqd, monkeypatch)
         asked = asyncio.ensure_future(fetching.ask())
         for sequence in range(5):
-            await fetching.until_it_waits()
+            await fetching.until_it_waits(asked)
             if sequence == 3:
                 post(nsqd, "kick", "&sequence=3")  # what leaves while its body is fetched is not shown
             fetching.fetched(sequence)
@@ -158,7 +159,7 @@ def test_a_read_that_takes_too_long_is_given_up(nsqd: Nsqd, monkeypatch: pytest.
         fetching = Fetching(nsqd, monkeypatch)
         asked = asyncio.ensure_future(fetching.ask())
         while not asked.done():
-            await fetching.until_it_waits()
+            await fetching.until_it_waits(asked)
             fetching.now += 11
             fetching.reading.loads.wake("t")  # another read of the topic has ended
             await asyncio.sleep(0)
