@@ -50,6 +50,7 @@ _BURIED: Final = "A buried message stays"
 _NO_BOUND: Final = "No bound drops what somebody has had or asked for."
 _POLICY: Final = "says so (it has expired, or is too much), which is counted by its cause."
 _ONE_PLACE: Final = "A message is in exactly one place"
+_ANSWERED: Final = "a power cut does not bring it back once such a command was answered"
 _OK: Final = "A message that was answered with `OK` is not lost"
 _EVERY_CHANNEL: Final = "Every channel gets every message at least once."
 _ONCE: Final = "A publish with a key is stored once"
@@ -574,6 +575,13 @@ BUGS: Final = (
         "nsqd/log/writing/sync_job.py",
         (('                self.error = error_text("fsync", path, error)\n', ""),),
         ("simulation",),
+    ),
+    Bug(
+        "a command is answered before its checkpoint is on disk",
+        _ANSWERED,
+        "nsqd/log/store.py",
+        (("        if not self.journal.is_synced:\n            self.journal.needs_sync()\n", ""),),
+        ("log",),
     ),
     Bug(
         "checksums are not compared",

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.planted.planting import bugs_for, planted
+from tests.simulation import disk
 from tests.simulation.__main__ import simulate
 from tests.simulation.plans import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for
 from tests.simulation.simulation import Simulation, run
@@ -140,6 +141,15 @@ def test_lives_that_found_something(kind: str, plan: Plan, seeds: Sequence[int])
     """The short form has one of each kind: the code has changed since, and the lives with it."""
     for seed in seeds if IS_LONG else seeds[:1]:
         check(kind, seed, plan)
+
+
+def test_what_an_operator_has_emptied_stays_so_when_the_journal_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal of a life is shorter than a page; with small ones, a power cut loses some in the middle of it."""
+    monkeypatch.setattr(disk, "PAGE", 128)
+    for seed in sized(short=(233,), long=range(300)):
+        check("history", seed, HISTORY)
+    with planted("a command is answered before its checkpoint is on disk"):
+        assert "was emptied, and is back" in run(233, HISTORY).error
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
