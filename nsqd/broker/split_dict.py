@@ -5,8 +5,8 @@ than some thousands, they are spread over many dictionaries, each of which grows
 
     one ──► 64, by bits of the key's hash ──► each grows when it has 5,461 entries, 10,922, 21,845 ...
 
-Dictionaries find their entries by the lowest bits of the hash, so the part is chosen by higher bits: in a part whose keys had
-equal lowest bits, most of them would collide.
+Dictionaries find their entries by the lowest bits of the hash, so the part is chosen by higher bits: in a part whose
+keys had equal lowest bits, most of them would collide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HIGHER_BITS: Final = 40  # beyond those by which a dict finds its entries
 
 
 class SplitDict:
-    """Leads from keys to numbers. `count` tells how many keys there are."""
+    """A number for each key. `count` is how many keys there are."""
 
     __slots__ = ("count", "parts")
 

@@ -366,7 +366,7 @@ class Store:
         self.journal.record_quietly([checkpoint_of(topic_log) for topic_log in self.rounds.take_synced()])
 
     def sync_checkpoints(self) -> None:
-        """Have the next round sync the checkpoints as well that were recorded quietly."""
+        """Have the next round sync all checkpoints, also those that were recorded quietly."""
         self._record_checkpoints()
         if not self.journal.is_synced:
             self.journal.needs_sync()
@@ -447,10 +447,10 @@ class Store:
         self.rounds.log_written(topic_log, messages)
 
     def batches_dropped(self, count: int) -> None:
-        """Collect young garbage after each thousand batches that new ones have taken the place of.
+        """Collect young garbage after each thousand batches that new ones have replaced.
 
         The interpreter counts new objects, but subtracts those that are freed, old ones as well. With full caches it
-        would begin no collection until all of their 10,000 batches are young, and then one of 20 ms.
+        would not collect until all of their 10,000 batches are young, and then take 20 ms.
         """
         self._dropped += count
         if self._dropped >= _DROPPED_BEFORE_COLLECTION:

@@ -289,7 +289,7 @@ class Journal:
         """Begin a new file, which will get snapshots of these topics. Return False if that failed."""
         self.write()
         if not self.has_lost:
-            self.needs_sync()  # what was recorded quietly is in no file that will be synced otherwise
+            self.needs_sync()  # or nothing would sync what was recorded quietly in this file
         old, old_descriptor, old_size = self._number, self._descriptor, self.size
         self._descriptor = -1
         self._number += 1
