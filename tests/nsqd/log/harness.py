@@ -84,6 +84,12 @@ class OpenStore:
         log.append(make_batch(log.tail, bodies, timestamp=self.wall(), delay_ms=delay_ms), receipt)
         return receipt
 
+    def record(self, *changes: Entry) -> None:
+        """Record each change in a turn of its own."""
+        for change in changes:
+            self.store.record(change, urgent=True)
+            self.store.write_journal()
+
     def sync(self) -> None:
         round_ = self.store.begin_round()
         round_.perform(self.store.files)
@@ -186,6 +192,11 @@ def opened(path: Path, files: Files | None = None, **settings: Any) -> Iterator[
         yield store
     finally:
         store.kill()
+
+
+def numbers(changes: Iterable[Entry]) -> list[object]:
+    """Return the second word of each change, which these tests count up."""
+    return [change[1] for change in changes]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
