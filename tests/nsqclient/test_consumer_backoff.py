@@ -8,7 +8,7 @@ import trio
 
 from nsqclient import Config, Message, open_consumer
 from nsqclient.testing import MemoryNSQD
-from tests.nsqclient.test_consumer import failing, rdys, until_said
+from tests.nsqclient.consuming import failing, rdys, until_said
 from tests.support.jumping import jumping
 
 
