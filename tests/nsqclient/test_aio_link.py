@@ -1,4 +1,4 @@
-"""How long a peer may leave unread what it was sent, on asyncio: a real socket pair, and a clock that jumps."""
+"""How long a peer may leave unread what it was sent, or not answer at all, on asyncio and a clock that jumps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import selectors
 import socket
 from typing import Any, cast
 
-from nsqclient import Config
-from nsqclient._aio_link import Link
+import pytest
+
+from nsqclient import Config, ConnectError
+from nsqclient._aio_link import Link, dial
 
 SENT = 200_000
 
@@ -81,4 +83,21 @@ def test_a_peer_that_reads_slowly_is_kept_and_one_that_stops_is_not() -> None:
             assert 1.0 <= loop.time() - stopped_at < 2.1
 
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(test())
+
+
+class SilentLoop(JumpingLoop):
+    """A loop on a machine that hears no answer to its attempts to connect."""
+
+    async def create_connection(self, *_: Any, **__: Any) -> Any:
+        await asyncio.sleep(3600)
+
+
+def test_a_connect_takes_no_longer_than_dial_timeout() -> None:
+    async def test() -> None:
+        with pytest.raises(ConnectError, match="dial nsqd:4150: i/o timeout"):
+            await dial("nsqd:4150", Config(dial_timeout=3))
+        assert 3 <= asyncio.get_running_loop().time() < 4
+
+    with asyncio.Runner(loop_factory=SilentLoop) as runner:
         runner.run(test())
