@@ -459,6 +459,7 @@ def test_removed_messages_are_answered_with_gone(start_nsqd: StartNsqd) -> None:
     assert 0 < first <= 6
     for answer in (
         nsqd.http("GET", "/topic/read?topic=t&from=0"),
+        nsqd.http("GET", "/topic/log?topic=t&points=9&from=0"),
         nsqd.http("POST", "/channel/seek?topic=t&channel=c&from=0"),
         nsqd.http("POST", "/channel/create?topic=t&channel=d&from=0"),
     ):
