@@ -77,6 +77,15 @@ def test_the_picture_of_a_channel(admin: Nsqadmin, cluster: Cluster, a_topic: st
     assert all(it["health"] == "ok" and it["has_history"] and len(it["lookupds"]) == 2 for it in nodes)
 
 
+def test_fresh_asks_the_nodes_first(cluster: Cluster, a_topic: str) -> None:
+    with Nsqadmin(*cluster.lookupd_options, "sample-interval=1h") as admin:
+        fresh = f"/api/v2/topics/{a_topic}/c?fresh=1"
+        assert admin.json("GET", fresh).json["depth"] == 4
+        cluster.nodes[0].post(f"/pub?topic={a_topic}", b"x")
+        assert depth_of(admin, a_topic) == 4
+        assert admin.json("GET", fresh).json["depth"] == 5
+
+
 def test_a_channel_without_consumers_is_diagnosed(admin: Nsqadmin, a_topic: str) -> None:
     (finding,) = admin.json("GET", f"/api/v2/diagnose/{a_topic}/c").json["findings"]
     assert (finding["rule"], finding["severity"]) == ("D3", "problem")
