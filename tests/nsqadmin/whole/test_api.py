@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.certificates import make_certificates
 from tests.support.cluster import Cluster, a_cluster, name_of
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.process import Nsqadmin, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -547,72 +546,3 @@ def listener() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-# Graphite, TLS
-
-
-@contextmanager
-def graphite() -> Iterator[tuple[int, list[tuple[str, dict[str, str]]]]]:
-    """Answer the query of a rate, or of a picture, and keep requests and their headers."""
-    asked: list[tuple[str, dict[str, str]]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-            body = b'[{"datapoints":[[1234.0,1]]}]' if "format=json" in self.path else b"picture"
-            self.send_response(200)
-            self.send_header("content-type", "image/png")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Log nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield int(server.server_address[1]), asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_a_rate_and_pictures_come_from_graphite(cluster: Cluster) -> None:
-    with graphite() as (port, asked):
-        url = f"graphite-url=http://me:secret@127.0.0.1:{port}/ignored"
-        with Nsqadmin(*cluster.lookupd_options, url, "proxy-graphite", "base-path=/nsq") as admin:
-            picture = admin.json("GET", "/nsq/render?target=a&target=b", Authorization="Basic eDp5", Cookie="mine=1")
-            assert (picture.status, picture.body, picture.headers["content-type"]) == (200, b"picture", "image/png")
-        path, headers = asked[0]
-        assert path == "/render?target=a&target=b"
-        assert headers["authorization"] == "Basic bWU6c2VjcmV0"
-        assert "cookie" not in headers
-        with Nsqadmin(*cluster.lookupd_options, f"graphite-url=http://127.0.0.1:{port}") as admin:
-            assert admin.json("GET", "/api/graphite?metric=rate&target=x").json == {"rate": "20.57"}
-            assert admin.http("GET", "/render").status == 404
-        assert asked[-1][0] == "/render?format=json&from=-120sec&target=x&until=-60sec"
-    with Nsqadmin(*cluster.lookupd_options) as admin:
-        answer = admin.json("GET", "/api/graphite?metric=rate&target=x")
-        assert (answer.status, answer.json["message"]) == (500, "INTERNAL_ERROR")
-
-
-def test_a_node_that_speaks_tls_only_is_asked_where_it_does(tmp_path: Path) -> None:
-    made = make_certificates(tmp_path)
-    token = tmp_path / "token"
-    token.write_text("nobody's\n")
-    tls = (f"tls-cert={made.certificate}", f"tls-key={made.key}", "tls-required=true", "https-address=127.0.0.1:0")
-    with Nsqd(tmp_path / "data", *tls, "broadcast-address=127.0.0.1") as node:
-        options = (f"nsqd-http-address={name_of(node)}", f"http-client-tls-root-ca-file={made.authority}")
-        with Nsqadmin(*options, f"nsqd-token-file={token}") as admin:
-            assert admin.json("GET", "/api/nodes").json["nodes"][0]["http_port"] == node.http_address[1]
-            eventually(lambda: admin.json("GET", "/api/v2/nodes").json["nodes"][0]["health"] == "ok")
-        with Nsqadmin(options[0]) as distrustful:
-            answer = distrustful.json("GET", "/api/topics")
-            assert answer.status == 502
-            assert "certificate" in answer.json["message"]
-            option = "--http-client-tls-root-ca-file"
-            eventually(lambda: option in distrustful.json("GET", "/api/v2/nodes").json["nodes"][0]["explanation"])
