@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.support import forked
-from tests.support.process import SOURCES, eventually
+from tests.support.process import SOURCES, Process, eventually
 
 TIMEOUT: Final = 30.0  # seconds for what a worker is expected to do
 
@@ -23,20 +23,22 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": SOURCES}
 
 
-class Program:
+class Program(Process):
     """`python WORDS...` in a process group of its own, so that its children can be killed with it. Its log is a file.
 
     It is forked from a process that has imported the library, but with the fixture `real_starts`.
     """
 
+    program = "the worker"
+
     def __init__(
         self, words: Sequence[str], log: Path, *, environ: Mapping[str, str], folder: Path | None = None
     ) -> None:
+        super().__init__()
         self._words = words
         self._log = log
         self._environ = environ
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
         with self._log.open("ab") as log:
@@ -51,19 +53,12 @@ class Program:
             )
         return self
 
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.kill()
-            raise
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
             print(self.log[-20_000:])  # noqa: T201  # pytest shows it with the failure
-        self.kill()
+        super().__exit__(kind, error, trace)
 
     @property
     def log(self) -> str:
@@ -77,26 +72,9 @@ class Program:
 
         eventually(has_it, TIMEOUT)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        self._running.send_signal(number)
-
-    def wait(self) -> int:
-        """Return the exit status of a worker that ends."""
-        try:
-            return self._running.wait(TIMEOUT)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the worker did not end\n{self.log}") from None
-
     def kill(self) -> None:
         """Kill the worker and its children with SIGKILL, as a machine does that goes down."""
         if self._process is not None:
             with suppress(ProcessLookupError):  # all of them have ended
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.kill()  # a fork may not have made its group yet
-            self._process.wait(TIMEOUT)
-            self._process = None
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        assert self._process is not None
-        return self._process
+                os.killpg(self.pid, signal.SIGKILL)
+        super().kill()  # a fork may not have made its group yet

@@ -57,30 +57,20 @@ class Answer:
         return json.loads(self.body)
 
 
-class Daemon:
-    """One process, `python -m program`. It may be stopped and started again; the log continues."""
+class Process:
+    """One process. It may be stopped and started again; the log continues."""
 
-    program: ClassVar[str]
-    speaks_tcp: ClassVar[bool] = True  # besides HTTP
+    program: ClassVar[str]  # its name in messages
 
-    def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
-        self.options = options
-        self.tcp: tuple[str, int] = ("", 0)  # the address that its log names
-        self.http_address: tuple[str, int] = ("", 0)
-        self.https_address: tuple[str, int] = ("", 0)  # only with --https-address
-        self.under: Sequence[str] = ()  # a command that runs the daemon, such as prlimit
-        self.command: Sequence[str] = ()  # an installed one, instead of `python -m program`
-        self._environ = environ or {}
-        self._process: subprocess.Popen[str] | None = None
-        self._collector: threading.Thread | None = None
-        self._lines: list[str] = []
-        self._spoke = threading.Condition()
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[Any] | None = None
 
-    def _arguments(self) -> Sequence[str]:
-        """Return the arguments that the daemon always needs, before the options."""
+    def start(self) -> Self:
         raise NotImplementedError
 
-    # From start to end
+    @property
+    def log(self) -> str:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         try:
@@ -93,6 +83,62 @@ class Daemon:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Stop the process with a signal, and return its exit status."""
+        self.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for a process that ends by itself, and return its exit status."""
+        try:
+            return self._running.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.program} did not end\n{self.log}") from None
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
+            self._process = None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._running.send_signal(number)
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    @property
+    def _running(self) -> subprocess.Popen[Any]:
+        assert self._process is not None, "not running"
+        return self._process
+
+
+class Daemon(Process):
+    """One `python -m program`."""
+
+    speaks_tcp: ClassVar[bool] = True  # besides HTTP
+
+    def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.options = options
+        self.tcp: tuple[str, int] = ("", 0)  # the address that its log names
+        self.http_address: tuple[str, int] = ("", 0)
+        self.https_address: tuple[str, int] = ("", 0)  # only with --https-address
+        self.under: Sequence[str] = ()  # a command that runs the daemon, such as prlimit
+        self.command: Sequence[str] = ()  # an installed one, instead of `python -m program`
+        self._environ = environ or {}
+        self._collector: threading.Thread | None = None
+        self._lines: list[str] = []
+        self._spoke = threading.Condition()
+
+    def _arguments(self) -> Sequence[str]:
+        """Return the arguments that the daemon always needs, before the options."""
+        raise NotImplementedError
+
+    # From start to end
 
     def start(self) -> Self:
         """Start the daemon, and return when it can be reached. Raise AssertionError with the log if it cannot."""
@@ -114,45 +160,20 @@ class Daemon:
             self.https_address = self._wait_for_address("HTTPS", seen)
         return self
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop the daemon with a signal, and return its exit status."""
-        assert self._process is not None
-        self._process.send_signal(number)
-        return self._ended()
-
     def wait(self) -> int:
-        """Wait for a daemon that ends by itself, and return its exit status."""
-        return self._ended()
-
-    def kill(self) -> None:
-        """Kill the daemon with SIGKILL, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._ended()
+        status = super().wait()
+        assert self._collector is not None
+        self._collector.join(STOP_TIMEOUT)
+        assert self._running.stderr is not None
+        self._running.stderr.close()
+        self._process = None
+        return status
 
     def restart(self) -> Self:
         """Stop the daemon, and start it again with the same options."""
         status = self.stop()
         assert status == 0, f"exit status {status}\n{self.log}"
         return self.start()
-
-    def _ended(self) -> int:
-        assert self._process is not None
-        assert self._collector is not None
-        try:
-            status = self._process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.program} did not end\n{self.log}") from None
-        self._collector.join(STOP_TIMEOUT)
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-        self._process = None
-        return status
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "not running"
-        return self._process.pid
 
     # Its log
 
@@ -180,10 +201,6 @@ class Daemon:
                 ended = self._lines[-1:] == ["(end of log)"] and len(self._lines) > seen
                 if ended or not self._spoke.wait(deadline - time.monotonic()):
                     raise AssertionError(f"{self.program} does not listen for {kind}\n{self.log}")
-
-    def send_signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
 
     # Talking to it
 

@@ -355,8 +355,7 @@ def test_a_worker_that_has_to_stop_at_once_gives_back_what_runs(nsqd: Nsqd, app:
         app.send_task("hold", (str(path), str(go)), queue="cold")
         wait_for_lines(path, 1)
         wait_until_it_knows_its_task(worker, app)
-        worker.send_signal(signal.SIGQUIT)
-        worker.wait()
+        worker.stop(signal.SIGQUIT)
         eventually(lambda: counts(nsqd, "cold") == (1, 0, 0), TIMEOUT)
 
 

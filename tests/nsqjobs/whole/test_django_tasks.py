@@ -292,8 +292,7 @@ def test_a_worker_that_is_to_stop_soon_gives_back_what_does_not_end(queue: Queue
     first = queue.start_worker("--drain-timeout=0.1")
     queue.run(f"to(wait_for_file).enqueue({queue.name!r}, 'it', {str(queue.path('go'))!r})")
     queue.wait_for("begin")
-    first.send_signal(signal.SIGTERM)
-    assert first.wait() == 0
+    assert first.stop() == 0
     assert not queue.noted("end")
     eventually(lambda: queue.jobs()["depth"] == 1, TIMEOUT)
     assert queue.jobs()["timeout_count"] == 0

@@ -250,8 +250,7 @@ def test_a_task_that_does_not_end_in_time_is_given_back(
     kick(url_of(nsqd), topic, "hold", "x", str(tmp_path / "gate"))
     with Worker(url_of(nsqd), topic, own_journal, "--wait-tasks-timeout", "0.1") as worker:
         own_journal.wait_for("began", "x")
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait() == 0
+        assert worker.stop() == 0
     assert in_loop(attempts_of(url_of(nsqd), topic, count=1)) == [1]
 
 
