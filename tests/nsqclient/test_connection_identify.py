@@ -1,12 +1,30 @@
-"""The answers of an nsqd to IDENTIFY, good and bad."""
+"""IDENTIFY: how a client names itself, and the answers of an nsqd, good and bad."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from nsqclient import HandshakeError
-from nsqclient._connection import Terms, read_terms
+from nsqclient import Config, HandshakeError
+from nsqclient._connection import Identity, Terms, identify_body, read_terms
+from nsqclient._identity import our_identity
+from nsqcommon.version import suite_version
 from nsqcommon.wire.identify import HttpPlace
+
+NAMES = ("user_agent", "hostname", "client_id")
+
+
+def test_a_client_names_its_library_and_its_machine() -> None:
+    assert our_identity().user_agent == f"nsqclient/{suite_version()}"
+    asked = json.loads(identify_body(Config(), Identity("app1.example.com", "nsqclient/0.1")))
+    assert [asked[it] for it in NAMES] == ["nsqclient/0.1", "app1.example.com", "app1"]
+
+
+def test_a_client_has_the_names_that_it_is_given() -> None:
+    config = Config(user_agent="billing/7", hostname="h", client_id="")
+    asked = json.loads(identify_body(config, Identity("app1.example.com", "nsqclient/0.1")))
+    assert [asked[it] for it in NAMES] == ["billing/7", "h", ""]
 
 
 @pytest.mark.parametrize("answer", [b"OK", b"{}", b'{"msg_timeout": 0}'])
