@@ -125,6 +125,9 @@ def test_what_is_in_flight_requeued_or_buried(nsqd: Nsqd) -> None:
     client.send(b"BURY %b\n" % message.id + (4).to_bytes(4, "big") + b"why?")
     eventually(lambda: nsqd.channel("t", "a").get("buried_count") == 1)
     assert cancel(nsqd, key="k-2", channel="a") == {"cancelled": 0, **NOTHING, "buried": 1}
+    for key in ("k-1", "k-2"):  # of which a consumer has seen the message, so the key stays in use
+        publish(nsqd, "a repeat", key=key)
+    assert counts(nsqd, "a") == (0, 0)
 
 
 def test_a_batch_has_one_key(nsqd: Nsqd) -> None:
