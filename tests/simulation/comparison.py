@@ -146,7 +146,7 @@ class _Comparison:
             topic.paused = real.paused
         topic.paused_since = self.ledger.number
         topic.tail, topic.handed_over = tail, real.handed_over
-        topic.counted = dict(real.policy_counts)
+        topic.counted, topic.began_at = dict(real.policy_counts), first
         self._find_unparked()
         self._compare_cancelled()
         topic.acknowledged &= found.keys()

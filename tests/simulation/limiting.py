@@ -79,8 +79,11 @@ class _Look:
 
     @property
     def is_vague(self) -> bool:
-        """Whether something cannot be read any more, and may be dropped and counted wherever it was."""
-        return any(sequence >= self.real.log.first for sequence in self.topic.vague)
+        """Whether something cannot be read any more, and may be dropped and counted wherever it was.
+
+        If it was dropped since the last look, its file may have been removed as well.
+        """
+        return any(sequence >= self.topic.began_at for sequence in self.topic.vague)
 
     def run(self) -> None:
         counted = _since(self.real.policy_counts, self.topic.counted)
@@ -94,6 +97,7 @@ class _Look:
         for name, channel in self.topic.channels.items():
             if not is_ephemeral(name) and name in self.real.channels:
                 self._look_at(channel, self.real.channels[name], passed)
+        self.topic.began_at = self.real.log.first
 
     def _compare_counts(self, what: str, taken: int, counted: int) -> None:
         if not self.is_last and (taken > counted or (taken < counted and not self.is_vague)):

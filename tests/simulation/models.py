@@ -138,6 +138,7 @@ class TopicModel:
     cancelled: dict[int, int] = field(default_factory=dict)  # taken back before they were handed over; in which action
     deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # by cause, what the broker has counted at the last look
+    began_at: int = 0  # where its log began at the last look
 
     @property
     def flowing(self) -> bool:

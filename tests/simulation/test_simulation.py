@@ -84,6 +84,12 @@ SMALL_SLICES: Final[dict[str, Sequence[int]]] = sized(
     long={"simulate": range(300), "history": range(120), "power-loss": range(80)},
 )
 
+# Lives on a disk whose pages have 128 bytes.
+SMALL_PAGES: Final[dict[str, Sequence[int]]] = sized(
+    short={"power-loss": (497,)},
+    long={"simulate": range(300), "history": range(300, 600), "power-loss": (*range(300), 497)},
+)
+
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
 # had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost, a
 # side file that was made from what was not synced.
@@ -150,6 +156,14 @@ def test_what_an_operator_has_emptied_stays_so_when_the_journal_is_damaged(monke
         check("history", seed, HISTORY)
     with planted("a command is answered before its checkpoint is on disk"):
         assert "was emptied, and is back" in run(233, HISTORY).error
+
+
+def test_random_lives_with_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut loses the middle of files. In the life of the short form, a bound drops a message that was lost so."""
+    monkeypatch.setattr(disk, "PAGE", 128)
+    for kind, seeds in SMALL_PAGES.items():
+        for seed in seeds:
+            check(kind, seed, PLANS[kind])
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
