@@ -105,6 +105,11 @@ class SecureHandler:
         self._handshake.end()
         self.inner.abort()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the peer has said that nothing more follows."""
+        return self._tls.ended
+
     def common_name(self) -> str:
         """Return the common name in the peer's certificate."""
         return self._common_name
@@ -288,6 +293,8 @@ class Tunnels:
             common_name=secure.common_name(),
             on_closed=self._budget.give_back,
         )
+        if secure.has_ended:  # only the handler before the tunnel was told
+            near.end()
 
     def handler_maker(self, tls: TlsServer) -> MakeHandler:
         """Return a maker of handlers for TLS connections on which the web server answers everything."""

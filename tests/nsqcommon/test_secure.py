@@ -19,7 +19,7 @@ from nsqcommon.streams.tls import TlsLayer
 from tests.support.certificates import Certificates, make_certificates
 
 if TYPE_CHECKING:
-    from nsqcommon.poller import Poller
+    from nsqcommon.poller import Connection, MakeHandler, Poller
     from nsqcommon.web import Web
 
 
@@ -230,3 +230,25 @@ def test_a_tunnel_that_cannot_be_watched_gives_everything_back(server: Server) -
     tunnels = Tunnels(cast("Poller[Any]", Full()), cast("Web", None), budget)
     tunnels.open_tunnel(server.handler, "127.0.0.1:5000", lambda: None, b"")
     assert (budget.taken, server.handler.aborted) == (0, True)
+
+
+def test_a_goodbye_that_came_before_the_tunnel_ends_it(server: Server, certificates: Certificates) -> None:
+    """A publish and another request may come together with it: the tunnel is opened when the publish is answered."""
+
+    class Sockets:
+        def add(self, sock: socket.socket, peer: str, make: MakeHandler, **_: object) -> None:
+            self.far = make(cast("Connection", None), lambda: None)
+            sock.close()
+
+        def adopt(self, sock: socket.socket, received: bytes, **_: object) -> None:
+            self.received = received
+            sock.close()
+
+    client, sockets = shake_hands(server, certificates), Sockets()
+    server.inner.end = lambda: None  # type: ignore[method-assign] # it still owes the answer
+    server.say(client.goodbye())
+    assert not server.handler.finished
+    tunnels = Tunnels(cast("Poller[Any]", sockets), cast("Web", sockets), Budget(5, "HTTPS"))
+    tunnels.open_tunnel(server.handler, "127.0.0.1:5000", lambda: None, b"GET /stats")
+    server.handler.bytes_to_send()
+    assert (server.handler.finished, sockets.far.finished, sockets.received) == (True, True, b"GET /stats")

@@ -64,7 +64,7 @@ class UpgradedClient(Client):
         reply = json.loads(self._answer())
         assert (reply["tls_v1"], reply["snappy"], reply["deflate"]) == (tls is not None, snappy, deflate), reply
         if tls is not None:
-            self._shake_hands(tls)
+            self.shake_hands(tls)
             assert self._answer() == b"OK"
         if snappy or deflate:
             layer = SnappyLayer() if snappy else DeflateLayer(6)
@@ -84,7 +84,7 @@ class UpgradedClient(Client):
             raise Refused(data[8:end].decode("utf-8", "backslashreplace"))
         return data[8:end]
 
-    def _shake_hands(self, context: ssl.SSLContext) -> None:
+    def shake_hands(self, context: ssl.SSLContext) -> None:
         """Perform the TLS handshake. Raise StreamError if the other side refuses us."""
         layer = TlsLayer(context, server_side=False, server_hostname="localhost")
         data, self._left = self._left, b""
@@ -94,3 +94,14 @@ class UpgradedClient(Client):
         self.sock.sendall(layer.pending())
         self._layers.append(layer)
         self._left = layer.decode(b"")
+
+    def send_last(self, *pieces: bytes) -> None:
+        """Send these and close_notify, in one piece. The socket stays open; wait until its other end is closed."""
+        data, (tls, *inner) = b"".join(pieces), self._layers
+        for layer in reversed(inner):
+            data = layer.encode(data)
+        assert isinstance(tls, TlsLayer)
+        self.sock.settimeout(TIMEOUT)
+        self.sock.sendall(tls.encode(data) + tls.goodbye())
+        while self.sock.recv(1 << 16):
+            pass

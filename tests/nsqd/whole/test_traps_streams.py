@@ -207,6 +207,28 @@ def test_tls_1_2_has_nsqs_names(start_secure: StartSecure, connect: Connect, cer
     assert described["tls_version"] == "TLS1.2"
 
 
+# Who says goodbye
+
+POST = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+GET = b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("policy", ["", "require"])
+def test_close_notify_ends_a_connection_whose_socket_stays_open(
+    start_secure: StartSecure, connect: Connect, certificates: Certificates, policy: str
+) -> None:
+    nsqd = start_secure(*([f"tls-client-auth-policy={policy}"] if policy else []))
+    context = trusting(certificates, shows=True)
+    for said in (b"", pub("t", b"x"), b"SUB t c\nRDY 1\n", b"PUB t\n\0\0"):
+        client = connect(nsqd)
+        client.upgrade(tls=context, deflate=True)
+        client.send_last(said)
+    for said in (b"", POST[:-1], POST, GET, POST + GET):
+        with UpgradedClient(nsqd.https_address, magic=b"") as web:
+            web.shake_hands(context)
+            web.send_last(said)
+
+
 # Who needs which certificate
 
 
