@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import struct
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from nsqclient import Config, Disconnected, events
 from nsqclient._connection import Connection, Identity
 from nsqclient._log import logging_events
+from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.wire.frames import response_frame
+from tests.support.certificates import make_certificates
+from tests.support.upgraded import trusting
 
 
 class Opened(Connection):
@@ -39,6 +45,29 @@ def test_a_frame_that_is_too_large_ends_the_connection_before_it_comes(config: C
     if largest < 2**31 - 1:
         with pytest.raises(Disconnected, match=f"size {largest + 1} exceeds configured maximum"):
             opened(config).receive(struct.pack(">ii", largest + 1, 2), 0.0)
+
+
+def test_an_nsqd_that_ends_tls_and_leaves_the_socket_open_is_gone(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    nsqd = TlsLayer(context, server_side=True)
+    connection = Opened(
+        "nsqd:4150",
+        Config(tls="require"),
+        Identity("host", "agent"),
+        make_tls=partial(TlsLayer, trusting(certificates), server_side=False, server_hostname="localhost"),
+        wake=lambda: None,
+        emit=lambda event: None,
+    )
+    connection.bytes_to_send()
+    connection.receive(response_frame(b'{"tls_v1": true}'), 0.0)
+    while not nsqd.handshake(connection.bytes_to_send()):
+        connection.receive(nsqd.pending(), 0.0)
+    connection.receive(nsqd.pending() + nsqd.encode(response_frame(b"OK")), 0.0)
+    assert connection.is_open
+    with pytest.raises(Disconnected, match="closed by nsqd"):
+        connection.receive(nsqd.goodbye(), 0.0)
 
 
 def test_a_storm_of_errors_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
