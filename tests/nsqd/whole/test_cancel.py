@@ -304,6 +304,18 @@ def test_a_list_that_cannot_be_made(nsqd: Nsqd, query: str, code: str) -> None:
     assert (answer.status, answer.json["message"]) == (400, code)
 
 
+def test_a_message_that_is_moved_between_two_pages_is_listed_by_its_time_as_of_each_page(nsqd: Nsqd) -> None:
+    for number in range(6):
+        publish(nsqd, f"{number}", key=f"key-{number}", defer=MINUTES + 1000 * number)
+    first = deferred(nsqd, query="&limit=3")
+    ask(nsqd, "due", key="key-1", defer=2 * MINUTES)  # behind the place of the next page
+    ask(nsqd, "due", key="key-4", defer=MINUTES // 2)  # and before it
+    rest = deferred(nsqd, query=f"&after={first[-1]['after']}")
+    assert [it["body"] for it in first] == ["0", "1", "2"]
+    assert [it["body"] for it in rest] == ["3", "5", "1"]
+    assert (rest[-1]["sequence"], rest[-1]["due"] > first[1]["due"]) == (first[1]["sequence"], True)
+
+
 def test_a_place_in_the_list_of_another_run_is_refused(nsqd: Nsqd) -> None:
     for number in range(3):
         publish(nsqd, f"{number}", defer=MINUTES)
