@@ -42,7 +42,7 @@ class DeferredKeys:
         self._leftovers = leftovers
         self._places = SplitDict()
         self._order: deque[bytes] = deque()  # in which the entries are looked at
-        self._left_behind: set[bytes] = set()  # keys in that order that have no entry now
+        self._left_behind = SplitDict()  # keys in that order that have no entry now; the numbers mean nothing
 
     def __len__(self) -> int:
         return self._places.count
@@ -52,9 +52,7 @@ class DeferredKeys:
 
     def add(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember the place of a key's messages, and when they were published (nanoseconds; 0: longer ago)."""
-        if key in self._left_behind:
-            self._left_behind.remove(key)
-        elif key not in self._places:
+        if not self._was_left_behind(key) and key not in self._places:
             self._order.append(key)
         self._places.put(key, (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count)
 
@@ -79,16 +77,21 @@ class DeferredKeys:
 
     def remove(self, key: bytes) -> None:
         if self._places.pop(key) is not None:
-            self._left_behind.add(key)
+            self._left_behind.put(key, 0)
+
+    def _was_left_behind(self, key: bytes) -> bool:
+        """Return whether a key was left behind; now it is no longer."""
+        left = self._left_behind
+        return left.count > 0 and left.pop(key) is not None
 
     def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
         """Look at up to so many keys, fewer if all of them are needed, and drop those that are not."""
         order, needed = self._order, 0
         for _ in range(min(most, len(order))):
             key = order.popleft()
-            if key in self._left_behind:
-                self._left_behind.remove(key)
-            elif self.is_needed(key, now, waits):
+            if self._was_left_behind(key):
+                continue
+            if self.is_needed(key, now, waits):
                 order.append(key)
                 needed += 1
                 if needed == _STILL_NEEDED:
@@ -103,11 +106,11 @@ class DeferredKeys:
             if self._places.pop(key) is not None:
                 self.is_complete = False
                 return
-            self._left_behind.remove(key)
+            self._left_behind.pop(key)
 
     def clear(self) -> None:
-        self._leftovers.add(*self._places.parts, self._order, self._left_behind)
-        self._places, self._order, self._left_behind = SplitDict(), deque(), set()
+        self._leftovers.add(*self._places.parts, self._order, *self._left_behind.parts)
+        self._places, self._order, self._left_behind = SplitDict(), deque(), SplitDict()
 
 
 def _range_of(place: int) -> tuple[int, int]:

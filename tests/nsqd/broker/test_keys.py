@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -842,3 +843,14 @@ def test_a_key_that_was_used_again_when_the_first_message_was_due_is_known_after
     publish(topic, b"k")
     node.turn()
     assert len(stored(node)) == 2
+
+
+def test_keys_that_are_cancelled_by_the_thousand_lie_in_no_single_set() -> None:
+    """A set moves all of its entries when it grows, which takes tens of milliseconds at half a million."""
+    leftovers = Leftovers()
+    keys = DeferredKeys(SECOND, is_complete=True, leftovers=leftovers)
+    for number in range(20_000):
+        keys.add(b"%d" % number, number, 1, 0)
+        keys.remove(b"%d" % number)
+    keys.clear()
+    assert max(len(it) for it in leftovers._containers if not isinstance(it, deque)) < 1_000
