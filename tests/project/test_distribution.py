@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 import pytest
 
@@ -52,12 +53,24 @@ def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
         SESSION,
         TUTORIALS,
         "tests/spark/test_cluster.py",
+        "tests/model/test_computes.py",
+        "tests/project/test_guard.py",
+        "tests/project/test_a_short_one.py",
         *FILES[2:],
         "tests/docs/test_commands.py::test_commands_of[docs/README]",
         FILES[0],
-        "tests/nsqd/whole/test_waits.py",
+        "tests/simulation/test_waits.py",
     )
     assert sorted({*row}, key=place_of) == [*row]
+
+
+def test_what_starts_processes_stands_together_but_not_by_folder() -> None:
+    files = [f"tests/{package}/whole/test_{it}.py" for package in ("nsqadmin", "nsqd", "nsqjobs") for it in "abcdefgh"]
+    assert {place_of(it)[0] for it in files} == {place_of(FILES[0])[0]}
+    row = sorted(files, key=place_of)
+    assert row != files
+    folders = [it.split("/")[1] for it in row]
+    assert max(len([*same]) for _, same in groupby(folders)) <= 4
 
 
 def test_what_the_row_names_is_there() -> None:

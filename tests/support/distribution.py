@@ -6,10 +6,15 @@ OWN_JVMS, and groups of their own. All tests of the browser are one group, too: 
 those that install our wheels, which are built and installed once.
 
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
-Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row, from those that
-compute to those that wait, with the short ones in the middle. One process takes its files from the near end, all others
-take theirs from the far end, and they meet among short files, so that no process is left with a long one when the
-others have nothing more to do.
+Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row. At its near end
+are those that compute for long, at its far end those that wait, and in the middle the rules of our modules: thousands
+of tests that compute, in files of a second or two. One process takes its files from the near end, all others take
+theirs from the far end, and they meet in the middle, so that no process is left with a long one when the others have
+nothing more to do.
+
+Among those that wait, the files of a folder are not neighbours: workers of job queues wait nearly all of the time, and
+nsqadmin with hostile nodes computes, so processes that run one folder side by side would leave the processors idle,
+and then be in each other's way.
 
 xdist's own order begins with the file that has the most tests, and so ends with the files of one test of several
 minutes.
@@ -21,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
@@ -32,17 +38,20 @@ SESSION: Final = "tests/spark in one session"  # a group of many files
 BROWSER: Final = "tests/browser in one cluster"  # another one
 WHEELS: Final = "tests/e2e/ with one installation of our wheels"  # and another
 OWN_JVMS: Final = tuple(f"tests/spark/test_{it}.py" for it in ("cluster", "terminal"))
-_COMPUTING_LONGEST: Final = (SESSION, "tests/docs/test_commands.py::test_a_newcomer", *OWN_JVMS)
-_BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq", "tests/project/", "tests/model/", "tests/fuzz/")
-_WAITING_LONGEST_LAST: Final = (
-    "tests/conformance/",
-    "tests/docs/",
-    "tests/e2e/",
-    "tests/simulation/",
-    "tests/soak/",
-    BROWSER,
+_LONGEST_OF_PROJECT: Final = ("guard", "release", "forked", "helm", "layers", "distributions")
+_COMPUTING_LONGEST: Final = (
+    SESSION,
+    "tests/docs/test_commands.py::test_a_newcomer",
+    *OWN_JVMS,
+    "tests/model/",
+    *(f"tests/project/test_{it}.py" for it in _LONGEST_OF_PROJECT),
+    "tests/project/",
+    "tests/planted/",
 )
-ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
+_BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq")
+_COMPUTING_AND_WAITING: Final = ("tests/fuzz/", "tests/conformance/", "tests/docs/")
+_WAITING_LONGEST_LAST: Final = ("tests/e2e/", "tests/simulation/", "tests/soak/", BROWSER)
+ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_COMPUTING_AND_WAITING, *_WAITING_LONGEST_LAST)
 _WHOLE: Final = "/whole/"  # in such folders of packages most tests start processes, as those of tests/e2e do
 # In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py",)
@@ -64,11 +73,12 @@ def scope_of(test: str) -> str:
     return SESSION if file.startswith("tests/spark/") and file not in OWN_JVMS else file
 
 
-def place_of(scope: str) -> tuple[int, str]:
+def place_of(scope: str) -> tuple[int, int, str]:
     """Return the group's place in the row."""
     like = "tests/e2e/" if _WHOLE in scope else scope
     place = next((place for place, begin in enumerate(ROW) if like.startswith(begin)), len(_COMPUTING_LONGEST))
-    return place, scope
+    among_others = crc32(scope.encode()) if like.startswith("tests/e2e/") else 0
+    return place, among_others, scope
 
 
 def shuffled(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
