@@ -7,10 +7,10 @@ those that install our wheels, which are built and installed once.
 
 Tests of Spark keep the processors busy, and those of daemons and pages wait more than half of the time. Spark beside
 Spark only takes its time from itself, so it runs beside tests that wait. All groups stand in one row. At its near end
-are those that compute for long, at its far end those that wait, and in the middle the rules of our modules: thousands
-of tests that compute, in files of a second or two. One process takes its files from the near end, all others take
-theirs from the far end, and they meet in the middle, so that no process is left with a long one when the others have
-nothing more to do.
+are those that compute for long, at its far end those that wait. In the middle are the rules of our modules: thousands
+of tests that compute, in files of a second or two; the few files that take longer stand at the far side of these. One
+process takes its files from the near end, all others take theirs from the far end, and they meet among short files, so
+that no process is left with a long one when the others have nothing more to do.
 
 Among those that wait, the files of a folder are not neighbours: workers of job queues wait nearly all of the time, and
 nsqadmin with hostile nodes computes, so processes that run one folder side by side would leave the processors idle,
@@ -23,6 +23,7 @@ minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -49,9 +50,19 @@ _COMPUTING_LONGEST: Final = (
     "tests/planted/",
 )
 _BETWEEN: Final = ("tests/nsq", "tests/pyspark_nsq")
+_LONGEST_BETWEEN: Final = (
+    "tests/pyspark_nsq/test_reading.py",
+    *(f"tests/nsqpipe/test_{it}.py" for it in ("standing", "upkeep", "storage", "iceberg")),
+)
 _COMPUTING_AND_WAITING: Final = ("tests/fuzz/", "tests/conformance/", "tests/docs/")
 _WAITING_LONGEST_LAST: Final = ("tests/e2e/", "tests/simulation/", "tests/soak/", BROWSER)
-ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_COMPUTING_AND_WAITING, *_WAITING_LONGEST_LAST)
+ROW: Final = (
+    *_COMPUTING_LONGEST,
+    *_BETWEEN,
+    *_LONGEST_BETWEEN,
+    *_COMPUTING_AND_WAITING,
+    *_WAITING_LONGEST_LAST,
+)
 _WHOLE: Final = "/whole/"  # in such folders of packages most tests start processes, as those of tests/e2e do
 # In these files no test shares an expensive fixture with another.
 _APART: Final = ("tests/docs/test_commands.py",)
@@ -73,10 +84,12 @@ def scope_of(test: str) -> str:
     return SESSION if file.startswith("tests/spark/") and file not in OWN_JVMS else file
 
 
+@cache
 def place_of(scope: str) -> tuple[int, int, str]:
-    """Return the group's place in the row."""
+    """Return the group's place in the row: that of the longest beginning that its name has."""
     like = "tests/e2e/" if _WHOLE in scope else scope
-    place = next((place for place, begin in enumerate(ROW) if like.startswith(begin)), len(_COMPUTING_LONGEST))
+    begins = [(len(begin), place) for place, begin in enumerate(ROW) if like.startswith(begin)]
+    _, place = max(begins, default=(0, len(_COMPUTING_LONGEST)))
     among_others = crc32(scope.encode()) if like.startswith("tests/e2e/") else 0
     return place, among_others, scope
 
