@@ -26,11 +26,8 @@ def test_endpoints_are_on_the_page(program: str) -> None:
 
 @pytest.mark.parametrize("program", SOURCES)
 def test_named_errors_exist(program: str) -> None:
-    code = "".join(
-        path.read_text(encoding="utf-8")
-        for path in ROOT.rglob("*.py")
-        if path.parts[len(ROOT.parts)] in ("common", program)
-    )
+    folders = ("common", program)
+    code = "".join(path.read_text(encoding="utf-8") for it in folders for path in (ROOT / it).rglob("*.py"))
     (section,) = re.findall(rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     named = set(re.findall(r"`([A-Z]+_[A-Z_]+)`", section))
     assert named
