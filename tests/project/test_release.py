@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts.releasing.__main__ import main
 from scripts.releasing.archives import differences, write_plain_tar_gz
@@ -204,10 +202,17 @@ def test_a_release_from_its_preparation_to_its_files(repository: Path, tmp_path:
     check_documents(out)
 
 
+def check_sbom(text: str) -> None:
+    from cyclonedx.schema import SchemaVersion  # later: it takes a second, in each process that collects tests
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+
+
 def check_documents(out: Path) -> None:
     name = f"nsq_suite-0.1.0{PURE}"
     text = (out / f"{name}.cdx.json").read_text(encoding="utf-8")
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    check_sbom(text)
     sbom: Any = json.loads(text)
     assert (sbom["bomFormat"], sbom["metadata"]["timestamp"]) == ("CycloneDX", "2026-01-02T03:04:05+00:00")
     assert sbom["metadata"]["component"]["version"] == "0.1.0"
@@ -351,7 +356,7 @@ def test_each_image_has_an_sbom_and_licences_of_what_is_in_it(shipped: Shipped) 
     out = shipped.out
     for image in IMAGES:
         text = (out / f"nsq_suite-0.1.0.dev0.{image}.image.cdx.json").read_text(encoding="utf-8")
-        assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+        check_sbom(text)
         sbom = json.loads(text)
         ours = sbom["metadata"]["component"]
         assert (ours["type"], ours["name"], ours["version"]) == ("container", f"nsq-suite/{image}", "0.1.0.dev0")

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from check_jsonschema import main as check_jsonschema
 
 from scripts.releasing.images import IMAGES
 from scripts.releasing.project import Project
@@ -70,7 +69,11 @@ def run_step(text: str, folder: Path, **environ: str) -> subprocess.CompletedPro
     ("schema", "files"), [("github-workflows", FILES), ("dependabot", [ROOT / ".github" / "dependabot.yml"])]
 )
 def test_files_fit_their_schema(schema: str, files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:  # in this process, as jsonschema takes a second to import
+    from check_jsonschema import (
+        main as check_jsonschema,
+    )  # later: it takes a second, in each process that collects tests
+
+    with pytest.raises(SystemExit) as ended:
         check_jsonschema([f"--builtin-schema=vendor.{schema}", *map(str, files)])
     assert ended.value.code == 0, capsys.readouterr().out
 
