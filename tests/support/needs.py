@@ -58,7 +58,17 @@ NAMED: Final[Mapping[str, Callable[[], object]]] = {
     "Postgres": postgres,
 }
 MODULES: Final = frozenset(
-    {"airflow", "dagster", "ipykernel", "matplotlib", "nbclient", "pyarrow", "pyspark", "taskiq_redis"}
+    {
+        "airflow",
+        "dagster",
+        "helm_python",
+        "ipykernel",
+        "matplotlib",
+        "nbclient",
+        "pyarrow",
+        "pyspark",
+        "taskiq_redis",
+    }
 )
 _PACKAGES: Final = ("pyspark", "pyarrow")  # they come with `scripts/setup dev,spark`
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
