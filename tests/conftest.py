@@ -21,7 +21,7 @@ from tests.support.levels import levels
 from tests.support.needs import Unusable, missing, need, needed_by
 from tests.support.skips import SkipReport
 
-pytest_plugins = ["pytester", "tests.support.brokers"]
+pytest_plugins = ["pytester", "tests.support.brokers", "tests.support.collected_once"]
 blocked = pytest.StashKey[set[signal.Signals | int]]()  # before a test
 
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;

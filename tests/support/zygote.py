@@ -1,6 +1,7 @@
 """A zygote: a process that has imported one of our programs, and forks a child for each start of it.
 
-`forked.py` and `spark_workers.py` run it, and ask it by a connection for each start. It answers with the child's pid, and
+`forked.py` and `spark_workers.py` run it, and ask it by a connection for each start; the collector of `collected_once.py`
+serves forks in the same way. It answers with the child's pid, and
 later with the status with which the child has ended. A child whose connection is closed before gets a SIGTERM. It runs
 `python -m program` as if it had just begun: with its own streams, folder, environment and arguments, in a session of its
 own if that was asked for, on the modules that are imported already.
@@ -152,9 +153,9 @@ def run(module: str) -> NoReturn:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
-            _end(ended.code or 0)
+            end(ended.code or 0)
         raise
-    _end(0)
+    end(0)
 
 
 def _keep_compiled(folder: str) -> None:
@@ -173,7 +174,7 @@ def _keep_compiled(folder: str) -> None:
     rendering.environment = environment
 
 
-def _end(status: int) -> NoReturn:
+def end(status: int) -> NoReturn:
     """End like any Python, but without tearing down all modules, which copies what the children share: 30 ms of 35."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -262,8 +263,9 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     os.chdir(request["folder"])
     if request.get("sees_folder"):
         sys.path.insert(0, os.getcwd())  # as `python -m` does without -P
-    os.environ.clear()
-    os.environ.update(request["environ"])
+    if "environ" in request:
+        os.environ.clear()
+        os.environ.update(request["environ"])
     time.tzset()
     if "SHIM_ROOT" in os.environ:
         ctypes.CDLL(None).begin()  # tests/simulation/shim.c, which was loaded before it was known where its disk is

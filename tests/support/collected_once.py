@@ -1,0 +1,163 @@
+"""Has pytest-xdist's workers forked from one process that has collected the tests, instead of collecting in each.
+
+    controller --- starts ---> collector: imports and collects, and then forks a worker for each that asks
+        '--- starts ---> four small processes: each hands its streams to the collector, and waits for its worker
+
+To xdist a small process is an interpreter that it has started (the `python=` of execnet), and its own protocol begins
+only in the worker. What a worker reports of its collection is repeated from what the collector has seen. A worker that
+crashes is replaced by another fork.
+
+If the collector ends too early, which an error of pytest or of its settings may cause, each small process becomes the
+interpreter that xdist wanted, and collects for itself. NSQ_REAL_STARTS=1 has all do so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, NoReturn
+
+import pytest
+from _pytest.main import wrap_session
+from _pytest.tmpdir import TempPathFactory
+from execnet import Channel, XSpec
+from xdist import remote
+from xdist.plugin import _sys_path
+
+from tests.support import collected_worker, zygote
+
+_ASKS: Final = Path(__file__).with_name("asking_worker.py")
+# pytest comes first, as it wants to import all others.
+_START: Final = """
+import json, sys
+from _pytest.config import _prepareconfig
+descriptor, asked = int(sys.argv[1]), json.loads(sys.argv[2])
+sys.argv[:], sys.path[:] = ["-c"], asked["path"]
+config = _prepareconfig(asked["args"], None)
+from tests.support import collected_once
+collected_once.main(descriptor, asked["workers"], config)
+"""
+_collector: Final = pytest.StashKey[subprocess.Popen[bytes]]()
+_channels: Final[SimpleQueue[Channel]] = SimpleQueue()  # in a worker: its only one
+_has_ended: Final = threading.Event()
+is_worker = False  # in the collector's forks this is true
+
+
+# In the controller.
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    here = [it for it in specs if it.popen and not (it.python or it.chdir or it.via)]
+    if (
+        sys.platform != "linux"
+        or "NSQ_REAL_STARTS" in os.environ
+        or len(here) < 2
+        or config.getvalue("dist") == "loadgroup"
+    ):
+        return
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # an address that is no file, and nobody else's
+        listener.listen(len(here))
+        asked = {"args": [*map(str, config.invocation_params.args)], "workers": len(specs), "path": _sys_path}
+        config.stash[_collector] = subprocess.Popen(
+            [sys.executable, "-c", _START, str(listener.fileno()), json.dumps(asked)],
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.PIPE,  # it ends when this is closed, also if we are killed
+            stdout=subprocess.DEVNULL,  # as that of a worker
+        )
+        address = listener.getsockname().hex()
+    config.pluginmanager.register(_Remote())
+    for spec in here:
+        spec.python = shlex.join([sys.executable, "-S", "-E", str(_ASKS), address])
+
+
+class _Remote:
+    def pytest_xdist_getremotemodule(self) -> object:
+        return collected_worker
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (process := config.stash.get(_collector, None)) is not None:
+        process.communicate()  # its standard input ends, and so does it
+
+
+# In the collector, and then in its forks.
+
+
+class _Reports:
+    """What a worker has to repeat. Warnings need not be in it, as pytest tells each new plugin of earlier ones."""
+
+    def __init__(self) -> None:
+        self.seen: list[pytest.CollectReport] = []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.seen.append(report)
+
+
+def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pytest.Session) -> int | pytest.ExitCode:
+    """Collect, serve forks, and in each of these run the tests that xdist asks for."""
+    reports = _Reports()
+    config.pluginmanager.register(reports)
+    config.hook.pytest_collection(session=session)
+    config.pluginmanager.unregister(reports)
+    capture = config.pluginmanager.getplugin("capturemanager")
+    capture.stop_global_capturing()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for xdist, which then ends the workers, and us
+    zygote.serve(listener)
+    global is_worker
+    is_worker = True
+    threading.Thread(target=_speak).start()
+    channel = _channels.get()
+    workerinput, _, options, _ = channel.receive()
+    os.environ["PYTEST_XDIST_TESTRUNUID"] = workerinput["testrunuid"]
+    os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
+    os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(workerinput["workercount"])
+    config._parser.prog = os.path.basename(workerinput["mainargv"][0])
+    config.option.basetemp = options.get("basetemp")
+    config._tmp_path_factory = TempPathFactory.from_config(config, _ispytest=True)  # type: ignore[attr-defined]
+    config.workerinput = workerinput  # type: ignore[attr-defined]
+    capture.start_global_capturing()
+    worker = remote.interactor = remote.WorkerInteractor(config, channel)
+    worker.pytest_sessionstart(session)
+    worker.pytest_collection()
+    for report in reports.seen:
+        worker.pytest_collectreport(report)
+    worker.pytest_collection_finish(session)
+    config.hook.pytest_runtestloop(session=session)
+    if session.testsfailed:
+        return pytest.ExitCode.TESTS_FAILED
+    return pytest.ExitCode.OK if session.testscollected else pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _speak() -> None:
+    """Be what execnet starts, in a thread, as the main one runs the tests."""
+    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+
+
+def run(channel: Channel) -> None:
+    """Have the main thread run the tests, and return when that has ended: then execnet closes the channel."""
+    _channels.put(channel)
+    _has_ended.wait()
+
+
+def main(descriptor: int, workers: int, config: pytest.Config) -> NoReturn:
+    remote.setup_config(config, None)
+    config.workerinput = {"workerid": "collector", "workercount": workers}  # type: ignore[attr-defined]
+    config.workeroutput = {}  # type: ignore[attr-defined]
+    listener = socket.socket(fileno=descriptor)
+    try:
+        wrap_session(config, lambda config, session: _serve_and_run(listener, config, session))
+    finally:
+        _has_ended.set()
+    zygote.end(0)
