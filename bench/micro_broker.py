@@ -39,6 +39,9 @@ class NoLog:
         self.tail: int = 0
         self.batches: deque[Batch] = deque()
 
+    def drop_keys(self) -> None:
+        pass
+
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []
 

@@ -57,6 +57,7 @@ class Published(Bounded):
         self._keys = TopicKeys(work.keys, log.refusal, is_new=not log.tail)
         self._keys.know(log.keys)
         self._keys.know_forgotten(log.forgotten_keys)
+        log.drop_keys()
         self._keys_from = log.keys_from  # as the journal knows it
 
     @property

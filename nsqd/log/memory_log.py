@@ -36,6 +36,9 @@ class MemoryLog:
     def cached_from(self) -> int:
         return self.first
 
+    def drop_keys(self) -> None:
+        pass
+
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []
 

@@ -150,6 +150,10 @@ class DiskLog:
         self._ack = self._host.settings.ack_of(self.topic)
         self.expiry.settings_changed()
 
+    def drop_keys(self) -> None:
+        self.keys.clear()
+        self.forgotten_keys.clear()
+
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         files, segments, carried = self._host.files, list(self._segments), self.reader.carried.files
         return patiently(lambda: deferred_keys(files, segments, carried, wanted), self._host.pause)

@@ -37,6 +37,9 @@ class FakeLog:
     def tail(self) -> int:
         return self.batches[-1].end_sequence if self.batches else 0
 
+    def drop_keys(self) -> None:
+        pass
+
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []
 

@@ -53,6 +53,10 @@ class FakeLog:
     def cached_from(self) -> int:
         return self.cold_before
 
+    def drop_keys(self) -> None:
+        self.keys.clear()
+        self.forgotten_keys.clear()
+
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return [
             place

@@ -785,6 +785,20 @@ def test_a_snapshot_of_the_journal_tells_which_keys_were_forgotten(node: Node) -
     assert [node.broker.topic("t").knows_key(b"k%d" % number) for number in range(3)] == [True, False, True]
 
 
+def test_the_log_lets_go_of_keys_that_its_topic_has_learned(node: Node) -> None:
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    for number in range(2):
+        later(topic, number, b"k%d" % number)
+    node.turn()
+    recalled(topic, 0, 1, key=b"k0")
+    node.turn()
+    node.crash()
+    log = node.store.logs["t"]
+    assert (log.keys, log.forgotten_keys) == ([], [])
+    assert [node.broker.topic("t").knows_key(b"k%d" % number) for number in range(2)] == [False, True]
+
+
 def test_a_deleted_topic_takes_its_forgotten_keys_with_it(node: Node) -> None:
     for _ in range(2):
         topic = node.broker.topic("t")

@@ -298,6 +298,20 @@ def test_keys_that_were_forgotten_are_told_apart_after_a_start(tmp_path: Path) -
             store.kill()
 
 
+def test_keys_of_which_a_topic_has_learned_can_be_let_go(tmp_path: Path) -> None:
+    with opened(tmp_path, **WINDOW) as store:
+        append(store, b"gone")
+        append(store, b"k")
+        keyless(store, 0)
+        store.sync()
+        store.kill()
+    with opened(tmp_path, **WINDOW) as store:
+        log = store.log()
+        assert (len(log.keys), len(log.forgotten_keys)) == (1, 1)
+        log.drop_keys()
+        assert (log.keys, log.forgotten_keys) == ([], [])
+
+
 def test_a_snapshot_in_parts_tells_of_forgotten_keys(tmp_path: Path) -> None:
     with opened(tmp_path, **WINDOW) as store:
         append(store, b"a")
