@@ -54,6 +54,15 @@ def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [file.removeprefix("common/").removesuffix(".py").replace("/", ".") for file in files]
 
 
+def test_every_file_that_the_compiled_core_is_tested_by_exists() -> None:
+    """Otherwise pytest runs nothing, as it does for one name that is wrong."""
+    named = re.findall(r"tests/[^ \n]+", (ROOT / "scripts/test-compiled").read_text().partition("--dist")[2])
+    expanded = subprocess.run(["bash", "-c", f"echo {' '.join(named)}"], stdout=subprocess.PIPE, text=True, check=True)
+    files = expanded.stdout.split()
+    assert len(files) > 50
+    assert [file for file in files if not (ROOT / file).exists() and not (ROOT / f"{file}.py").exists()] == []
+
+
 def test_every_compiled_file_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
     assert files
