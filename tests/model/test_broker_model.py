@@ -883,6 +883,9 @@ class BrokerMachine(RuleBasedStateMachine):
                 model.kick(entry)
             elif model.is_due_for_the_job(entry, "discard") and not is_there:
                 model.discard(entry)
+            elif never_left and not is_there and self.sampled_out and self._could_be_sampled(entry):
+                self.sampled_out -= 1  # by the turn that was cut short, after it had recorded this
+                entry.place, entry.forgotten = Place.DONE, True
             assert (sequence in buried) == (entry.place is Place.BURIED), entry
             if entry.place is Place.DONE:
                 assert is_there <= (not entry.forgotten), "what was finished came back"
@@ -1090,6 +1093,20 @@ def test_a_delivery_that_never_left_may_be_counted(stage: int) -> None:
     machine.subscribe("orders", "mail", ready=1, timeout=60.0, sample_rate=0)
     machine.publish_many("orders", 1)
     machine.do_several_things_in_one_turn(2)
+    machine.requeue(0, 0, 0)
+    machine.crash(stage, down=0.0, learns=False)
+    machine.promises_are_kept()
+
+
+@pytest.mark.parametrize("stage", range(5))
+def test_what_was_sampled_out_before_a_crash_is_finished(stage: int) -> None:
+    machine = BrokerMachine()
+    machine.publish_many("orders", 3)
+    machine.subscribe("orders", "mail", ready=0, timeout=60.0, sample_rate=0)
+    machine.subscribe("orders", "mail", ready=1, timeout=60.0, sample_rate=50)
+    machine.do_several_things_in_one_turn(4)
+    machine.seek(0, 0)
+    machine.redeliver(0, 0, 3)
     machine.requeue(0, 0, 0)
     machine.crash(stage, down=0.0, learns=False)
     machine.promises_are_kept()
