@@ -206,7 +206,7 @@ class Connection(ABC):
         if self._tls is not None and (pending := self._tls.pending()):
             self._raw += pending
             self._wake()
-        if self._tls is not None and self._tls.ended:
+        if self._tls is not None and self._tls.ended and not self.finished:
             raise Disconnected("connection closed by nsqd")  # though its end of the socket may still be open
 
     def _receive_through_next_layer(self, data: bytes, now: float, *, first: int) -> None:

@@ -67,7 +67,10 @@ def test_an_nsqd_that_ends_tls_and_leaves_the_socket_open_is_gone(tmp_path: Path
     connection.receive(nsqd.pending() + nsqd.encode(response_frame(b"OK")), 0.0)
     assert connection.is_open
     with pytest.raises(Disconnected, match="closed by nsqd"):
-        connection.receive(nsqd.goodbye(), 0.0)
+        connection.receive(nsqd.encode(response_frame(b"_heartbeat_")) + nsqd.goodbye(), 0.0)
+    assert b"NOP\n" in nsqd.decode(connection.bytes_to_send())  # what came before the end was handled
+    connection.is_closed = True
+    connection.receive(b"", 0.0)  # we have ended it ourselves, so there is nothing to say
 
 
 def test_a_storm_of_errors_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
