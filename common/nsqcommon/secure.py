@@ -293,7 +293,9 @@ class Tunnels:
             common_name=secure.common_name(),
             on_closed=self._budget.give_back,
         )
-        if secure.has_ended:  # only the handler before the tunnel was told
+        if secure.has_ended:
+            # Only the handler before the tunnel was told. As after a TCP EOF through a tunnel, the answer to what the web
+            # server has got is not sent.
             near.end()
 
     def handler_maker(self, tls: TlsServer) -> MakeHandler:
