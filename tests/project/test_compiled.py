@@ -55,7 +55,7 @@ def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_every_file_that_the_compiled_core_is_tested_by_exists() -> None:
-    """Otherwise pytest runs nothing, as it does for one name that is wrong."""
+    """pytest runs no test at all if one of its paths does not exist."""
     named = re.findall(r"tests/[^ \n]+", (ROOT / "scripts/test-compiled").read_text().partition("--dist")[2])
     expanded = subprocess.run(["bash", "-c", f"echo {' '.join(named)}"], stdout=subprocess.PIPE, text=True, check=True)
     files = expanded.stdout.split()
