@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.nested import with_plugins
-from tests.support.process import ROOT
+from tests.support.process import ROOT, eventually
 
 Run = Callable[..., pytest.RunResult]
 
@@ -106,3 +111,72 @@ def test_with_real_starts_each_worker_collects_for_itself(
     monkeypatch.setenv("NSQ_REAL_STARTS", "1")
     run(BOTH).assert_outcomes(passed=2)
     assert len(lines(pytester.path / "imports")) == 2
+
+
+TEARING_DOWN = """
+import time
+
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.01)
+
+@pytest.fixture
+def torn_down():
+    yield
+    note("begins")
+    wait_for("go")
+    note("ends")
+
+def test_it(torn_down):
+    note("runs")
+    wait_for("never")
+"""
+
+
+@contextmanager
+def under_way(pytester: pytest.Pytester, text: str, conftest: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run pytest in a process group of its own, as a shell does."""
+    pytester.makeconftest(f'pytest_plugins = ["tests.support.collected_once"]\n{conftest}')
+    pytester.makepyfile(WHO + text)
+    command = [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "--numprocesses=2"]
+    process = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def noted(folder: Path) -> list[str]:
+    return [line.split()[1] for line in lines(folder / "runs")] if (folder / "runs").exists() else []
+
+
+def test_after_ctrl_c_a_test_is_torn_down(run: Run, pytester: pytest.Pytester) -> None:
+    with under_way(pytester, TEARING_DOWN) as process:
+        eventually(lambda: noted(pytester.path) == ["runs"])
+        os.killpg(process.pid, signal.SIGINT)
+        eventually(lambda: noted(pytester.path) == ["runs", "begins"])
+        (pytester.path / "go").touch()
+        assert process.wait(30) == pytest.ExitCode.INTERRUPTED
+        assert noted(pytester.path) == ["runs", "begins", "ends"]
+
+
+def test_nothing_is_left_when_pytest_is_killed_while_tests_are_collected(run: Run, pytester: pytest.Pytester) -> None:
+    collects = "import time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    with under_way(pytester, collects + "def test_it(): note('runs')\n") as process:
+        eventually((pytester.path / "imports").exists)
+        process.kill()
+        process.wait()
+        (pytester.path / "go").touch()
+        eventually(lambda: not is_there(process.pid))
+    assert noted(pytester.path) == []
+
+
+def is_there(group: int) -> bool:
+    """Return whether a process group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -69,9 +69,8 @@ def run_step(text: str, folder: Path, **environ: str) -> subprocess.CompletedPro
     ("schema", "files"), [("github-workflows", FILES), ("dependabot", [ROOT / ".github" / "dependabot.yml"])]
 )
 def test_files_fit_their_schema(schema: str, files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    from check_jsonschema import (
-        main as check_jsonschema,
-    )  # later: it takes a second, in each process that collects tests
+    # Imported here because it takes a second, which each run would pay that collects this file.
+    from check_jsonschema import main as check_jsonschema
 
     with pytest.raises(SystemExit) as ended:
         check_jsonschema([f"--builtin-schema=vendor.{schema}", *map(str, files)])

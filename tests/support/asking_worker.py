@@ -4,8 +4,10 @@ python asking_worker.py ADDRESS -u -c TEXT
 """
 
 import os
+import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[2])
@@ -22,7 +24,11 @@ except OSError:
     pid = b""
 if not pid:
     os.execv(sys.executable, [sys.executable, *arguments])
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for xdist, which has the worker end in order
 for stream in (0, 1):  # they are the worker's now
     os.close(stream)
 status = connection.recv(NUMBER.size)
+if not status:  # the collector was killed, and the worker would wait for ever
+    with suppress(ProcessLookupError):
+        os.kill(NUMBER.unpack(pid)[0], signal.SIGKILL)
 sys.exit(os.waitstatus_to_exitcode(NUMBER.unpack(status)[0]) & 0xFF if status else 1)

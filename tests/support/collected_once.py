@@ -1,7 +1,7 @@
 """Has pytest-xdist's workers forked from one process that has collected the tests, instead of collecting in each.
 
     controller --- starts ---> collector: imports and collects, and then forks a worker for each that asks
-        '--- starts ---> four small processes: each hands its streams to the collector, and waits for its worker
+        '--- starts ---> small processes: each hands its streams to the collector, and waits for its worker
 
 To xdist a small process is an interpreter that it has started (the `python=` of execnet), and its own protocol begins
 only in the worker. What a worker reports of its collection is repeated from what the collector has seen. A worker that
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NoReturn
@@ -40,14 +41,15 @@ _ASKS: Final = Path(__file__).with_name("asking_worker.py")
 _START: Final = """
 import json, sys
 from _pytest.config import _prepareconfig
-descriptor, asked = int(sys.argv[1]), json.loads(sys.argv[2])
+descriptor, asked = int(sys.argv[1]), json.loads(sys.stdin.buffer.readline())
 sys.argv[:], sys.path[:] = ["-c"], asked["path"]
 config = _prepareconfig(asked["args"], None)
 from tests.support import collected_once
 collected_once.main(descriptor, asked["workers"], config)
 """
+_PATIENCE: Final = 10.0  # seconds, as xdist has with its workers
 _collector: Final = pytest.StashKey[subprocess.Popen[bytes]]()
-_channels: Final[SimpleQueue[Channel]] = SimpleQueue()  # in a worker: its only one
+_channels: Final[SimpleQueue[Channel | None]] = SimpleQueue()  # in a worker: its only one, and None at the end
 _has_ended: Final = threading.Event()
 is_worker = False  # in the collector's forks this is true
 
@@ -69,15 +71,24 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> No
         listener.listen(len(here))
         asked = {"args": [*map(str, config.invocation_params.args)], "workers": len(specs), "path": _sys_path}
         config.stash[_collector] = subprocess.Popen(
-            [sys.executable, "-c", _START, str(listener.fileno()), json.dumps(asked)],
+            [sys.executable, "-c", _START, str(listener.fileno())],
             pass_fds=[listener.fileno()],
             stdin=subprocess.PIPE,  # it ends when this is closed, also if we are killed
             stdout=subprocess.DEVNULL,  # as that of a worker
         )
+        _tell(config.stash[_collector], asked)
         address = listener.getsockname().hex()
     config.pluginmanager.register(_Remote())
     for spec in here:
         spec.python = shlex.join([sys.executable, "-S", "-E", str(_ASKS), address])
+
+
+def _tell(collector: subprocess.Popen[bytes], asked: dict[str, object]) -> None:
+    """Send a line. As an argument, very many names of tests would be too long."""
+    assert collector.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended, so each worker will collect
+        collector.stdin.write(json.dumps(asked).encode() + b"\n")
+        collector.stdin.flush()
 
 
 class _Remote:
@@ -87,7 +98,11 @@ class _Remote:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if (process := config.stash.get(_collector, None)) is not None:
-        process.communicate()  # its standard input ends, and so does it
+        try:
+            process.communicate(timeout=_PATIENCE)  # its standard input ends, and so does it
+        except subprocess.TimeoutExpired:  # it hangs in an import, say
+            process.kill()
+            process.wait()
 
 
 # In the collector, and then in its forks.
@@ -114,11 +129,14 @@ def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pyte
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for xdist, which then ends the workers, and us
+    threads = threading.enumerate()
+    assert len(threads) == 1, f"a module starts threads when it is imported, which no fork has: {threads}"
     zygote.serve(listener)
     global is_worker
     is_worker = True
     threading.Thread(target=_speak).start()
-    channel = _channels.get()
+    if (channel := _channels.get()) is None:
+        os._exit(1)
     workerinput, _, options, _ = channel.receive()
     os.environ["PYTEST_XDIST_TESTRUNUID"] = workerinput["testrunuid"]
     os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
@@ -142,7 +160,10 @@ def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pyte
 
 def _speak() -> None:
     """Be what execnet starts, in a thread, as the main one runs the tests."""
-    exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+    try:
+        exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
+    finally:
+        _channels.put(None)  # xdist may have been killed before it asked for anything
 
 
 def run(channel: Channel) -> None:

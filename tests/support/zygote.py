@@ -1,10 +1,10 @@
 """A zygote: a process that has imported one of our programs, and forks a child for each start of it.
 
-`forked.py` and `spark_workers.py` run it, and ask it by a connection for each start; the collector of `collected_once.py`
-serves forks in the same way. It answers with the child's pid, and
-later with the status with which the child has ended. A child whose connection is closed before gets a SIGTERM. It runs
-`python -m program` as if it had just begun: with its own streams, folder, environment and arguments, in a session of its
-own if that was asked for, on the modules that are imported already.
+`forked.py` and `spark_workers.py` run it, and ask it by a connection for each start; the collector of
+`collected_once.py` serves forks in the same way. It answers with the child's pid, and later with the status with which
+the child has ended. A child whose connection is closed before gets a SIGTERM. It runs `python -m program` as if it had
+just begun: with its own streams, folder, environment and arguments, in a session of its own if that was asked for, on
+the modules that are imported already.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def serve(listener: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy what all children share
     poll = select.poll()
+    poll.register(0, select.POLLIN)  # first, as nobody needs another child when this has ended
     poll.register(listener, select.POLLIN)
-    poll.register(0, select.POLLIN)
     asking: dict[int, int] = {}  # by the descriptor of a connection that is open: the child
     children: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
     while True:
