@@ -25,7 +25,12 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 BUSY: Final = (0, 2, 0, 2, 0, 2, 0, 2, 6, 6)  # processes that compute meanwhile, in each of ten runs
 ALONE: Final = (4, 7)  # those of the ten that have one worker
 WORKERS: Final = 3
-_SPIN: Final = "while True:\n    pass\n"
+_SPIN: Final = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):  # so it ends also if we are killed
+    for _ in range(1_000_000):
+        pass
+"""
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 OTHER_RUNS: Final = 2  # exit status: the file has runs of something else
 _PASSED, _TESTS_FAILED = 0, 1  # pytest's exit statuses; any other one means that the run itself went wrong
@@ -96,7 +101,8 @@ def run(it: Run, arguments: Sequence[str]) -> Result:
 
 @contextmanager
 def _busy(count: int) -> Iterator[None]:
-    processes = [subprocess.Popen([sys.executable, "-S", "-c", _SPIN]) for _ in range(count)]
+    command = [sys.executable, "-S", "-c", _SPIN, str(os.getpid())]
+    processes = [subprocess.Popen(command) for _ in range(count)]
     try:
         yield
     finally:

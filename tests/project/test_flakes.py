@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,11 @@ from tests.support.nested import with_plugins
 
 CONFTEST = "def pytest_addoption(parser):\n    parser.addoption('--shuffle')\n"
 TESTS = "import os\ndef test_passes(): pass\ndef test_of_the_seed(): assert os.environ['PYTHONHASHSEED'] != '7'\n"
+
+
+def test_a_busy_process_ends_when_the_command_was_killed() -> None:
+    ends = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', sys.argv[1], str(os.getpid())])"
+    subprocess.run([sys.executable, "-c", ends, flakes._SPIN], stdout=subprocess.PIPE, timeout=30, check=True)
 
 
 def test_of_ten_runs_four_are_alone_and_six_beside_busy_processes() -> None:
