@@ -46,6 +46,7 @@ class Load:
                 node.post(f"/channel/create?topic={topic}&channel={channel}")
             node.post("/pub?topic=orders", HTML)
             node.post("/pub?topic=payments", b"not json, but text: \xf0\x9f\x92\xb6")
+            node.post("/pub?topic=clicks", b"click 0")  # its incident must not turn up in the middle of the first test
         self._cluster.nodes[0].post("/channel/pause?topic=payments&channel=ledger")
         self._cluster.nodes[0].post("/pub?topic=archive", b"\x00\x01\xff binary")
         self._cluster.lookupds[0].post("/topic/create?topic=planned")
@@ -107,6 +108,7 @@ def needs() -> None:
 def cluster_and_load(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Load]]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as it, Load(it) as load:
         it.wait_for("orders")
+        it.wait_for("clicks")
         yield it, load
 
 
@@ -125,7 +127,7 @@ def admin(cluster_and_load: tuple[Cluster, Load]) -> Iterator[Nsqadmin]:
     cluster, _ = cluster_and_load
     options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
     with Nsqadmin(*options) as it:
-        eventually(lambda: b"billing" in it.http("GET", "/topics").body)
+        eventually(lambda: all(name in it.http("GET", "/topics").body for name in (b"billing", b"clicks")))
         yield it
         assert "Traceback" not in it.log
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.browser.conftest import prepared, shot, until
 from tests.browser.test_pages import fits_and_is_accessible
-from tests.nsqadmin.whole.test_buried import COUNT, TAB, Two, two_nodes
+from tests.nsqadmin.whole.test_buried import COUNT, TAB, Two, buried, bury, two_nodes
 from tests.support.browser import Browser
+from tests.support.process import eventually
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,21 @@ def two(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 @pytest.fixture
 def page(chromium: Browser, two: Two) -> Iterator[Browser]:
     yield from prepared(chromium, two.admin)
+
+
+@pytest.fixture
+def topic(two: Two, request: pytest.FixtureRequest) -> str:
+    """Return a topic of the test's own, in which each node has buried 30 messages. Tests that only look share t."""
+    name = str(request.node.name)
+    for node in two.nodes:
+        bury(node, name)
+
+    def shows(path: str, text: str) -> bool:
+        return text in two.admin.http("GET", path).body.decode()  # it is 404 until a sample has the topic
+
+    eventually(lambda: shows(f"/topics/{name}/c", f"{2 * COUNT}</"))
+    eventually(lambda: shows(f"/actions/kick_buried?topic={name}&channel=c", "No consumer is connected there"))
+    return name
 
 
 def test_the_tab_can_be_read(page: Browser) -> None:
@@ -35,8 +51,8 @@ def test_it_works_without_scripts(page: Browser) -> None:
     page.wait_for_text("No consumer is connected there")
 
 
-def test_selected_messages_are_kicked_and_taken_back(page: Browser, two: Two) -> None:
-    page.open(TAB)
+def test_selected_messages_are_kicked_and_taken_back(page: Browser, two: Two, topic: str) -> None:
+    page.open(f"/topics/{topic}/c?tab=buried")
     page.wait_for_text("1 attempts, the last one requeued", "main")
     page.run("for (const box of [...document.querySelectorAll('input[name=pick]')].slice(0, 2)) box.click()")
     page.click_text("Kick selected…")
@@ -46,11 +62,11 @@ def test_selected_messages_are_kicked_and_taken_back(page: Browser, two: Two) ->
     page.click_text("Undo the kick", "#dialog button")
     page.wait_for_text("2 messages buried again", "#dialog")
     page.click_text("Close", "#dialog a")
-    until(lambda: sum(node.channel("t")["buried_count"] for node in two.nodes) == 2 * COUNT, "all are buried")
+    until(lambda: buried(two, topic) == [COUNT, COUNT], "all are buried")
 
 
-def test_from_failing_to_handled(page: Browser, two: Two) -> None:
-    page.open("/topics/t/c")
+def test_from_failing_to_handled(page: Browser, two: Two, topic: str) -> None:
+    page.open(f"/topics/{topic}/c")
     page.wait_for_text(f"{2 * COUNT}", "nav.tabs")
     page.click_text("Buried", "nav.tabs a")
     page.wait_for_text("1 attempts, the last one requeued", "main")
@@ -67,7 +83,7 @@ def test_from_failing_to_handled(page: Browser, two: Two) -> None:
     shot(page, "buried-progress")
     for node in two.nodes:
         client = node.connect()
-        client.subscribe("t", "c", ready=COUNT)
+        client.subscribe(topic, "c", ready=COUNT)
         client.finish(*client.messages(COUNT))
     page.wait_for_text("Nothing is buried here", "main")
-    assert [node.channel("t")["depth"] for node in two.nodes] == [0, 0]
+    assert [node.channel(topic)["depth"] for node in two.nodes] == [0, 0]

@@ -49,16 +49,16 @@ class Two:
         return unescape(answer.body.decode())
 
 
-def bury(node: Nsqd) -> None:
-    node.post("/topic/create?topic=t")
-    node.post("/channel/create?topic=t&channel=c")
-    node.connect().publish("t", HTML, *[b'{"n":%d,"secret":"s"}' % number for number in range(COUNT - 1)])
+def bury(node: Nsqd, topic: str = "t") -> None:
+    node.post(f"/topic/create?topic={topic}")
+    node.post(f"/channel/create?topic={topic}&channel=c")
+    node.connect().publish(topic, HTML, *[b'{"n":%d,"secret":"s"}' % number for number in range(COUNT - 1)])
     client = node.connect()
     client.identify(client_id="worker-1")
-    client.subscribe("t", "c", ready=COUNT)
+    client.subscribe(topic, "c", ready=COUNT)
     for message in client.messages(COUNT):
         client.send(b"REQ %b 0\n" % message.id)
-    assert eventually(lambda: node.channel("t").get("buried_count") == COUNT)
+    assert eventually(lambda: node.channel(topic).get("buried_count") == COUNT)
     client.close()
 
 
@@ -148,8 +148,8 @@ def words_of(html: str) -> str:
     return " ".join(re.sub("<[^>]*>", " ", html).split())
 
 
-def buried(two: Two) -> list[int]:
-    return [node.channel("t").get("buried_count", 0) for node in two.nodes]
+def buried(two: Two, topic: str = "t") -> list[int]:
+    return [node.channel(topic).get("buried_count", 0) for node in two.nodes]
 
 
 def test_kick_at_a_rate_shows_progress_and_stopping_leaves_the_rest_buried(two: Two) -> None:
