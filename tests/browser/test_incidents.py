@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser.conftest import prepared, shot
+from tests.browser.test_live import HEAR
 from tests.browser.test_pages import fits_and_is_accessible
 from tests.support.browser import Browser
 from tests.support.outage import outage
@@ -110,11 +111,7 @@ def test_cards_stay_where_they_are_under_the_pointer_and_the_page_does_not_jump(
         ".observe({type: 'layout-shift', buffered: false})"
     )
     # The new sample may change the verdict, whose announcement then stands in place of this one within milliseconds.
-    page.run(
-        "window.heard = []; new MutationObserver((list) => {"
-        " for (const it of list) window.heard.push(...[...it.addedNodes].map((node) => node.textContent)); })"
-        ".observe(document.querySelector('#announce'), {childList: true})"
-    )
+    page.run(HEAR)
     heard = "window.heard.filter((it) => it === 'All nodes were asked').length === arguments[0]"
     page.run("document.querySelector('.incident a').focus(); window.held = document.activeElement")
     taken = page.run("return document.querySelector('#asof').title || document.body.dataset.taken")

@@ -160,6 +160,39 @@ def test_only_what_changes_for_the_worse_or_better_is_announced(page: Browser, c
 # Navigation
 
 
+# Has window.heard list all announcements: the next one may come within milliseconds.
+HEAR = (
+    "window.heard = []; new MutationObserver((list) => {"
+    " for (const it of list) window.heard.push(...[...it.addedNodes].map((node) => node.textContent)); })"
+    ".observe(document.querySelector('#announce'), {childList: true})"
+)
+
+
+def test_it_is_not_said_that_nodes_were_asked_while_nsqadmin_does_not_answer(page: Browser) -> None:
+    page.open("/")
+    page.run(HEAR)
+    page.run("window.fetch = () => Promise.reject(new TypeError('refused'))")
+    page.press("r")
+    page.wait("window.heard.includes('nsqadmin does not answer')")
+    assert "All nodes were asked" not in page.run("return window.heard")
+
+
+def test_nodes_are_asked_at_once_also_when_the_page_is_being_fetched_anyway(page: Browser) -> None:
+    page.open("/")
+    page.run(HEAR)
+    page.run(
+        "const real = window.fetch; window.asked = []; window.fetch = (url) => { window.asked.push(String(url));"
+        " return new Promise((answer) => { window.answer = () => answer(real(url)); }); }"
+    )
+    page.wait("window.asked.length === 1")  # the page by itself
+    page.press("r")
+    assert "All nodes were asked" not in page.run("return window.heard")
+    page.run("window.answer()")
+    page.wait("window.asked[1]?.includes('fresh=1')")
+    page.run("window.answer()")
+    page.wait("window.heard.includes('All nodes were asked')")
+
+
 def test_everything_is_reached_with_the_keyboard(page: Browser) -> None:
     page.open("/")
     page.press("g", "t")

@@ -171,11 +171,15 @@ const Numbers = (() => {
   }
 
   // Fetches the page again and replaces the parts that have changed. A part is not replaced while the user is in it:
-  // while it has the pointer or the focus, only its numbers change.
-  let isRefreshing = false;
+  // while it has the pointer or the focus, only its numbers change. Returns whether that was done.
+  let underWay = null;
   async function refresh({ fresh = false } = {}) {
-    if (isRefreshing || $("dialog[open]")) return;
-    isRefreshing = true;
+    while (fresh && underWay) await underWay; // its answer may be older than what the user has just done
+    if (underWay || $("dialog[open]")) return false;
+    underWay = fetchAgain(fresh);
+    try { return await underWay; } finally { underWay = null; }
+  }
+  async function fetchAgain(fresh) {
     const began = performance.now();
     try {
       const url = new URL(location.href);
@@ -186,10 +190,11 @@ const Numbers = (() => {
       live.failures = 0;
       live.lastAnswer = Date.now();
       showLost();
+      return true;
     } catch {
       live.failures += 1;
+      return false;
     } finally {
-      isRefreshing = false;
       live.notBefore = performance.now() + 50 * (performance.now() - began); // an expensive page is fetched less often
       showLive();
     }
@@ -503,9 +508,13 @@ const Numbers = (() => {
     else if (key === "j") move(1);
     else if (key === "k") move(-1);
     else if (key === "x" && here) { $("input[type=checkbox]", here)?.click(); }
-    else if (key === "r") refresh({ fresh: true }).then(() => announce("All nodes were asked"));
+    else if (key === "r") askAll();
     else if (key === "p") $("#live").click();
   });
+  async function askAll() {
+    if (await refresh({ fresh: true })) announce("All nodes were asked");
+    else if (live.failures) announce("nsqadmin does not answer");
+  }
   async function showKeys() {
     const page = new DOMParser().parseFromString(await (await fetch(`${base}/help`)).text(), "text/html");
     const title = document.createElement("h2");
