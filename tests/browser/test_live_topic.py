@@ -26,12 +26,13 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site() -> Iterator[str]:
-    """Serve the page at a site of its own."""
+def site(chromium: Browser) -> Iterator[str]:
+    """Serve the page at a site of its own. At the end leave it, as it would go on asking for its node."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(PAGES))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
+        chromium.leave()
         server.shutdown()
         thread.join()
 
