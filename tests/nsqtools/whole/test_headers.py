@@ -135,11 +135,12 @@ def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd)
             assert eventually(lambda least=kill * count // (kills + 2): passed_on() > least, timeout=LIMIT)
             tool.signal(signal.SIGKILL)
     with to_nsq(nsqd, topic, destination) as tool:
-        assert eventually(lambda: passed_on() == count, timeout=LIMIT)
+        publisher.publish(topic, b"%d" % count)  # when it has come, this tool is connected to both
+        assert eventually(lambda: passed_on() == count + 1, timeout=LIMIT)
         # Whatever those kills have hit: this one comes after a publish, and before its answer.
         destination.send_signal(signal.SIGSTOP)
         try:
-            last = b"%01000d" % count
+            last = b"%01000d" % (count + 1)
             publisher.publish(topic, last)
             assert eventually(lambda: destination.unread_bytes > len(last), timeout=LIMIT)
             tool.signal(signal.SIGKILL)
@@ -147,8 +148,8 @@ def test_kill_9_of_nsq_to_nsq_doubles_nothing(topic: str, start_nsqd: StartNsqd)
         finally:
             destination.send_signal(signal.SIGCONT)
     with to_nsq(nsqd, topic, destination):
-        assert eventually(lambda: passed_on() > count and is_empty(nsqd, topic), timeout=LIMIT)
-    assert sorted(int(body) for body, _ in read(destination, topic, count + 1)) == list(range(count + 1))
+        assert eventually(lambda: passed_on() > count + 1 and is_empty(nsqd, topic), timeout=LIMIT)
+    assert sorted(int(body) for body, _ in read(destination, topic, count + 2)) == list(range(count + 2))
     assert destination.topic(topic)["repeat_count"] > 0
 
 
