@@ -31,16 +31,14 @@ class NoLog:
     first: int = 0
     cached_from: int = 0
 
-    keys: tuple[tuple[bytes, int], ...] = ()
-    forgotten_keys: tuple[KeyedPublish, ...] = ()
     keys_from: int = -1
 
     def __init__(self) -> None:
         self.tail: int = 0
         self.batches: deque[Batch] = deque()
 
-    def drop_keys(self) -> None:
-        pass
+    def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
+        return [], []
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []

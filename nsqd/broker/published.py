@@ -55,9 +55,9 @@ class Published(Bounded):
         self._drafts: list[_Draft] = []
         self._sealed: list[tuple[Batch, Receipt]] = []
         self._keys = TopicKeys(work.keys, log.refusal, is_new=not log.tail)
-        self._keys.know(log.keys)
-        self._keys.know_forgotten(log.forgotten_keys)
-        log.drop_keys()
+        keys, forgotten = log.take_keys()
+        self._keys.know(keys)
+        self._keys.know_forgotten(forgotten)
         self._keys_from = log.keys_from  # as the journal knows it
 
     @property

@@ -59,16 +59,12 @@ class TopicLog(BatchSource, Protocol):
     def cached_from(self) -> int:
         """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
 
-    @property
-    def keys(self) -> Iterable[tuple[bytes, int]]:
-        """Keys in the log, and when they were published, the oldest first. Read only once, at the start."""
+    def take_keys(self) -> tuple[Iterable[tuple[bytes, int]], Iterable[KeyedPublish]]:
+        """Return the keys in the log with their times of publication, the oldest first, and the forgotten ones.
 
-    @property
-    def forgotten_keys(self) -> Iterable[KeyedPublish]:
-        """Those keys in the log that the journal calls forgotten. Read only once, at the start."""
-
-    def drop_keys(self) -> None:
-        """Free `keys` and `forgotten_keys`, which take 130 MB for a million keys."""
+        The journal says which are forgotten. Only the first call returns any: the log keeps neither list, because a
+        million keys take 130 MB.
+        """
 
     def deferred_keys(self, wanted: Sequence[int]) -> Iterable[KeyedPublish]:
         """Return the keys of the publishes with a delay that have one of these messages, which ascend.

@@ -22,8 +22,6 @@ class MemoryLog:
     paused. The topic then asks `has_room`, and drops what does not fit.
     """
 
-    keys = ()
-    forgotten_keys = ()
     keys_from = -1
 
     def __init__(self, topic: str, settings: LogSettings) -> None:
@@ -36,8 +34,8 @@ class MemoryLog:
     def cached_from(self) -> int:
         return self.first
 
-    def drop_keys(self) -> None:
-        pass
+    def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
+        return [], []
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []

@@ -103,8 +103,8 @@ class DiskLog:
         self.log_id = state.log_id
         self.tail = state.tail
         self.dropped = False
-        self.keys = state.keys
-        self.forgotten_keys = state.forgotten_keys
+        self._keys = state.keys
+        self._forgotten_keys = state.forgotten_keys
         self.keys_from = state.keys_from
         self._host = host
         self._ack = settings.ack_of(topic)
@@ -150,9 +150,10 @@ class DiskLog:
         self._ack = self._host.settings.ack_of(self.topic)
         self.expiry.settings_changed()
 
-    def drop_keys(self) -> None:
-        self.keys.clear()
-        self.forgotten_keys.clear()
+    def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
+        taken = self._keys, self._forgotten_keys
+        self._keys, self._forgotten_keys = [], []
+        return taken
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         files, segments, carried = self._host.files, list(self._segments), self.reader.carried.files

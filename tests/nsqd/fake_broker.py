@@ -23,8 +23,6 @@ START = 1_700_000_000
 
 
 class FakeLog:
-    keys: tuple[tuple[bytes, int], ...] = ()
-    forgotten_keys: tuple[KeyedPublish, ...] = ()
     keys_from = -1
 
     def __init__(self, store: FakeStore) -> None:
@@ -37,8 +35,8 @@ class FakeLog:
     def tail(self) -> int:
         return self.batches[-1].end_sequence if self.batches else 0
 
-    def drop_keys(self) -> None:
-        pass
+    def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
+        return [], []
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return []

@@ -690,7 +690,7 @@ BUGS: Final = (
         "a start forgets keys",
         _ONCE,
         "nsqd/broker/published.py",
-        (("        self._keys.know(log.keys)\n", ""),),
+        (("        self._keys.know(keys)\n", ""),),
         ("keys model", "keyed kills"),
     ),
     Bug(

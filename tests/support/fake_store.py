@@ -53,9 +53,9 @@ class FakeLog:
     def cached_from(self) -> int:
         return self.cold_before
 
-    def drop_keys(self) -> None:
-        self.keys.clear()
-        self.forgotten_keys.clear()
+    def take_keys(self) -> tuple[list[tuple[bytes, int]], list[KeyedPublish]]:
+        taken, self.keys, self.forgotten_keys = (self.keys, self.forgotten_keys), [], []
+        return taken
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
         return [

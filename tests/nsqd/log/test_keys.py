@@ -30,7 +30,7 @@ def publish(store: OpenStore, key: bytes, body: bytes = b"x" * 100) -> Receipt:
 
 
 def keys(store: OpenStore) -> list[bytes]:
-    return [key for key, _ in store.log().keys]
+    return [key for key, _ in store.log().take_keys()[0]]
 
 
 def test_keys_are_found_again_in_all_young_segments(tmp_path: Path) -> None:
@@ -289,16 +289,13 @@ def test_keys_that_were_forgotten_are_told_apart_after_a_start(tmp_path: Path) -
     for _ in range(2):
         with opened(tmp_path, **WINDOW) as store:
             published = store.wall()
-            assert keys(store) == [b"ab", b"k"]
-            assert store.log().forgotten_keys == [
-                (b"k", 0, 1, published),
-                (b"batch", 1, 3, published),
-                (b"cd", 6, 1, published),
-            ]
+            known, forgotten = store.log().take_keys()
+            assert [key for key, _ in known] == [b"ab", b"k"]
+            assert forgotten == [(b"k", 0, 1, published), (b"batch", 1, 3, published), (b"cd", 6, 1, published)]
             store.kill()
 
 
-def test_keys_of_which_a_topic_has_learned_can_be_let_go(tmp_path: Path) -> None:
+def test_a_log_does_not_keep_the_keys_that_a_topic_has_taken(tmp_path: Path) -> None:
     with opened(tmp_path, **WINDOW) as store:
         append(store, b"gone")
         append(store, b"k")
@@ -307,9 +304,8 @@ def test_keys_of_which_a_topic_has_learned_can_be_let_go(tmp_path: Path) -> None
         store.kill()
     with opened(tmp_path, **WINDOW) as store:
         log = store.log()
-        assert (len(log.keys), len(log.forgotten_keys)) == (1, 1)
-        log.drop_keys()
-        assert (log.keys, log.forgotten_keys) == ([], [])
+        assert [len(taken) for taken in log.take_keys()] == [1, 1]
+        assert log.take_keys() == ([], [])
 
 
 def test_a_snapshot_in_parts_tells_of_forgotten_keys(tmp_path: Path) -> None:
@@ -351,13 +347,13 @@ def test_another_message_with_the_sequence_of_a_lost_one_keeps_its_key(tmp_path:
         file.truncate(size // 2)
     with opened(tmp_path, **WINDOW) as store:
         assert store.log().tail == 1
-        assert [key for key, *_ in store.log().forgotten_keys] == [b"a"]
+        assert [key for key, *_ in store.log().take_keys()[1]] == [b"a"]
         append(store, b"c")
         store.sync()
         store.kill()
     with opened(tmp_path, **WINDOW) as store:
-        assert keys(store) == [b"c"]
-        assert [key for key, *_ in store.log().forgotten_keys] == [b"a"]
+        known, forgotten = store.log().take_keys()
+        assert ([key for key, _ in known], [key for key, *_ in forgotten]) == ([b"c"], [b"a"])
 
 
 def test_what_the_journal_says_of_forgotten_keys_is_not_about_a_stranger(tmp_path: Path) -> None:
