@@ -34,13 +34,18 @@ _LONGEST: Final = 20_000  # bytes until a connection is cut: some hundred messag
 
 
 class CuttingProxy:
-    """Passes bytes on, and cuts each connection after a random number of them, `cuts` times in all."""
+    """Passes bytes on, and cuts each connection after a random number of them, `cuts` times in all.
+
+    It can also withhold answers, so that a client does not learn what nsqd has stored before it is killed.
+    """
 
     def __init__(self, target: tuple[str, int], chance: random.Random, cuts: int) -> None:
         self.done = 0
         self._target = target
         self._chance = chance
         self._cuts = cuts
+        self._withholds = False
+        self._withheld = 0  # answers, since `withhold_answers`
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -48,19 +53,37 @@ class CuttingProxy:
     def close(self) -> None:
         self._listener.close()
 
+    def withhold_answers(self) -> None:
+        """Pass no more answers on, and wait until there was one. Its connection gets none at all from then on."""
+        self._withheld, self._withholds = 0, True
+        eventually(lambda: self._withheld > 0, 120)
+
+    def pass_answers(self) -> None:
+        self._withholds = False
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:  # nsqd is down
+                    client.close()
+                    continue
                 left = self._chance.randrange(1, _LONGEST) if self.done < self._cuts else 1 << 60
                 allowance = [left]
                 for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=self._pass, args=(source, sink, allowance), daemon=True).start()
+                    arguments = source, sink, allowance, source is server
+                    threading.Thread(target=self._pass, args=arguments, daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket, allowance: list[int]) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, allowance: list[int], answers: bool) -> None:
+        is_cut_off = False
         with source, suppress(OSError):  # each thread closes the socket that it reads from
             while data := source.recv(_PIECE):
+                is_cut_off = is_cut_off or (answers and self._withholds)
+                if is_cut_off:
+                    self._withheld += 1
+                    continue
                 allowance[0] -= len(data)
                 if allowance[0] <= 0:
                     self.done += 1
@@ -161,23 +184,24 @@ async def _in_asyncio(tasks: list[Callable[[], Any]]) -> None:
 def run(folder: Path, *, kills: int, cuts: int, seed: int, colour: str, tell: Callable[[str], object]) -> str:
     chance = random.Random(seed)
     with SteadyNsqd(folder, "retention-bytes=10GB", "max-bytes-per-file=1000000", "idempotence-window=1h") as nsqd:
-        proxy = CuttingProxy(nsqd.tcp, chance, cuts) if cuts else None
+        proxy = CuttingProxy(nsqd.tcp, chance, cuts)
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")
-        publishers = Publishers(proxy.address if proxy else f"127.0.0.1:{nsqd.tcp[1]}", colour)
+        publishers = Publishers(proxy.address, colour)
         try:
             for number in range(1, kills + 1):
                 publishers.go_on_for(chance.randrange(MOST))
+                if number % 2:  # otherwise chance decides whether something is stored and not acknowledged
+                    proxy.withhold_answers()
                 nsqd.kill()
+                proxy.pass_answers()
                 nsqd.start()
                 if number % 20 == 0:
                     tell(f"{number} kills, {len(publishers.published):,} messages")
-            if proxy:
-                eventually(lambda: proxy.done >= cuts, 60 + cuts)
+            eventually(lambda: proxy.done >= cuts, 60 + cuts)
         finally:
             publishers.stop()
-            if proxy:
-                proxy.close()
+            proxy.close()
         assert not publishers.failures, f"seed {seed}: {publishers.failures[:3]}"
         return _compared(nsqd, publishers, seed)
 
