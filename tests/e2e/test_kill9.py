@@ -122,6 +122,24 @@ def test_the_ledger_notices_attempts_that_a_requeue_should_have_kept() -> None:
         ledger.arrived(channel, delivery(0))
 
 
+def test_the_ledger_forgives_attempts_that_were_read_while_nsqd_was_killed_on_a_sick_disk() -> None:
+    ledger, channel = ledger_with(0)
+    ledger.falls_sick()
+    killed_at = time.monotonic()
+    ledger.arrived(channel, delivery(0, attempts=2))
+    ledger.ended(killed_at)
+    assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_the_ledger_notices_attempts_that_were_read_while_nsqd_was_killed_on_a_disk_that_is_well() -> None:
+    ledger, channel = ledger_with(0)
+    killed_at = time.monotonic()
+    ledger.arrived(channel, delivery(0, attempts=2))
+    ledger.ended(killed_at)
+    with pytest.raises(Violation, match="attempts of message 0 are 1 after 2"):
+        ledger.arrived(channel, delivery(0))
+
+
 def test_the_ledger_forgives_nothing_once_the_disk_was_well_again() -> None:
     ledger, channel = ledger_with(0)
     ledger.falls_sick()

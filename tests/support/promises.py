@@ -186,7 +186,8 @@ class Ledger:
             self.ends[self.life] = End(at, excuses)
             self.life += 1
             if self.sick and self.sick[-1].end == OPEN:
-                self.sick[-1] = Span(self.sick[-1].start, at)
+                # Until now, because clients have read and sent until now, and that met a sick disk as well.
+                self.sick[-1] = Span(self.sick[-1].start, max(at, time.monotonic()))
             if excuses.messages:
                 self._excuse_since(at - excuses.messages)
 
