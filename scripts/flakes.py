@@ -2,7 +2,8 @@
 
 Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers: of ten runs, four
 have the machine to themselves, four run beside two busy processes and two beside six; two of them have one worker. The
-file of results has a line for each run, with its commit: a command that is started again goes on behind the last one.
+file of results has a line for each run: a command that is started again goes on behind the last one, unless something
+else than tests, scripts and documents has changed. A test that was mended is run many times by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 BUSY: Final = (0, 2, 0, 2, 0, 2, 0, 2, 6, 6)  # processes that compute meanwhile, in each of ten runs
 ALONE: Final = (4, 7)  # those of the ten that have one worker
 WORKERS: Final = 3
+PRODUCT: Final = (".", *(f":!{it}" for it in ("tests", "docs", "changes.d", "*.md", "bench", "scripts")))
 _SPIN: Final = """
 import os, sys
 while os.getppid() == int(sys.argv[1]):  # so it ends also if we are killed
@@ -53,19 +55,20 @@ class Result:
     seconds: float
     status: int
     failed: list[str]
-    commit: str  # with a plus sign if something was changed since
+    commit: str
+    product: str  # the last commit that changed something else than tests, scripts and documents
     arguments: list[str]
 
 
-def commit_now() -> str:
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip()
+def commit_now(*paths: str) -> str:
+    """Return the last commit that has changed something there, with a plus sign if something was changed since."""
+    commit = _git("log", "-1", "--format=%h", "--", *paths)
+    return commit + "+" * bool(_git("status", "--porcelain", "--untracked-files=no", "--", *paths))
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def plan(number: int, seed: int) -> Run:
@@ -95,7 +98,13 @@ def run(it: Run, arguments: Sequence[str]) -> Result:
         print(done.stdout)
     seconds = round(time.monotonic() - began, 1)
     return Result(
-        it.number, it.seed, it.busy, it.workers, seconds, done.returncode, failed, commit_now(), list(arguments)
+        **asdict(it),
+        seconds=seconds,
+        status=done.returncode,
+        failed=failed,
+        commit=commit_now(),
+        product=commit_now(*PRODUCT),
+        arguments=list(arguments),
     )
 
 
@@ -134,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, of_pytest = _parser().parse_known_args(arguments)
     results = read(options.results)
     asked = of_pytest or ["tests"]
-    if results and (results[-1].commit, results[-1].arguments) != (commit_now(), asked):
-        last = f"{' '.join(results[-1].arguments)} at commit {results[-1].commit}"
+    if results and (results[-1].product, results[-1].arguments) != (commit_now(*PRODUCT), asked):
+        last = f"{' '.join(results[-1].arguments)} of what commit {results[-1].product} made"
         print(f"test-flakes: {options.results} has runs of {last}; name another file with --results", file=sys.stderr)
         return OTHER_RUNS
     seed = results[0].seed if results else options.seed

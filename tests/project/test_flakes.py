@@ -43,7 +43,7 @@ def test_a_run_has_a_seed_and_names_what_failed(
     monkeypatch.setattr(flakes, "_SPIN", "import signal; signal.pause()")  # the plan says how busy it is, not this run
     with_plugins(monkeypatch, "xdist.plugin")
     result = run(Run(0, seed, busy=1, workers=1), ["."])
-    assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed, "", ["."])
+    assert result == Result(0, seed, 1, 1, result.seconds, int(bool(failed)), failed, "", "", ["."])
 
 
 @pytest.fixture
@@ -54,10 +54,11 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     def record(it: Run, arguments: Any) -> Result:
         done.append(it)
         failed = ["tests/test_a.py::test_b"] if it.number == 1 else []
-        return Result(it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed, "abc", list(arguments))
+        of_run = (it.number, it.seed, it.busy, it.workers, 60.0, int(bool(failed)), failed)
+        return Result(*of_run, "abc", "abc", list(arguments))
 
     monkeypatch.setattr(flakes, "run", record)
-    monkeypatch.setattr(flakes, "commit_now", lambda: "abc")
+    monkeypatch.setattr(flakes, "commit_now", lambda *_paths: "abc")
     return done
 
 
@@ -80,14 +81,37 @@ def test_runs_of_something_else_are_not_counted(
 ) -> None:
     results = f"--results={tmp_path / 'results'}"
     flakes.main(["1", results])
-    monkeypatch.setattr(flakes, "commit_now", lambda: commit)
+    monkeypatch.setattr(flakes, "commit_now", lambda *_paths: commit)
     assert flakes.main(["2", results, *arguments]) == flakes.OTHER_RUNS
     assert len(ran) == 1
-    assert "has runs of tests at commit abc; name another file with --results" in capsys.readouterr().err
+    assert "has runs of tests of what commit abc made; name another file with --results" in capsys.readouterr().err
+
+
+def test_a_mended_test_is_no_other_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flakes, "ROOT", tmp_path)
+    product, test = tmp_path / "nsqd/broker.py", tmp_path / "tests/test_broker.py"
+
+    def commit() -> str:
+        changes = ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=m"]
+        for change in changes:
+            subprocess.run(["git", *change], cwd=tmp_path, check=True)
+        return flakes.commit_now()
+
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    for path in (product, test):
+        path.parent.mkdir()
+        path.write_text("1\n")
+    first = commit()
+    test.write_text("2\n")
+    second = commit()
+    assert second != first == flakes.commit_now(*flakes.PRODUCT)
+    product.write_text("2\n")
+    assert flakes.commit_now(*flakes.PRODUCT) == f"{first}+"
+    assert commit() == flakes.commit_now(*flakes.PRODUCT) != first
 
 
 def test_the_summary_names_runs_and_tests() -> None:
-    bad = Result(1, 6, 2, 3, 700.4, 1, ["tests/test_a.py::test_b"], "abc", ["tests"])
+    bad = Result(1, 6, 2, 3, 700.4, 1, ["tests/test_a.py::test_b"], "abc", "abc", ["tests"])
     assert summary(
         [replace(bad, number=0, workers=1, status=0, failed=[]), bad, replace(bad, status=3, failed=[])]
     ) == (
