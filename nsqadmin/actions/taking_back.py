@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.actions.plan import Action, Kind, Receipt
 from nsqcommon.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsqadmin.cluster.model import Snapshot
+    from nsqadmin.cluster.model import Activity, Node, Snapshot
 
 _OPPOSITES: Final = {
     Kind.PAUSE_TOPIC: Kind.UNPAUSE_TOPIC,
@@ -29,8 +30,12 @@ def is_light(kind: Kind, topic: str, channel: str = "") -> bool:
     return kind in _OPPOSITES
 
 
-def opposite(snapshot: Snapshot, receipt: Receipt) -> Action | None:
-    """Return what takes back a pause or unpause. `snapshot` is from before it; None if there is nothing to take back."""
+def opposite(snapshot: Snapshot, receipt: Receipt, activity: Iterable[Activity] = ()) -> Action | None:
+    """Return what takes back a pause or unpause, or None if there is nothing to take back.
+
+    `snapshot` is from before it, and `activity`, the newest first, is what was done: who presses Undo at once may be
+    faster than the next snapshot.
+    """
     action = receipt.action
     kind = _OPPOSITES.get(action.kind)
     topic = snapshot.topic(action.topic)
@@ -38,6 +43,26 @@ def opposite(snapshot: Snapshot, receipt: Receipt) -> Action | None:
         return None
     channel = topic.channel(action.channel) if action.channel else None
     rows = channel.nodes if channel is not None else topic.nodes
-    already = {row.node for row in rows if row.paused == (action.kind in _PAUSES)}
-    nodes = tuple(step.address for step in receipt.steps if step.is_done and step.address not in already)
+    paused = {row.node: row.paused for row in rows}
+    earlier = [
+        it
+        for it in activity
+        if it.what in (kind, action.kind)
+        and (it.topic, it.channel) == (action.topic, action.channel)
+        and it.at < receipt.at
+    ]
+    for entry in reversed(earlier):
+        for address in entry.nodes:
+            if _is_newer(entry, snapshot.node(address)):
+                paused[address] = entry.what in _PAUSES
+    nodes = tuple(
+        step.address for step in receipt.steps if step.is_done and paused.get(step.address) != (action.kind in _PAUSES)
+    )
     return Action(kind=kind, topic=action.topic, channel=action.channel, nodes=nodes) if nodes else None
+
+
+def _is_newer(entry: Activity, node: Node | None) -> bool:
+    """Return whether the action may have changed the node after the node was asked for what the snapshot shows."""
+    if node is None or node.answered_at is None:
+        return True
+    return entry.at + (entry.took or 0) > node.answered_at - (node.answered_in or 0)

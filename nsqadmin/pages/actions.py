@@ -213,7 +213,7 @@ class ActionPages:
         results = {receipt.result for receipt in receipts}
         is_one = len(receipts) == 1
         retry = first.retry if is_one else None
-        undo = opposite(snapshot, first) if is_one else None
+        undo = opposite(snapshot, first, self._services.activity.newest()) if is_one else None
         return self._painter.page(
             request,
             "receipt.html",

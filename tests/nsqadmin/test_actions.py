@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from nsqadmin.access.policy import Right
 from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
 from nsqadmin.actions.taking_back import is_light, opposite
-from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, Topic, TopicNode
+from nsqadmin.cluster.model import Activity, Health, Producer, Severity, Snapshot, Topic, TopicNode
 from tests.support import picture
 
 TWO = (TopicNode(node="n1:4151", depth=5), TopicNode(node="n2:4151"))
@@ -185,6 +186,32 @@ def test_undo_of_a_pause_leaves_alone_what_was_so_before_or_failed(kind: Kind, o
     )
     receipt = Receipt(action=Action(kind=kind, topic="t", channel="c"), at=0.0, took=0.1, steps=steps)
     assert opposite(cluster, receipt) == Action(kind=other, topic="t", channel="c", nodes=("n2:1",))
+
+
+def test_undo_knows_what_was_done_since_the_nodes_were_asked() -> None:
+    """Who presses Undo twice may be faster than the next snapshot."""
+
+    def done(kind: Kind, at: float) -> Activity:
+        return Activity(
+            at=at, took=0.1, what=kind, text="", topic="t", channel="c", nodes=("n1:4151", "n2:4151"), result="ok"
+        )
+
+    nodes = (
+        picture.node("n1:4151", answered_at=10.0, answered_in=0.1),
+        picture.node("n2:4151", answered_at=10.0, answered_in=0.5),  # asked while it was being unpaused
+    )
+    rows = [picture.channel_node(node.address, paused=True) for node in nodes]
+    cluster = picture.snapshot(picture.topic(picture.channel(*rows)), nodes=nodes)
+    steps = tuple(Step(address=row.node, is_lookupd=False, target="/") for row in rows)
+    receipt = Receipt(action=Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="c"), at=20.0, took=0.1, steps=steps)
+    back = Action(kind=Kind.UNPAUSE_CHANNEL, topic="t", channel="c")
+    itself = done(Kind.PAUSE_CHANNEL, 20.0)
+    early, late = done(Kind.UNPAUSE_CHANNEL, 9.45), done(Kind.UNPAUSE_CHANNEL, 15.0)
+    assert opposite(cluster, receipt, [itself]) is None
+    assert opposite(cluster, receipt, [itself, early]) == replace(back, nodes=("n2:4151",))
+    assert opposite(cluster, receipt, [itself, late]) == replace(back, nodes=("n1:4151", "n2:4151"))
+    assert opposite(cluster, receipt, [itself, done(Kind.PAUSE_CHANNEL, 16.0), late]) is None
+    assert opposite(cluster, receipt, [itself, replace(late, channel="other")]) is None
 
 
 def test_only_a_pause_that_drops_nothing_needs_no_confirmation() -> None:

@@ -91,8 +91,11 @@ def test_a_pause_is_one_post_and_undo_changes_only_what_it_has_changed(cluster: 
     kind, fields = form_of(receipt, "Undo")
     assert kind == "unpause_channel"
     assert {value for name, value in fields if name == "node"} == set(cluster.names[1:])
-    cluster.post(kind, fields)
+    receipt = cluster.post(kind, fields)
     assert cluster.paused() == [True, False, False]
+    kind, fields = form_of(receipt, "Undo")  # at once, before nodes are asked again
+    assert kind == "pause_channel"
+    assert {value for name, value in fields if name == "node"} == set(cluster.names[1:])
 
 
 def test_a_silent_node_is_listed_waited_for_and_explained(cluster: Cluster) -> None:
