@@ -13,6 +13,7 @@ interpreter that xdist wanted, and collects for itself. NSQ_REAL_STARTS=1 has al
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
@@ -131,6 +132,8 @@ def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pyte
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for xdist, which then ends the workers, and us
     threads = threading.enumerate()
     assert len(threads) == 1, f"a module starts threads when it is imported, which no fork has: {threads}"
+    gc.collect()
+    gc.freeze()  # what was collected lives to the end, so no worker has to look at it again and again
     zygote.serve(listener)
     global is_worker
     is_worker = True
