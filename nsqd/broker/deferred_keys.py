@@ -41,7 +41,7 @@ class DeferredKeys:
         self._window = window
         self._leftovers = leftovers
         self._places = SplitDict()
-        self._order: deque[bytes] = deque()  # in which the entries are looked at
+        self._order: deque[bytes] | None = None  # in which the entries are looked at; None: there was no key yet
         self._left_behind = SplitDict()  # keys in that order that have no entry now; the numbers mean nothing
 
     def __len__(self) -> int:
@@ -53,6 +53,8 @@ class DeferredKeys:
     def add(self, key: bytes, start: int, count: int, published: int) -> None:
         """Remember the place of a key's messages, and when they were published (nanoseconds; 0: longer ago)."""
         if not self._was_left_behind(key) and key not in self._places:
+            if self._order is None:  # most topics never have one, and an empty deque takes 800 bytes
+                self._order = deque()
             self._order.append(key)
         self._places.put(key, (start << _TIME_BITS | published // _MILLISECOND + 1) << _COUNT_BITS | count)
 
@@ -87,6 +89,8 @@ class DeferredKeys:
     def drop_unneeded(self, most: int, now: int, waits: Waits) -> None:
         """Look at up to so many keys, fewer if all of them are needed, and drop those that are not."""
         order, needed = self._order, 0
+        if order is None:
+            return
         for _ in range(min(most, len(order))):
             key = order.popleft()
             if self._was_left_behind(key):
@@ -109,8 +113,8 @@ class DeferredKeys:
             self._left_behind.pop(key)
 
     def clear(self) -> None:
-        self._leftovers.add(*self._places.parts, self._order, *self._left_behind.parts)
-        self._places, self._order, self._left_behind = SplitDict(), deque(), SplitDict()
+        self._leftovers.add(*self._places.parts, self._order or [], *self._left_behind.parts)
+        self._places, self._order, self._left_behind = SplitDict(), None, SplitDict()
 
 
 def _range_of(place: int) -> tuple[int, int]:

@@ -175,7 +175,8 @@ class TopicKeys:
         self._memory = memory
         self._refusal = refusal
         self._shelves: list[Shelf] = []
-        self._waiting: deque[tuple[Receipt, list[bytes]]] = deque()  # publishes that may still fail, oldest first
+        # Publishes that may still fail, oldest first. Most topics never have one with a key: None, until there is one.
+        self._waiting: deque[tuple[Receipt, list[bytes]]] | None = None
         self._receipts: dict[bytes, Receipt] = {}  # of these, by key
         self._is_indexed = True  # whether the newest of these is there: mostly it is settled before anybody asks
 
@@ -185,7 +186,7 @@ class TopicKeys:
     @property
     def unsettled(self) -> int:
         """How many publishes are kept here, because they may still fail or have just been settled."""
-        return len(self._waiting)
+        return len(self._waiting or ())
 
     def find(self, key: bytes, timestamp: int, waits: Waits = _nothing_waits) -> Receipt | None:
         """Return the receipt of the publish that was made with this key; None: there was none, or it came to nothing."""
@@ -225,6 +226,8 @@ class TopicKeys:
         kept = [key if len(key) <= _LONGEST_AS_IT_IS else _hash(key) for key in keys]  # quicker than `_remembered`
         self._put(kept, timestamp)
         waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = deque()
         if waiting:
             if waiting[0][0].settled:
                 self._let_go(2 * len(kept) + _LET_GO)
@@ -338,8 +341,8 @@ class TopicKeys:
         before = len(self.deferred)
         self.deferred.clear()
         self._note_fewer_deferred(before)
-        self._memory.leftovers.add(self._waiting, self._receipts)
-        self._waiting, self._receipts = deque(), {}
+        self._memory.leftovers.add(self._waiting or [], self._receipts)
+        self._waiting, self._receipts = None, {}
 
     def forget_slice(self, piece: Slice) -> None:
         for shelf in self._shelves:

@@ -205,7 +205,7 @@ class Numbers:
     __slots__ = ("_bits",)
 
     def __init__(self) -> None:
-        self._bits: list[BitMap64] = []
+        self._bits: tuple[BitMap64, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._bits)
@@ -223,7 +223,7 @@ class Numbers:
         place = 0
         while number:
             if place == len(self._bits):
-                self._bits.append(BitMap64())
+                self._bits += (BitMap64(),)
             if number & 1:
                 self._bits[place].add(sequence)
             number >>= 1
@@ -252,9 +252,9 @@ class Numbers:
                 [sequence for sequence, number in zip(sequences, numbers, strict=True) if number >> place & 1]
             )
             if place == len(self._bits):
-                self._bits.append(chosen)
+                self._bits += (chosen,)
             else:
-                self._bits[place] |= chosen
+                self._bits[place].update(chosen)
 
     def increment(self, sequences: BitMap64) -> None:
         """Add 1 to the numbers of these sequences."""
@@ -265,7 +265,7 @@ class Numbers:
             carried = both
             if not carried:
                 return
-        self._bits.append(carried.copy())
+        self._bits += (carried.copy(),)
 
     def forget(self, start: int, end: int) -> None:
         """Have the sequences [start, end) no number any more."""
@@ -277,11 +277,11 @@ class Numbers:
             bits.difference_update(sequences)
 
     def clear(self) -> None:
-        self._bits = []
+        self._bits = ()
 
     def copy(self) -> Numbers:
         copied = Numbers()
-        copied._bits = [bits.copy() for bits in self._bits]
+        copied._bits = tuple(bits.copy() for bits in self._bits)
         return copied
 
 
@@ -365,7 +365,9 @@ class Retries:
     def __init__(self, leftovers: Leftovers) -> None:
         self._leftovers = leftovers
         self._queue: deque[int] = deque()  # generation, sequence, attempts
-        self._former: deque[int] = deque()  # entries that come before those of the queue, while some are dropped
+        # Entries that come before those of the queue, while some are dropped. There are thousands of channels, and an empty
+        # deque takes 800 bytes.
+        self._former: deque[int] | None = None
         self._members = Members()
         self.passed = 0  # entries of what was taken out that somebody met on the way to the first position
 
@@ -377,7 +379,7 @@ class Retries:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (sequence, attempts so far) of each position."""
-        return filter(None, _still_retried(chain(self._former, self._queue), self._members))
+        return filter(None, _still_retried(chain(self._former or (), self._queue), self._members))
 
     def copy(self) -> Iterator[tuple[int, int]]:
         """Return an iterator over a copy of the present positions, in ascending order.
@@ -401,7 +403,7 @@ class Retries:
     @property
     def entries(self) -> int:
         """How many positions `turn` has to see so that it has seen all; some of them were taken out."""
-        return len(self._former) + len(self._queue)
+        return len(self._former or ()) + len(self._queue)
 
     def add(self, sequence: int, attempts: int) -> None:
         self._queue.append(self._packed(sequence, attempts))
@@ -453,6 +455,8 @@ class Retries:
         elif not self._former and (len(self._queue) - count) * 2 > len(self._queue) + _FEW:
             self._former, self._queue = self._queue, deque()
         former, queue = self._former, self._queue
+        if not former:
+            return
         if most <= _FEW:
             for _ in range(min(most, len(former))):
                 packed = former.pop()
@@ -541,11 +545,11 @@ class Retries:
 
     def clear(self) -> None:
         if self.entries > MANY:
-            self._leftovers.add(self._queue, self._former)
-            self._queue, self._former = deque(), deque()
+            self._leftovers.add(self._queue, self._former or [])
+            self._queue = deque()
         else:
             self._queue.clear()
-            self._former.clear()
+        self._former = None
         self._members.clear()
 
 
@@ -575,7 +579,8 @@ class Deferred:
         self._former: list[_Block] = []  # another one, while its blocks are looked through for what was taken out
         self._in_blocks = 0  # entries that are still to come in both
         self._looks = 0  # at entries of former blocks that are owed; below 0, as the last block had more of them
-        self._runs: deque[_Run] = deque()  # of messages that were never here before, nor delivered
+        # Of messages that were never here before, nor delivered. None: there was no run yet.
+        self._runs: deque[_Run] | None = None
         self._members = Members()
 
     def __len__(self) -> int:
@@ -583,7 +588,7 @@ class Deferred:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """Yield (due, sequence, attempts so far) of each position, in no order."""
-        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs))
+        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs or ()))
         return filter(None, _still_deferred(entries, self._members))
 
     def __contains__(self, sequence: int) -> bool:
@@ -604,7 +609,7 @@ class Deferred:
         Now and then it yields None, so that others can have their turn: thousands of entries in a row may be left over.
         """
         blocks = [*self._blocks, *self._former]
-        entries = chain(self._heap.copy(), _taken_from(blocks), _unpacked(self._runs.copy()))
+        entries = chain(self._heap.copy(), _taken_from(blocks), _unpacked(list(self._runs or ())))
         return _still_deferred(entries, self._members.copy())
 
     def sequences(self) -> Iterator[list[int]]:
@@ -616,7 +621,7 @@ class Deferred:
 
         This looks at all entries, a hundred thousand in some milliseconds.
         """
-        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs))
+        entries = chain(self._heap, _taken_from([*self._blocks, *self._former]), _unpacked(self._runs or ()))
         found = [packed for packed in entries if packed >> _REST_BITS & _SEQUENCE_MASK in wanted]
         return list(filter(None, _still_deferred(found, self._members)))
 
@@ -676,6 +681,8 @@ class Deferred:
         They were never here before, nor delivered. `unpack` has to be called soon. Whoever else has the batches or the
         bitmap must not change them any more.
         """
+        if self._runs is None:
+            self._runs = deque()
         self._runs.extend([(at, batches, sequences, 0, 0) for batches in pieces if batches])
         self._members.sequences |= sequences
         self._members.count += len(sequences)
@@ -849,8 +856,8 @@ class Deferred:
             self._leftovers.add_blocks([block for _, _, block in chain(self._blocks, self._former)])
             self._blocks, self._former, self._in_blocks = [], [], 0
         self._heap.clear()
-        self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs])
-        self._runs.clear()
+        self._leftovers.add_blocks([batches for _, batches, _, _, _ in self._runs or ()])
+        self._runs = None
         self._members.clear()
 
 

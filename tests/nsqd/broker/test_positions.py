@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import chain, groupby, pairwise
 from random import Random
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from nsqd.broker.keys import KeyMemory, TopicKeys
 from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.positions import (
     Deferred,
@@ -557,3 +559,18 @@ def test_the_next_retries_are_listed_although_many_before_them_were_taken_out() 
     assert len(retries.next_ones(3)) == 3
     assert retries.next_ones(1) == [retries.peek()]
     assert len(retries) == 10_010
+
+
+def test_what_few_channels_use_takes_no_memory_in_the_others() -> None:
+    """A node may have thousands of channels, and each empty deque takes 800 bytes."""
+    leftovers, kept = Leftovers(), list[object]()
+    memory = KeyMemory(window=1, most=1, leftovers=leftovers)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(100):
+            kept += [Retries(leftovers), Deferred(leftovers), TopicKeys(memory, lambda: None)]
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown / 100 < 3_500
