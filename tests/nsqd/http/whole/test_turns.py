@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
@@ -62,8 +63,9 @@ class Walked(Nsqd):
         assert self.post(f"/mpub?topic=t&binary=true&key={KEY}{more}", self.batch).status == 200
 
     def defer(self) -> None:
-        for number in range(0, self.count, 10):
-            self.post(f"/mpub?topic=t&defer={LATER}&key=k-{number // 10}", b"x\n" * 10)
+        for number in range(self.count // 10):
+            self.topic.publish(b"\0\0\0\1x" * 10, range(0, 51, 5), LATER, b"k-%d" % number, b"")
+        self.turn.finish()
 
     def defer_each(self) -> None:
         for _ in range(self.count):
@@ -78,13 +80,16 @@ class Walked(Nsqd):
         self.publish()
         self.post(f"/channel/seek?{self.at}&from=latest")
         for start in range(0, self.count, 6_000):
-            assert self.post(f"/channel/redeliver?{self.at}&from={start}&to={start + 6_000}").status == 200
+            assert (
+                self.post(f"/channel/redeliver?{self.at}&from={start}&to={min(start + 6_000, self.count)}").status
+                == 200
+            )
 
     def deliver(self) -> None:
         self.publish()
         for _ in range(0, self.count, 1_000):
-            taken = self.post(f"/sub?{self.at}&max=1000").body.splitlines()
-            self.ids += [json.loads(line)["id"] for line in taken]
+            taken = self.post(f"/sub?{self.at}&max=1000").body.decode()
+            self.ids += re.findall(r'"id":"([0-9a-f]{16})"', taken)
         assert len(self.ids) == self.count
 
     def bury(self) -> None:
@@ -184,6 +189,13 @@ class LineCounter:
 filled = lru_cache(Walked)  # for what changes nothing
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Forget all channels after the last test: the collector would look at their messages in all tests that follow."""
+    yield
+    filled.cache_clear()
+
+
 def changes_nothing(case: Case, state: str) -> bool:
     if state == "paused":
         return False
@@ -194,10 +206,14 @@ def changes_nothing(case: Case, state: str) -> bool:
 def lines_of(case: Case, state: str, count: int) -> int:
     """Make the request to a channel that has so many messages, and return how many lines its longest turn has run.
 
-    Filling takes longer than most requests, so a request that changes something is made in a fork.
+    A request that changes something has a channel of its own, or a fork where filling one takes longer than that.
     """
+    if changes_nothing(case, state):
+        return longest_turn(filled(state, count), case)
+    if state != "buried":
+        return longest_turn(Walked(state, count), case)
     nsqd = filled(state, count)
-    return longest_turn(nsqd, case) if changes_nothing(case, state) else in_a_fork(lambda: longest_turn(nsqd, case))
+    return in_a_fork(lambda: longest_turn(nsqd, case))
 
 
 def longest_turn(nsqd: Walked, case: Case) -> int:
@@ -230,7 +246,7 @@ def in_a_fork(count: Callable[[], int]) -> int:
 @pytest.mark.parametrize(("case", "state"), WALK)
 def test_no_request_does_something_for_each_message(case: Case, state: str) -> None:
     lines = lines_of(case, state, COUNT // 2)
-    if lines > COUNT // 4:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
+    if lines >= COUNT // 2:  # many, but perhaps only because it takes 10,000 messages or 1,000 ids
         assert lines_of(case, state, COUNT) < 1.3 * lines
 
 
