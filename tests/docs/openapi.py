@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
+from tests.support.late_grammars import late_grammars
 from tests.support.process import Answer
 
 FILES: Final = Path(__file__).resolve().parents[2] / "docs" / "reference" / "openapi"
@@ -117,7 +118,8 @@ class Api:
             self._check_value(what, value, schema)
 
     def _check_value(self, what: str, value: object, schema: Mapping[str, Any]) -> None:
-        from jsonschema import Draft202012Validator  # later: it takes a second, in each process that collects tests
+        with late_grammars():
+            from jsonschema import Draft202012Validator  # later, as not every process that collects tests needs it
 
         validator = Draft202012Validator({**self._closed, **_closed(schema, self.resolved)})
         wrong = [f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(value)]

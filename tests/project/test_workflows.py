@@ -18,6 +18,7 @@ import yaml
 
 from scripts.releasing.images import IMAGES
 from scripts.releasing.project import Project
+from tests.support.late_grammars import late_grammars
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / ".github" / "workflows"
@@ -69,8 +70,8 @@ def run_step(text: str, folder: Path, **environ: str) -> subprocess.CompletedPro
     ("schema", "files"), [("github-workflows", FILES), ("dependabot", [ROOT / ".github" / "dependabot.yml"])]
 )
 def test_files_fit_their_schema(schema: str, files: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    # Imported here because it takes a second, which each run would pay that collects this file.
-    from check_jsonschema import main as check_jsonschema
+    with late_grammars():  # here, as each run that collects this file would pay for the import
+        from check_jsonschema import main as check_jsonschema
 
     with pytest.raises(SystemExit) as ended:
         check_jsonschema([f"--builtin-schema=vendor.{schema}", *map(str, files)])

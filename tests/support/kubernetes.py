@@ -1,12 +1,13 @@
 """Whether an object fits Kubernetes' schema.
 
-The library that knows it is imported here when it is asked: that takes a second, most of it to compile grammars of addresses,
-and each process that collects tests would pay for it.
+The library that knows it is imported here when it is asked, as each process that collects tests would pay for that.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from tests.support.late_grammars import late_grammars
 
 
 class InvalidObject(Exception):
@@ -15,7 +16,8 @@ class InvalidObject(Exception):
 
 def check_object(found: dict[str, Any], version: str) -> None:
     """Raise InvalidObject if this version of Kubernetes would refuse the object."""
-    import kubernetes_validate  # later: see above
+    with late_grammars():
+        import kubernetes_validate  # later: see above
 
     try:
         kubernetes_validate.validate(found, version, strict=True)
