@@ -85,7 +85,7 @@ FORMS: Final = (
         15,
         _pytest("tests/model", "--hypothesis-seed={seed}", "--hypothesis-show-statistics"),
         1_100,
-        environ={"MODEL_EXAMPLES": "{count}", "CI": ""},
+        environ={"MODEL_EXAMPLES": "{count}", LONG: "1", "CI": ""},
     ),
     Form(
         "flips",
