@@ -1,4 +1,4 @@
-"""Half a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
+"""A quarter of a second of fuzzing for each parser of outside bytes; `python -m tests.fuzz` runs for longer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.fuzzing import CORPUS, Found, Target, fuzz, targets
 from tests.support.lengths import sized
 
-SECONDS: Final = sized(short=8, long=20) / len(targets())  # the seed is always the same, and so are the first inputs
+SECONDS: Final = sized(short=4, long=20) / len(targets())  # the seed is always the same, and so are the first inputs
 
 
 @pytest.fixture(autouse=True)

@@ -201,18 +201,18 @@ def test_readers_see_each_row_once_while_files_are_joined_and_added(landing: Lan
     reader.start()
     done: list[Tended] = []
     with tended([landing.table], Policy(every=0.02, fanout=3, vacuum_after=7 * DAY), [done.append]):
-        landing.add(40)
+        landing.add(20)
     stop.set()
     reader.join(30)
     assert not [it for it in done if it.failed]
-    assert sum(it.joined for it in done) >= 30
+    assert sum(it.joined for it in done) >= 15
     assert all(numbers == list(range(len(numbers))) for numbers in seen), "a row twice, or a hole"
-    assert landing.landed() == list(range(205))
+    assert landing.landed() == list(range(105))
     assert len(landing.table.delta().file_uris()) < 12
 
 
 def test_two_that_join_the_same_files_lose_nothing(landing: Landing) -> None:
-    landing.add(30)
+    landing.add(10)
     done: list[Tended] = []
 
     def run() -> None:
@@ -224,7 +224,7 @@ def test_two_that_join_the_same_files_lose_nothing(landing: Landing) -> None:
     for one in both:
         one.join(30)
     assert len(done) == 2
-    assert landing.landed() == list(range(150))
+    assert landing.landed() == list(range(50))
     assert len(landing.table.delta().file_uris()) == 1
 
 

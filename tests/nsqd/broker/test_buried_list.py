@@ -178,13 +178,13 @@ def test_each_takes_little_memory() -> None:
     tracemalloc.start()
     try:
         found = Buried()
-        for sequence in range(40_000):
+        for sequence in range(20_000):
             found.add(Burial(sequence, sequence, 5, 1_700_000_000_000, Note("bad", "worker-1")))
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(found) == 40_000
-    assert size < 40_000 * 250
+    assert len(found) == 20_000
+    assert size < 20_000 * 250
 
 
 def test_rare_reasons_are_no_longer_counted_one_by_one_and_stay_with_their_messages() -> None:
@@ -219,9 +219,9 @@ def test_a_reason_for_each_message_takes_little_memory() -> None:
     tracemalloc.start()
     try:
         found = Buried()
-        for sequence in range(40_000):
+        for sequence in range(20_000):
             found.add(Burial(sequence, sequence, 5, 1_700_000_000_000, Note(f"no such order: {sequence}", "worker-1")))
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert size < 40_000 * 300
+    assert size < 20_000 * 300

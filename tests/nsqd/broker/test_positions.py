@@ -428,7 +428,7 @@ def test_what_was_taken_out_takes_no_memory_for_long() -> None:
 
 
 def test_replacing_again_and_again_leaves_no_more_over_from_some_time_on() -> None:
-    count, waiting = 20_000, 5_000
+    count, waiting = 8_000, 2_000
     retries, deferred = Retries(Leftovers()), Deferred(Leftovers())
     for sequence in range(count, count + waiting):
         retries.add(sequence, 0)

@@ -205,14 +205,14 @@ def test_a_bomb_is_taken_in_small_steps(node: Node) -> None:
     answer = client.ask(identify(deflate=True))
     assert hear(layer, answer[4 + int.from_bytes(answer[:4], "big") :]) == [b"OK"]
     bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
-    data = bomb.compress(b"NOP\n" * (1 << 19)) + bomb.flush(zlib.Z_SYNC_FLUSH)
+    data = bomb.compress(b"NOP\n" * (1 << 17)) + bomb.flush(zlib.Z_SYNC_FLUSH)
     client.say(data)
     assert not client.handler.reading
     steps = 0
     while client.handler.next_deadline <= node.now + 0.01:
         node.pass_time(0.01)
         steps += 1
-    assert 512 <= steps <= 512 + 25  # of 1,024 commands each, and those in which more of it is unpacked
+    assert 128 <= steps <= 128 + 7  # of 1,024 commands each, and those in which more of it is unpacked
     assert client.handler.reading
     data = bomb.compress(PUB) + bomb.flush(zlib.Z_SYNC_FLUSH)
     assert hear(layer, client.ask(data)) == [b"OK"]

@@ -448,7 +448,7 @@ def test_no_garbage_breaks_it(garbage: bytes) -> None:
 
 def test_the_number_of_remembered_heads_is_bounded(client: Client) -> None:
     for number in range(5000):
-        client.quick.receive(post(f"/pub?topic=t{number}", b"a", b"X: %d\r\n" % number), 100.0)
+        client.quick.receive(post("/pub?topic=t", b"a", b"X: %d\r\n" % number), 100.0)
     assert len(client.routes.heads) <= 4096
     client.send(post("/pub?topic=t", b"a", b"X: " + b"x" * 2000 + b"\r\n"))
     assert max(map(len, client.routes.heads)) < 1024
