@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,13 @@ status = pytest.main(["--collect-only", "-p", "nsq", "-p", "no:cacheprovider"])
 print("status", int(status))
 print("loaded", *sorted(sys.modules))
 """
+
+
+@pytest.fixture(autouse=True)
+def frozen() -> Iterator[None]:
+    """Freeze again what tests/conftest.py has frozen, because a broker thaws everything when it ends."""
+    yield
+    gc.freeze()
 
 
 def test_a_broker_for_a_test(tmp_path: Path) -> None:
