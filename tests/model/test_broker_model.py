@@ -1104,7 +1104,7 @@ class TestBrokerWithMessagesThatFail(TestCase):
     def runTest(self) -> None:
         asked = vars(core)["global_force_seed"]  # by --hypothesis-seed, which a seed of the machine's own would hide
         chance = new_chance() if asked is None else Random(asked)
-        for _ in range(max(2, EXAMPLES // sized(short=6, long=2) // OF_A_SEARCH)):
+        for _ in range(max(2, EXAMPLES // sized(short=8, long=2) // OF_A_SEARCH)):
             one = type(FailingMachine.__name__, (FailingMachine,), {})  # of its own, as the seed stays with the class
             machine = seed(chance.getrandbits(64))(one)
             run_state_machine_as_test(machine, settings=settings(LONG, max_examples=OF_A_SEARCH))
