@@ -1,18 +1,20 @@
 """Asks commands of one module for their --help: `python -m tests.docs.helps MODULE WORDS...`, with the words of each.
 
 Each is `python -m MODULE WORDS --help` in a fork of this process, which has imported what the module needs: that takes
-a second for some, and the help itself next to nothing.
+a second for some, and the help itself next to nothing, if what they share is neither copied nor torn down.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
-import runpy
 import shlex
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+
+from tests.support import zygote
 
 
 def main(module: str, commands: Sequence[str]) -> int:
@@ -21,12 +23,13 @@ def main(module: str, commands: Sequence[str]) -> int:
     program = f"{module}.__main__" if is_package else module
     importlib.import_module(program)
     del sys.modules[program]  # each child begins it anew
+    gc.collect()
+    gc.freeze()
     for words in commands:
         pid = os.fork()
         if not pid:
             sys.argv = [module, *shlex.split(words), "--help"]
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-            sys.exit()
+            zygote.run(module)
         _, status = os.waitpid(pid, 0)
         if status:
             told = f"python -m {module} {words} --help: exit status {os.waitstatus_to_exitcode(status)}"

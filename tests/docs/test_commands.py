@@ -24,6 +24,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import Block, Manner, Unclear, blocks_of, shown_in
+from tests.support import forked
 from tests.support.needs import need
 
 pytestmark = [
@@ -66,35 +67,36 @@ def test_shown_python_compiles(page: Path) -> None:
         compile(code, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
-def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
-    run_on_a_machine([*lines_of(page)], tmp_path, unshare, TIMEOUT)
+def test_commands_of(page: Path, tmp_path: Path) -> None:
+    run_on_a_machine([*lines_of(page)], tmp_path, TIMEOUT)
 
 
-def test_a_newcomer_s_first_hour(tmp_path: Path, unshare: list[str]) -> None:
+@pytest.mark.usefixtures("machine")
+def test_a_newcomer_s_first_hour(tmp_path: Path) -> None:
     lines = [it for page in FIRST_HOUR for it in (*lines_of(page), *lines_of_readme_program(page))]
     timeout = TIMEOUT
     if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
         lines += [*END_OF_DEMO, *lines_of(SPARK_TUTORIAL)]
         timeout += SPARK_TIMEOUT
         faulthandler.cancel_dump_traceback_later()  # pytest's patience is shorter
-    run_on_a_machine(lines, tmp_path, unshare, timeout)
+    run_on_a_machine(lines, tmp_path, timeout)
 
 
-def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout: float) -> None:
+def run_on_a_machine(lines: list[str], folder: Path, timeout: float) -> None:
     need(*programs_in(lines))
     script = folder / "page.sh"
     script.write_text("\n".join(lines), encoding="utf-8")
     # Not below /tmp, as the overlay of /tmp is kept here. Files that remain belong to processes that have ended.
     with TemporaryDirectory(prefix="nsq-docs-", dir="/var/tmp", ignore_cleanup_errors=True) as space:
-        done = subprocess.run(
-            [*unshare, sys.executable, HERE / "world.py", script, space],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+        python_path = os.environ.get("PYTHONPATH", "")
+        done = forked.run(
+            [sys.executable, "-P", "-m", "tests.docs.world", str(script), space, python_path],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), python_path)))},
             stderr=subprocess.STDOUT,
             text=True,
             timeout=timeout,
-            check=False,
         )
     assert done.returncode == 0, done.stdout
 

@@ -18,7 +18,7 @@ pytestmark = [
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.usefixtures("unshare")
+@pytest.mark.usefixtures("machine")
 def test_the_quick_start_shows_what_the_recording_shows() -> None:
     now = record(pause=0.0)
     assert shown_by(now) == shown_by(CAST.read_text(encoding="utf-8")), "run scripts/make-recording"

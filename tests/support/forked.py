@@ -173,7 +173,8 @@ def run(
     """Run a program to its end, as `subprocess.run` does, and capture what it says."""
     stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
     process: Popen[Any]
-    with Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+    streams: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with Popen(command, env=env, **streams) as process:
         try:
             out, err = process.communicate(input, timeout=timeout)
         except BaseException:

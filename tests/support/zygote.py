@@ -23,7 +23,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 _TOOLS: Final = ("bench", "dead", "deferred", "replay", "stat", "tail", "to_file", "to_http", "to_nsq")
@@ -120,7 +121,24 @@ CLIENTS: Final = {
     "tests.e2e.peers.pynsq_lookup_peer": (*_NETWORK, "nsq"),
     "tests.e2e.peers.pynsq_peer": (*_NETWORK, "nsq"),
 }
-PRELOADED: Final = {**OURS, **OF_OTHERS, **CLIENTS, "tests.e2e.signalled": SIGNALLED}
+# The attacker of a benchmark, and the honest client beside it.
+ATTACK: Final = {
+    "bench.attack.attacker": (*_NETWORK, "bench.attack.cases"),
+    "bench.attack.probe": (*_NETWORK, "bench.attack.sockets", "http.client", "ssl"),
+}
+# A machine for the commands of a page in the documents, most of which are ours.
+WORLD: Final = (
+    *dict.fromkeys(name for names in OURS.values() for name in names),
+    *("bench.__main__", "tests.simulation.__main__", "tests.docs.helps"),
+)
+PRELOADED: Final = {
+    **OURS,
+    **OF_OTHERS,
+    **CLIENTS,
+    **ATTACK,
+    "tests.e2e.signalled": SIGNALLED,
+    "tests.docs.world": WORLD,
+}
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
 
@@ -149,8 +167,13 @@ def main() -> None:
 
 def run(module: str) -> NoReturn:
     """Run the module as if it had been started, and end."""
+    finish(partial(runpy.run_module, module, run_name="__main__", alter_sys=True))
+
+
+def finish(program: Callable[[], object]) -> NoReturn:
+    """Run the program, and end."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        program()
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             end(ended.code or 0)
