@@ -406,13 +406,14 @@ def launch(
 
 
 def run_to_end(
-    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd"
+    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m program`, which is expected to end by itself."""
     return forked.run(
         [PYTHON, "-P", "-m", program, *arguments],
         # The same variables as in `launch`, because each set of them has a zygote of its own.
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
+        cwd=folder,
         text=True,
         timeout=START_TIMEOUT,
     )

@@ -121,6 +121,8 @@ CLIENTS: Final = {
     "tests.e2e.peers.pynsq_lookup_peer": (*_NETWORK, "nsq"),
     "tests.e2e.peers.pynsq_peer": (*_NETWORK, "nsq"),
 }
+# What programs of readers import that use our client, or test what does.
+SCRIPT: Final = (*_NETWORK, "asyncio", "nsqclient.aio", "nsqclient.sync", "nsqclient.testing", "pytest", "trio.testing")
 # The attacker of a benchmark, and the honest client beside it.
 ATTACK: Final = {
     "bench.attack.attacker": (*_NETWORK, "bench.attack.cases"),
@@ -138,6 +140,7 @@ PRELOADED: Final = {
     **ATTACK,
     "tests.e2e.signalled": SIGNALLED,
     "tests.docs.world": WORLD,
+    "tests.support.script": SCRIPT,
 }
 _LENGTH: Final = struct.Struct("i")  # of the JSON that follows
 NUMBER: Final = struct.Struct("i")  # a pid, or a status
