@@ -151,6 +151,33 @@ def test_two_starts_are_of_one_zygote_and_what_python_reads_early_makes_another(
         assert parent_of(d) == os.getpid()
 
 
+SHARES = """
+import os, sys
+from pathlib import Path
+from tests.support import forked
+
+forked.share()
+for _ in range(2):
+    if not os.fork():
+        command = [sys.executable, "-P", "-m", *sys.argv[1:]]
+        with forked.Popen(command, env=dict(os.environ), stderr=-1) as it:
+            it.stderr.readline()  # it has begun
+            print(Path(f"/proc/{it.pid}/stat").read_text().rpartition(")")[2].split()[1], flush=True)
+            it.kill()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_forks_of_one_process_share_a_zygote_that_ends_with_the_last_of_them() -> None:
+    words = (*TAIL, "--topic=t", "--lookupd-http-address=127.0.0.1:1")
+    done = subprocess.run([sys.executable, "-P", "-c", SHARES, *words], env=ENVIRON, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, other = done.stdout.split()
+    assert one == other
+    eventually(lambda: not Path(f"/proc/{one}").exists())
+
+
 def test_few_zygotes_with_a_planted_bug_are_kept_and_none_whose_child_runs_is_stopped(tmp_path: Path) -> None:
     bugs = bugs_for("kills")
     with ExitStack() as stack:

@@ -35,7 +35,7 @@ from execnet import Channel, XSpec
 from xdist import remote
 from xdist.plugin import _sys_path
 
-from tests.support import collected_worker, zygote
+from tests.support import collected_worker, forked, zygote
 
 _ASKS: Final = Path(__file__).with_name("asking_worker.py")
 # pytest comes first, as it wants to import all others.
@@ -134,6 +134,7 @@ def _serve_and_run(listener: socket.socket, config: pytest.Config, session: pyte
     assert len(threads) == 1, f"a module starts threads when it is imported, which no fork has: {threads}"
     gc.collect()
     gc.freeze()  # what was collected lives to the end, so no worker has to look at it again and again
+    forked.share()
     zygote.serve(listener)
     global is_worker
     is_worker = True

@@ -4,7 +4,7 @@ Most of the 0.35 s that `python -m nsqd` takes are imports, and the tests start 
 takes 0.02 s. So it is with the workers of job libraries. A program is started in the normal way where a fork would not
 be equivalent: another interpreter, a preloaded library, a terminal. A variable that Python or a library reads while it
 starts makes a zygote of its own, and so do a planted bug, a disk that misbehaves (tests/simulation/shim.py), another
-umask and other signals that are blocked or ignored.
+umask and other signals that are blocked or ignored. Workers of xdist share theirs, but for those with a planted bug.
 
 To start everything in the normal way, set NSQ_REAL_STARTS=1; for a single test there is the fixture `real_starts`. A
 zygote writes to the stderr of the tests.
@@ -16,9 +16,10 @@ tests/project/test_forked.py compares both ways.
 from __future__ import annotations
 
 import atexit
+import errno
+import fcntl
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,9 +27,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, AnyStr, Final
 
 from tests.support.zygote import NUMBER, PRELOADED, ask
@@ -62,8 +62,18 @@ _READ_LATE: Final = ("NSQ_TEST_BROKER", "NSQ_TEST_SETTINGS", "NSQ_URL", "NSQ_QUE
 _NOTHING_SPECIAL: Final = (None, None, None, -1, False, -1)
 _SESSION: Final = 4  # its place among these
 _asking: Final = threading.Lock()  # tests start programs in threads, and an answer must not go to another one
-_zygotes: dict[tuple[str, ...], tuple[bytes, subprocess.Popen[bytes]]] = {}
+_zygotes: dict[tuple[str, ...], tuple[bytes, subprocess.Popen[bytes] | None]] = {}  # None: it is shared
+_shared = b""  # how the addresses of zygotes begin that forks of this process share
+_lives: list[int] = []  # a pipe that is open as long as one of these is there
+_for_all: list[subprocess.Popen[bytes]] = []  # shared zygotes that this process has started
 _planted: list[tuple[str, ...]] = []  # keys of those that have a bug, the oldest first
+
+
+def share() -> None:
+    """Have forks of this process use the same zygotes, which end with the last of these."""
+    global _shared
+    _shared = b"\0nsq-zygote-%d-%s-" % (os.getpid(), os.urandom(8).hex().encode())
+    _lives[:] = os.pipe()
 
 
 class ZygoteHasGone(Exception):
@@ -242,41 +252,60 @@ def _zygote_for(program: str, environ: Mapping[str, str]) -> tuple[tuple[str, ..
                 if not _has_children(old):
                     _stop(old)
             _planted.append(key)
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind("")  # an address that is no file, and nobody else's
-            listener.listen()
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(_ZYGOTE), program, str(listener.fileno()), _folder_of_templates()],
-                env={name: value for name, value in environ.items() if not name.startswith(_SHIM)},
-                pass_fds=[listener.fileno()],
-                stdin=subprocess.PIPE,  # it ends when this is closed, also if we are killed
-                stdout=subprocess.DEVNULL,
-            )
-            _zygotes[key] = listener.getsockname(), process
+        _zygotes[key] = _shared_one(key, environ) if _shared and _PLANTED not in early else _own(program, environ)
     return key, _zygotes[key][0]
 
 
+def _own(program: str, environ: Mapping[str, str]) -> tuple[bytes, subprocess.Popen[bytes]]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")  # an address that is no file, and nobody else's
+        listener.listen()
+        return listener.getsockname(), _start(program, listener, environ, subprocess.PIPE)
+
+
+def _shared_one(key: tuple[str, ...], environ: Mapping[str, str]) -> tuple[bytes, None]:
+    address = _shared + sha256(repr(key).encode()).hexdigest().encode()
+    with socket.socket(socket.AF_UNIX) as listener:
+        with _ZYGOTE.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # nobody finds the address taken before it can be connected to
+            try:
+                listener.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                return address, None
+            listener.listen()
+        _for_all.append(_start(key[0], listener, environ, _lives[0]))
+    return address, None
+
+
+def _start(program: str, listener: socket.socket, environ: Mapping[str, str], lives: int) -> subprocess.Popen[bytes]:
+    """Start a zygote, which ends when `lives` does, also if we are killed."""
+    return subprocess.Popen(
+        [sys.executable, "-P", str(_ZYGOTE), program, str(listener.fileno())],
+        env={name: value for name, value in environ.items() if not name.startswith(_SHIM)},
+        pass_fds=[listener.fileno()],
+        stdin=lives,
+        stdout=subprocess.DEVNULL,
+    )
+
+
 def _has_children(key: tuple[str, ...]) -> bool:
-    pid = _zygotes[key][1].pid
+    process = _zygotes[key][1]
+    assert process is not None
+    pid = process.pid
     return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii"))
-
-
-@cache
-def _folder_of_templates() -> str:
-    """Return where zygotes keep compiled templates: a folder of this process, as what is compiled may be changed."""
-    return mkdtemp(prefix="nsq-templates-")
 
 
 def _stop(key: tuple[str, ...]) -> None:
     if key in _planted:
         _planted.remove(key)
     _, process = _zygotes.pop(key)
-    process.communicate()  # its standard input ends, and so does it
+    if process is not None:
+        process.communicate()  # its standard input ends, and so does it
 
 
 @atexit.register
 def _stop_all() -> None:
     for key in list(_zygotes):
         _stop(key)
-    if _folder_of_templates.cache_info().currsize:
-        shutil.rmtree(_folder_of_templates(), ignore_errors=True)

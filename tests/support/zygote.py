@@ -17,6 +17,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from tempfile import mkdtemp
 from typing import Any, Final, NoReturn
 
 _TOOLS: Final = ("bench", "dead", "deferred", "replay", "stat", "tail", "to_file", "to_http", "to_nsq")
@@ -155,14 +157,17 @@ def ask(connection: socket.socket, request: dict[str, Any], streams: Sequence[in
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end what they have started
-    program, listener, templates = sys.argv[1], socket.socket(fileno=int(sys.argv[2])), sys.argv[3]
+    program, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     for name in PRELOADED[program]:
         importlib.import_module(name)
     if program in OURS:
         importlib.import_module("nsqcommon.version").suite_version()  # is kept; to find it imports 30 modules
     if program == "nsqadmin":
+        templates = mkdtemp(prefix="nsq-templates-")  # of this process, as what is compiled may be changed
         _keep_compiled(templates)
-    serve(listener)
+        serve(listener, at_end=partial(shutil.rmtree, templates, ignore_errors=True))
+    else:
+        serve(listener)
     if program in OURS:
         run(program)
     runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -214,7 +219,7 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:
     """Fork for each connection until our standard input ends. Return only in the children, as what was asked for."""
     gc.collect()
     gc.freeze()  # so that a child's collections do not copy what all children share
@@ -226,6 +231,7 @@ def serve(listener: socket.socket) -> None:
     while True:
         descriptor = poll.poll()[0][0]  # one at a time: the next may be of a descriptor that this one closes
         if descriptor == 0:
+            at_end()
             os._exit(0)
         if descriptor in children:
             pid, connection = children.pop(descriptor)
