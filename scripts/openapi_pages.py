@@ -18,7 +18,7 @@ def files(docs: Path) -> list[Path]:
 
 
 def page(path: Path) -> str:
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # the one in Python takes 0.3 s
     return "\n".join(_Page(document, path.name).lines())
 
 

@@ -134,7 +134,8 @@ class Api:
 
 @cache
 def description_of(program: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = yaml.safe_load((FILES / f"{program}.yaml").read_text(encoding="utf-8"))
+    text = (FILES / f"{program}.yaml").read_text(encoding="utf-8")
+    found: Mapping[str, Any] = yaml.load(text, yaml.CSafeLoader)  # the one in Python takes 0.3 s
     return found
 
 
