@@ -43,8 +43,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
     yield name
     page.leave()  # a page about a topic that is being deleted would ask for it again
-    for daemon in (*cluster.nodes, *cluster.lookupds):
-        daemon.http("POST", f"/topic/delete?topic={name}")
+    cluster.delete_topic(name)
 
 
 # Numbers that move

@@ -34,8 +34,7 @@ def topic(cluster: Cluster, admin: Nsqadmin, page: Browser, request: pytest.Fixt
     until(lambda: node.http("GET", f"/topic/log?topic={name}").json["next"] == 5, "they are synced")
     yield name
     page.leave()  # a page about a topic that is being deleted would ask for it again
-    for daemon in (*cluster.nodes, *cluster.lookupds):
-        daemon.http("POST", f"/topic/delete?topic={name}")
+    cluster.delete_topic(name)
 
 
 def depth(node: Nsqd, topic: str) -> int:

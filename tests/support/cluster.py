@@ -26,6 +26,11 @@ class Cluster:
     def wait_for(self, topic: str, count: int = 2) -> None:
         eventually(lambda: all(len(it.producers(topic)) == count for it in self.lookupds))
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic wherever it is: an nsqadmin that other tests share would go on asking for it."""
+        for daemon in (*self.nodes, *self.lookupds):
+            daemon.http("POST", f"/topic/delete?topic={topic}")
+
 
 def name_of(node: Nsqd) -> str:
     return f"127.0.0.1:{node.http_address[1]}"

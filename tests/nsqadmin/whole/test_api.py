@@ -104,7 +104,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 
 @pytest.fixture
-def a_topic(cluster: Cluster, topic: str) -> str:
+def a_topic(cluster: Cluster, topic: str) -> Iterator[str]:
     """Make a topic on both nodes, with a channel c: two messages on the first node, one on the second."""
     for node in cluster.nodes:
         node.post(f"/topic/create?topic={topic}")
@@ -112,7 +112,8 @@ def a_topic(cluster: Cluster, topic: str) -> str:
     for node in (cluster.nodes[0], *cluster.nodes):
         node.post(f"/pub?topic={topic}", b"message")
     cluster.wait_for(topic)
-    return topic
+    yield topic
+    cluster.delete_topic(topic)
 
 
 # Reading

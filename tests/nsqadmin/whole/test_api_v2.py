@@ -41,7 +41,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 
 @pytest.fixture
-def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
+def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> Iterator[str]:
     """Make a topic on both nodes, with a channel c and no consumer: two messages on each node."""
     for node in cluster.nodes:
         node.post(f"/topic/create?topic={topic}")
@@ -49,7 +49,8 @@ def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
         node.post(f"/mpub?topic={topic}", b"one\ntwo")
     cluster.wait_for(topic)
     eventually(lambda: depth_of(admin, topic) == 4)
-    return topic
+    yield topic
+    cluster.delete_topic(topic)
 
 
 def depth_of(admin: Nsqadmin, topic: str) -> int | None:
@@ -287,7 +288,8 @@ def test_it_stops_at_once_although_somebody_looks(cluster: Cluster) -> None:
 
 
 def test_more_viewers_than_there_may_be_are_told_when_to_come_again(cluster: Cluster) -> None:
-    with Nsqadmin(*cluster.lookupd_options, *QUICK) as admin, ExitStack() as viewers:
+    # A sample would be sent to each of them.
+    with Nsqadmin(*cluster.lookupd_options, "sample-interval=1h") as admin, ExitStack() as viewers:
         for _ in range(199):
             viewers.enter_context(stream(admin, "/events?scope=nodes"))
         with stream(admin, "/events?scope=overview") as events:

@@ -38,10 +38,11 @@ def node(cluster: Cluster) -> Nsqd:
 
 
 @pytest.fixture
-def a_topic(node: Nsqd, topic: str) -> str:
+def a_topic(cluster: Cluster, node: Nsqd, topic: str) -> Iterator[str]:
     node.post(f"/topic/create?topic={topic}")
     node.post(f"/channel/create?topic={topic}&channel=c")
-    return topic
+    yield topic
+    cluster.delete_topic(topic)
 
 
 def wait_for(admin: Nsqadmin, rule: str, path: str) -> str:

@@ -33,7 +33,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 
 
 @pytest.fixture
-def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
+def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> Iterator[str]:
     """Make a topic: m0 to m4 as JSON on the first node, m5 on the second; a channel c on both."""
     for node, numbers in zip(cluster.nodes, (range(5), range(5, 6)), strict=True):
         node.post(f"/topic/create?topic={topic}")
@@ -42,7 +42,8 @@ def a_topic(cluster: Cluster, admin: Nsqadmin, topic: str) -> str:
             node.post(f"/pub?topic={topic}", json.dumps({"n": number, "secret": f"s{number}"}).encode())
     cluster.wait_for(topic)
     eventually(lambda: len(read(admin, topic, "from=earliest")) == 6)
-    return topic
+    yield topic
+    cluster.delete_topic(topic)
 
 
 def read(admin: Nsqadmin, topic: str, query: str = "") -> list[Any]:
