@@ -178,7 +178,9 @@ def prepared(browser: Browser, admin: Daemon, *, stays: bool = False) -> Iterato
     requests = browser.requests()
     browser.forget()
     browser.may_stay = stays
-    if not stays:
+    if stays:
+        browser.hide()
+    else:
         browser.leave()
     assert complaints == []
     foreign = [it for it in requests if not it.startswith((browser.base + "/", "data:", "chrome:", "about:"))]

@@ -73,6 +73,10 @@ class Browser:
             self.open("/ping")
             self._has_left = True
 
+    def hide(self) -> None:
+        """Show nothing of the page, which would be laid out again when the next test changes the size of the window."""
+        self.run("document.documentElement.style.display = 'none'")
+
     def forget(self) -> None:
         """Clear what pages have stored."""
         self.command("Storage.clearDataForOrigin", {"origin": self.base, "storageTypes": "local_storage"})
@@ -104,6 +108,11 @@ class Browser:
 
     def count(self, selector: str) -> int:
         found: int = self.run("return document.querySelectorAll(arguments[0]).length", selector)
+        return found
+
+    def counts(self, *selectors: str) -> list[int]:
+        """Count by several selectors at once, as each command takes 5 ms of processor time."""
+        found: list[int] = self.run("return arguments[0].map((it) => document.querySelectorAll(it).length)", selectors)
         return found
 
     def wait(self, script: str, *arguments: object) -> Any:
