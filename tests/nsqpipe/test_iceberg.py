@@ -34,7 +34,7 @@ from nsqpipe.ledger import Ledger
 from nsqpipe.shape import Shape
 from nsqpipe.sources import reporting
 from nsqpipe.standing import check_standing
-from nsqpipe.tables import Format
+from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import Policy
 from pyspark_nsq.lanes import Range
@@ -624,27 +624,17 @@ def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: 
     assert check_standing(source_of(orders), table_at(tmp_path, checkpoint=behind)) == source_of(orders)
 
 
-def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp_path: Path) -> None:
-    """It needs a process of its own, as pyiceberg reads its configuration when it is imported."""
+def test_the_catalog_is_found_by_its_name_in_the_environment(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = IcebergJob(orders, tmp_path)
     job.batch_of(0, 60, opens=True)
-    code = (
-        "import sys; from nsqpipe.iceberg import standing; from nsqpipe.tables import Format, Table; "
-        "from pyspark_nsqtable.iceberg_target import CatalogName; "
-        "print(standing(Table('raw.table', Format.ICEBERG, catalog=CatalogName('default'))).end_of(sys.argv[1]))"
-    )
-    said = {
-        f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}": text for name, text in catalog_at(tmp_path).properties.items()
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(job.head.lane)],
-        env={**os.environ, **said},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
+    for name, text in catalog_at(tmp_path).properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}", text)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # pyiceberg reads it when it is imported
+    found = iceberg.standing(Table("raw.table", Format.ICEBERG, catalog=CatalogName("default")))
+    assert found is not None
+    assert found.end_of(str(job.head.lane)) == 60
 
 
 def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
