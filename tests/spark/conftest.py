@@ -63,6 +63,8 @@ def _started(warehouse: Path) -> SparkSession:
         # It writes, compiles and loads classes for each query, which takes longer than these have to run.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        # A stream that has nothing to do asks its nodes a hundred times a second whether there is something.
+        .config("spark.sql.streaming.pollingDelay", "100ms")
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config(
             "spark.sql.streaming.checkpointFileManagerClass",
