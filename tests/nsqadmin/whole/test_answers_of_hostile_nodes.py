@@ -220,13 +220,13 @@ def test_answers_that_come_byte_by_byte_hold_nobody_up() -> None:
 def test_answers_just_below_the_bounds_hold_nobody_up(element: bytes) -> None:
     """Each answer is small enough to be read, and takes as long as possible: 1,000 kB of nothing but values."""
     body = b'{"topics":[' + element * (MEGABYTE // len(element)) + b"0]}"
-    hostile = [Answering(body) for _ in range(BOMBS)]
+    hostile = [Answering(body) for _ in range(3)]
     with watched(*hostile, honest()) as admin:
         took = pings(admin, lambda: min(map(times_asked, hostile)) >= 1)
         took = sorted(took + pings(admin, lambda: True))  # while the answers are read
         print(f"{element!r}: /ping p99 {took[int(len(took) * 0.99)]:.3f} s, peak {peak(admin) / MEGABYTE:.0f} MB")
         assert took[int(len(took) * 0.99)] < LIMIT
-        assert peak(admin) < MOST_MEMORY
+        assert peak(admin) < MOST_MEMORY / 2
 
 
 def test_eight_times_the_topics_of_a_big_cluster_are_read() -> None:
