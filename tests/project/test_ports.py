@@ -46,6 +46,8 @@ def is_random(value: ast.expr) -> bool:
 
 
 def is_socket(call: ast.Call) -> bool:
+    if any("AF_UNIX" in ast.unparse(it) for it in call.args):  # it has no port
+        return False
     return ast.unparse(call.func) in {"socket", "socket.socket", "socket.create_server"}
 
 
@@ -85,8 +87,15 @@ def test_another_way_to_choose_is_found(text: str) -> None:
     assert list(choices(text))
 
 
-def test_a_port_that_is_held_while_it_is_used_is_no_choice() -> None:
-    text = "def f():\n    with socket.socket() as it:\n        it.bind((HOST, 0))\n        at = it.getsockname()\n        run(at)"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    with socket.socket() as it:\n        it.bind((HOST, 0))\n        at = it.getsockname()\n        run(at)",
+        "def f():\n    with socket.socket(socket.AF_UNIX) as it:\n        it.bind('')\n        return it.getsockname()",
+    ],
+    ids=["held while it is used", "no port"],
+)
+def test_other_addresses_are_no_choice(text: str) -> None:
     assert list(choices(text)) == []
 
 
