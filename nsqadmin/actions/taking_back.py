@@ -17,6 +17,7 @@ _OPPOSITES: Final = {
     Kind.PAUSE_CHANNEL: Kind.UNPAUSE_CHANNEL,
     Kind.UNPAUSE_CHANNEL: Kind.PAUSE_CHANNEL,
 }
+_CHANGED_NOTHING: Final = ("refused", "failed")  # results
 _PAUSES: Final = frozenset((Kind.PAUSE_TOPIC, Kind.PAUSE_CHANNEL))
 
 
@@ -50,6 +51,7 @@ def opposite(snapshot: Snapshot, receipt: Receipt, activity: Iterable[Activity] 
         if it.what in (kind, action.kind)
         and (it.topic, it.channel) == (action.topic, action.channel)
         and it.at < receipt.at
+        and it.result not in _CHANGED_NOTHING
     ]
     for entry in reversed(earlier):
         for address in entry.nodes:

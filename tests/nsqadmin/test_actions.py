@@ -212,6 +212,8 @@ def test_undo_knows_what_was_done_since_the_nodes_were_asked() -> None:
     assert opposite(cluster, receipt, [itself, late]) == replace(back, nodes=("n1:4151", "n2:4151"))
     assert opposite(cluster, receipt, [itself, done(Kind.PAUSE_CHANNEL, 16.0), late]) is None
     assert opposite(cluster, receipt, [itself, replace(late, channel="other")]) is None
+    for result in ("refused", "failed"):
+        assert opposite(cluster, receipt, [itself, replace(late, result=result)]) is None, result
 
 
 def test_only_a_pause_that_drops_nothing_needs_no_confirmation() -> None:
