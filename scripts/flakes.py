@@ -2,7 +2,7 @@
 
 Each run has its own seed (of the order of tests and of Python's hashes), load and number of workers: of ten runs, four
 have the machine to themselves, four run beside two busy processes and two beside six; two of them have one worker. The
-file of results has a line for each run: a command that is started again goes on behind the last one, unless something
+file of results has a line for each run: a command that is started again goes on after the last one, unless something
 else than tests, scripts and documents has changed. A test that was mended is run many times by itself.
 """
 
