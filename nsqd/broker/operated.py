@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, joined, without
 from nsqd.broker.burials import UNDONE_IN_STEP, Job
-from nsqd.broker.places import Places
+from nsqd.broker.ledger import Ledger
 from nsqd.broker.positions import SkipRanges, between, bitmap_of_ranges, ranges_in
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LongRecall(Protocol):
     def stop(self) -> None: ...
 
 
-class Operated(Places):
+class Operated(Ledger):
     """Each operation is a change of the journal, or a job of which the journal knows. None of them waits."""
 
     def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:

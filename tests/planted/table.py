@@ -103,7 +103,7 @@ BUGS: Final = (
     Bug(
         "a buried message does not pin the log",
         _BURIED,
-        "nsqd/broker/places.py",
+        "nsqd/broker/ledger.py",
         (
             (
                 "places = (self.in_flight, self.retries, self.deferred, self.burials.buried)",
@@ -115,7 +115,7 @@ BUGS: Final = (
     Bug(
         "a crash forgets buried messages",
         _BURIED,
-        "nsqd/broker/places.py",
+        "nsqd/broker/ledger.py",
         (("self.burials.buried = state.buried\n", "self.burials.buried = type(state.buried)()\n"),),
         ("simulation", "broker model", "burying kills"),
     ),
@@ -311,7 +311,7 @@ BUGS: Final = (
     Bug(
         "what is dropped is not counted",
         _POLICY,
-        "nsqd/broker/places.py",
+        "nsqd/broker/ledger.py",
         (
             (
                 '        """Count what a rule has done to messages, or would have done."""\n        if count > 0:',
@@ -386,7 +386,7 @@ BUGS: Final = (
     Bug(
         "what was taken back is handed over",
         _ONE_PLACE,
-        "nsqd/broker/places.py",
+        "nsqd/broker/ledger.py",
         (("self.skips.cover(parked.deferred | parked.cancelled)", "self.skips.cover(parked.deferred)"),),
         ("simulation",),
     ),
@@ -510,7 +510,7 @@ BUGS: Final = (
     Bug(
         "some finishes are forgotten",
         _ONE_PLACE,
-        "nsqd/broker/places.py",
+        "nsqd/broker/ledger.py",
         (
             (
                 "finished = self.in_flight.take_finished()",

@@ -15,7 +15,7 @@ SLICES: Final[Mapping[str, Sequence[str]]] = {
     "nsqd.broker.in_flight": ("_LOOKED_AT",),
     "nsqd.broker.leftovers": ("MANY", "FREED_IN_TURN"),
     "nsqd.broker.operated": ("_DROPPED_IN_TURN",),
-    "nsqd.broker.places": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
+    "nsqd.broker.ledger": ("_DEFERRED_ONE_BY_ONE", "_UNPACKED_IN_TURN"),
     "nsqd.broker.positions": (
         "_BLOCK",
         "_BLOCKS_AT_ONCE",

@@ -53,7 +53,7 @@ _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _SAMPLE: Final = 1_000_000  # messages whose size tells the mean of one
 
 
-class Places:
+class Ledger:
     """The places of a channel's messages, and what the journal is told of them.
 
     It delivers nothing and decides nothing; `Operated` and `Channel` build on it.
