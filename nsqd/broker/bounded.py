@@ -16,8 +16,8 @@ from abc import abstractmethod
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.bounds import MOST_LOOKS, Held, Room, drops, excess, excess_with, refuses
 from nsqd.broker.feed import Feed
+from nsqd.broker.limits import MOST_LOOKS, Headroom, Usage, drops, excess, excess_with, refuses
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
@@ -51,16 +51,16 @@ class Bounded(Feed):
         self._drops = drops(self.rules) or drops(self.tried)
         self._oldest_file = 0  # as of the last publish under a bound that drops: the first sequence of the oldest file
         self._waits_since = inf  # since when publishes wait for files to be removed
-        self._room: Room | None = None  # for this turn's publishes
+        self._room: Headroom | None = None  # for this turn's publishes
         self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
-        self._tried_room: Room | None = None  # the same if rules that are only tried were in force
+        self._tried_room: Headroom | None = None  # the same if rules that are only tried were in force
 
     @abstractmethod
     def _has_drafts(self) -> bool:
         """Return whether something was published in this turn."""
 
     @abstractmethod
-    def _drafted(self) -> Held:
+    def _drafted(self) -> Usage:
         """Return what was published in this turn, which has no place in the log yet."""
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Bounded(Feed):
         """Follow these rules from now on; `bounds_changed` has to be called when the channels have theirs, too."""
         self.rules, self.tried = rules.in_force(), rules.tried()
 
-    def bounds_changed(self) -> None:
+    def limits_changed(self) -> None:
         """Note that bounds of the topic or of a channel came or went."""
         rules: list[ChannelRules | TopicRules] = [self.rules, self.tried]
         for channel in self.channels.values():
@@ -85,7 +85,7 @@ class Bounded(Feed):
         self._drops = any(map(drops, rules))
         self._room = self._tried_room = None
         if self._drops:
-            self.drop_beyond_bounds()
+            self.drop_beyond_limits()
 
     def _admit(self, count: int, size: int) -> None:
         """Let messages of the topic or of one of its channels be published, unless that is full. Raises Refused."""
@@ -103,31 +103,31 @@ class Bounded(Feed):
         if self._tried_room is not None and (full := self._tried_room.take(count, size)) is not None:
             self._count(f"{full.rule}, dry run", count)
 
-    def _measure(self) -> tuple[Room, Room]:
-        room, tried = Room(), Room()
+    def _measure(self) -> tuple[Headroom, Headroom]:
+        room, tried = Headroom(), Headroom()
         drafted = self._drafted()
-        held = self._held().plus(drafted)
+        held = self._usage().plus(drafted)
         room.narrow(f"topic {self.name}", self.rules, held)
         tried.narrow(f"topic {self.name}", self.tried, held)
         for channel in self.channels.values():
             if refuses(channel.rules) or refuses(channel.tried):
-                held, name = channel.held().plus(drafted), f"channel {self.name}:{channel.name}"
+                held, name = channel.usage().plus(drafted), f"channel {self.name}:{channel.name}"
                 room.narrow(name, channel.rules, held)
                 tried.narrow(name, channel.tried, held)
         return room, tried
 
-    def _held(self) -> Held:
+    def _usage(self) -> Usage:
         passed = self.passed()
-        return Held(self.log.tail - passed, self.log.bytes_from(passed))
+        return Usage(self.log.tail - passed, self.log.bytes_from(passed))
 
-    def drop_beyond_bounds(self, arrived: int | None = None) -> None:
+    def drop_beyond_limits(self, arrived: int | None = None) -> None:
         for channel in self.channels.values():
-            channel.apply_bounds(arrived)
+            channel.apply_limits(arrived)
         if drops(self.tried):
-            beyond = excess(self.tried, self._held())
+            beyond = excess(self.tried, self._usage())
             self._count("overflow, dry run", beyond - self._tried_beyond)
             self._tried_beyond = beyond
-        if not drops(self.rules) or not (beyond := excess(self.rules, self._held())):
+        if not drops(self.rules) or not (beyond := excess(self.rules, self._usage())):
             return
         self._drop_before(min(self.passed() + beyond, self._written_tail))
 
@@ -145,7 +145,7 @@ class Bounded(Feed):
                 channel.pass_over(before, end)
         return True
 
-    def must_wait(self, coming: Held, now: float) -> bool:
+    def must_block(self, coming: Usage, now: float) -> bool:
         """Make room for what is about to be published. Return whether it has to wait until files are removed.
 
         This is how a bound of bytes holds by construction. Say it is 16 MiB, and files have 4 MiB. What waits is never
@@ -166,7 +166,7 @@ class Bounded(Feed):
         self._room = self._tried_room = None  # it is measured anew in each turn
         return now - self._waits_since < _MOST_WAIT
 
-    def _make_room(self, coming: Held) -> bool:
+    def _make_room(self, coming: Usage) -> bool:
         """Drop what has to go for what is about to be published. Return False if a later turn has to drop more."""
         has_room = True
         for channel in self.channels.values():
@@ -174,7 +174,7 @@ class Bounded(Feed):
         if not drops(self.rules):
             return has_room
         for _ in range(MOST_LOOKS):
-            if not (beyond := excess_with(self.rules, self._held(), coming)):
+            if not (beyond := excess_with(self.rules, self._usage(), coming)):
                 break
             passed = self.passed()
             if not self._drop_before(min(passed + beyond, self._written_tail)):

@@ -118,8 +118,8 @@ class Broker(TopicWork[Channel, Topic]):
         if refusal is not None or self.refusal:
             return
         for topic in [topic for topic in self.unsealed if topic in self.dropping]:
-            coming = topic.coming()
-            if topic.log.refusal() is None and topic.must_wait(coming, self.now):
+            coming = topic.buffered()
+            if topic.log.refusal() is None and topic.must_block(coming, self.now):
                 del self.unsealed[topic]
                 self.deferring.pop(topic, None)
                 if coming.size > MOST_POSTPONED:
@@ -219,7 +219,7 @@ class Broker(TopicWork[Channel, Topic]):
                 channel.take_rules(self.rules.channel(name, channel.name))
                 yield
         if self.topics.get(name) is topic:
-            topic.bounds_changed()
+            topic.limits_changed()
 
     def expire_idle(self, names: Iterable[str]) -> list[Expired]:
         """Delete those of these topics, and of their channels, that nobody has used for as long as the policy says.

@@ -18,11 +18,11 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.frames import LARGE
-from nsqd.broker.bounds import drops
 from nsqd.broker.buried import Note, note_of
 from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
+from nsqd.broker.limits import drops
 from nsqd.broker.pace import Pace
 from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
@@ -489,7 +489,7 @@ class Channel(Ruled):
         if self.is_behind:
             self.go_on_dropping()
         elif drops(self.rules):
-            self.apply_bounds()
+            self.apply_limits()
         if self.consumers:
             self.wants_attention()
 

@@ -28,7 +28,7 @@ class Feed(metaclass=ABCMeta):
         """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
 
     @abstractmethod
-    def drop_beyond_bounds(self, arrived: int | None = None) -> None:
+    def drop_beyond_limits(self, arrived: int | None = None) -> None:
         """Drop the oldest messages of channels that have too many by their own bounds or by the topic's.
 
         `arrived`: where the messages begin that were just handed over.

@@ -26,10 +26,10 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.bounds import Held, capacity, drops
 from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.kept import Kept
+from nsqd.broker.limits import Usage, capacity, drops
 from nsqd.broker.positions import Deferred, Retries, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.rules import NO_CHANNEL_RULES
 
@@ -102,15 +102,15 @@ class Ledger:
         """How many messages wait for their first delivery."""
         return self.topic.handed_over - self.cursor - self.skips.total
 
-    def held(self) -> Held:
+    def usage(self) -> Usage:
         """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
         return self._sized(self.depth + len(self.deferred) + self.topic.log.tail - self.topic.handed_over)
 
-    def _sized(self, messages: int) -> Held:
+    def _sized(self, messages: int) -> Usage:
         """Return so many messages with their bytes, if they are as large as the mean."""
         log = self.topic.log
         start = self.cursor if self.cursor < log.tail else log.first
-        return Held(messages, messages * log.bytes_from(start) // max(log.tail - start, 1))
+        return Usage(messages, messages * log.bytes_from(start) // max(log.tail - start, 1))
 
     def room(self) -> int | None:
         """Return how many messages fit beside those that no bound drops; None: any number, because no bound drops."""
@@ -119,7 +119,7 @@ class Ledger:
     def _room_by(self, rules: ChannelRules) -> int | None:
         if not drops(rules):
             return None
-        most = capacity(rules, self._sized(_SAMPLE) if rules.max_bytes is not None else Held(0, 0))
+        most = capacity(rules, self._sized(_SAMPLE) if rules.max_bytes is not None else Usage(0, 0))
         return None if most is None else max(0, most - len(self.retries) - len(self.deferred))
 
     @property

@@ -269,7 +269,7 @@ class Operated(Ledger):
     def go_on_dropping(self) -> None:
         """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
         if self._work.ranges_dropped < _DROPPED_IN_TURN:
-            self.topic.drop_beyond_bounds()
+            self.topic.drop_beyond_limits()
         else:
             self._come_back(self._work.now)
 

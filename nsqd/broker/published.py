@@ -18,8 +18,8 @@ from nsqcommon.wire.log_record import KEYS
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.bounded import Bounded, Refused
-from nsqd.broker.bounds import Held
 from nsqd.broker.keys import TopicKeys
+from nsqd.broker.limits import Usage
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change
@@ -164,18 +164,18 @@ class Published(Bounded):
     def _has_drafts(self) -> bool:
         return bool(self._shared or self._drafts)
 
-    def _drafted(self) -> Held:
+    def _drafted(self) -> Usage:
         counts, sizes = [len(self._shared_offsets) - 1], [self._shared_offsets[-1] + self._shared_header_bytes]
         for payload, offsets, _, _, _, _, headers in self._drafts:
             counts.append(len(offsets) - 1)
             sizes.append(len(payload) + len(headers))
-        return Held(sum(counts), sum(sizes))
+        return Usage(sum(counts), sum(sizes))
 
-    def coming(self) -> Held:
+    def buffered(self) -> Usage:
         """Return what was published and has no place in the log yet, with the bytes that it will take there, or a few more."""
         drafted = self._drafted()
         fronts = sum(_RECORD_FRONT + len(draft[4]) for draft in self._drafts)
-        return Held(drafted.messages, drafted.size + fronts + self._shared_front())
+        return Usage(drafted.messages, drafted.size + fronts + self._shared_front())
 
     def _shared_front(self) -> int:
         """Return what precedes the messages that share a batch: also those without a key or headers have a place there."""

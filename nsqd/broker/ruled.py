@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.bounds import MOST_LOOKS, drops, excess, excess_with
 from nsqd.broker.breaker import Breaker
 from nsqd.broker.buried import Note
+from nsqd.broker.limits import MOST_LOOKS, drops, excess, excess_with
 from nsqd.broker.operated import Operated
 from nsqd.broker.rules import Overflow
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
-    from nsqd.broker.bounds import Held
     from nsqd.broker.feed import Feed
+    from nsqd.broker.limits import Usage
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.work import ChannelWork
 
@@ -121,7 +121,7 @@ class Ruled(Operated):
         """Whether a bound that messages exceed has them buried; a channel in memory drops them instead."""
         return self.rules.overflow is Overflow.BURY and self.kept is None
 
-    def apply_bounds(self, arrived: int | None = None) -> None:
+    def apply_limits(self, arrived: int | None = None) -> None:
         """Drop or bury the oldest messages that are too many, if that is what the policy says.
 
         `arrived`: where the messages begin that the topic has just handed over.
@@ -143,7 +143,7 @@ class Ruled(Operated):
         self._count("overflow, dry run", beyond - self._tried_beyond)
         self._tried_beyond = beyond
 
-    def make_room(self, coming: Held) -> bool:
+    def make_room(self, coming: Usage) -> bool:
         """Drop the oldest messages that would be too many bytes together with those that are about to be published.
 
         Return False if a later turn has to drop more before there is room.
@@ -151,7 +151,7 @@ class Ruled(Operated):
         if not drops(self.rules) or self.rules.overflow is Overflow.BURY:
             return True
         for _ in range(MOST_LOOKS):
-            if not (beyond := min(excess_with(self.rules, self.held(), coming), self.ahead)):
+            if not (beyond := min(excess_with(self.rules, self.usage(), coming), self.ahead)):
                 break
             self.drop_oldest(beyond)
             if self.is_behind:
@@ -159,7 +159,7 @@ class Ruled(Operated):
         return True
 
     def _beyond(self, rules: ChannelRules) -> int:
-        return min(excess(rules, self.held()), self.ahead) if drops(rules) else 0
+        return min(excess(rules, self.usage()), self.ahead) if drops(rules) else 0
 
     def defer(self, start: int, count: int, due: int) -> None:
         """Make the messages of a batch wait, as far as they have room: what is deferred is not dropped later."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.bounds import drops, is_bounded
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
 from nsqd.broker.latency import merged_snapshot
+from nsqd.broker.limits import drops, has_limit
 from nsqd.broker.parked import Parked
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.published import Published
@@ -49,13 +49,13 @@ class Topic(Published):
         self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._deferred_ids = DeferredIds()
         self._parked = Parked()  # beyond H
-        self._note_bounds()
+        self._note_limits()
 
-    def bounds_changed(self) -> None:
-        super().bounds_changed()
-        self._note_bounds()
+    def limits_changed(self) -> None:
+        super().limits_changed()
+        self._note_limits()
 
-    def _note_bounds(self) -> None:
+    def _note_limits(self) -> None:
         has_bound = drops(self.rules) or any(drops(channel.rules) for channel in self.channels.values())
         if has_bound and not self.ephemeral:
             self._work.dropping[self] = None
@@ -106,7 +106,7 @@ class Topic(Published):
             if self.flowing:  # something was taken back before it was handed over
                 self._start_flowing()
         if self._drops:
-            self.drop_beyond_bounds(before)
+            self.drop_beyond_limits(before)
 
     def _advance(
         self,
@@ -153,7 +153,7 @@ class Topic(Published):
         before = self.handed_over
         self._advance(self._work.now)
         if self._drops:
-            self.drop_beyond_bounds(before)
+            self.drop_beyond_limits(before)
 
     def _record_parked(self) -> None:
         """Tell the journal that all channels get now what is parked: in words that 0.1.0 knows, if these are few."""
@@ -249,8 +249,8 @@ class Topic(Published):
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self._work.shape_changed(self.name)
-            if self._is_guarded or self._drops or is_bounded(channel.rules) or is_bounded(channel.tried):
-                self.bounds_changed()
+            if self._is_guarded or self._drops or has_limit(channel.rules) or has_limit(channel.tried):
+                self.limits_changed()
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
@@ -274,7 +274,7 @@ class Topic(Published):
         self._record_name(channel, ("nochannel", self.name, name))
         channel.close()
         if self._is_guarded or self._drops:
-            self.bounds_changed()  # its own bound is in nobody's way any more
+            self.limits_changed()  # its own bound is in nobody's way any more
         if not self.channels:
             if was_flowing:
                 self.record(("freeze", self.name, self.handed_over))
@@ -456,7 +456,7 @@ class Topic(Published):
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
         self._find_deferred_keys()
-        self.bounds_changed()
+        self.limits_changed()
 
     def _find_deferred_keys(self) -> None:
         """Have the log tell the keys of what was published with a delay and still waits, before the window or within it."""

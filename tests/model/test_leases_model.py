@@ -34,7 +34,7 @@ class Leasing(RuleBasedStateMachine):
         self.finished: set[bytes] = set()
         self.polls: list[tuple[Poll, int, Caller]] = []
         self.streams: list[tuple[Streamer, Caller]] = []
-        self.held: dict[bytes, Caller] = {}  # by who has taken it last
+        self.usage: dict[bytes, Caller] = {}  # by who has taken it last
         self.consumer = self.node.consumer(ready=0)
         self.publisher = self.node.client()
         self.node.clients.clear()  # so that nobody is closed for want of heartbeats
@@ -72,7 +72,7 @@ class Leasing(RuleBasedStateMachine):
 
     @rule(caller=HOLDERS, most=st.integers(1, 6), some=SOME)
     def stream(self, caller: Caller, most: int, some: int) -> None:
-        after = sorted(self.held)[some % len(self.held)] if self.held else b""
+        after = sorted(self.usage)[some % len(self.usage)] if self.usage else b""
         try:
             streamer = self.leases.stream(self.channel, caller, most=most, lease=5.0, after=after, wake=lambda: None)
         except TooMany:
@@ -81,7 +81,7 @@ class Leasing(RuleBasedStateMachine):
             self.streams.append((streamer, caller))
         self.node.turn()
         in_flight = self.channel.in_flight
-        self.finished |= {it for it in self.held if in_flight.owner(it) is None and not self._waits(it)}
+        self.finished |= {it for it in self.usage if in_flight.owner(it) is None and not self._waits(it)}
 
     @rule(some=SOME)
     def read(self, some: int) -> None:
@@ -101,7 +101,7 @@ class Leasing(RuleBasedStateMachine):
         caller=HOLDERS, some=SOME, count=st.integers(1, 4), verb=st.sampled_from(["fin", "fin", "fin", "req", "touch"])
     )
     def answer(self, caller: Caller, some: int, count: int, verb: str) -> None:
-        known = sorted(self.held)
+        known = sorted(self.usage)
         ids = known[some % len(known) :][:count] if known else []
         mine = [it for it in ids if self._owner(it) == caller.holder]
         if verb == "fin":
@@ -122,7 +122,7 @@ class Leasing(RuleBasedStateMachine):
             if owner is None or isinstance(owner, Lessee):
                 continue  # it has been read so late that its time was over
             assert message_id not in self.finished
-            self.held.pop(message_id, None)
+            self.usage.pop(message_id, None)
             self.consumer.say(b"FIN %b\n" % message_id)
             self.finished.add(message_id)
 
@@ -140,7 +140,7 @@ class Leasing(RuleBasedStateMachine):
         for message_id in ids:
             if self._owner(message_id) == caller.holder:
                 assert message_id not in self.finished
-                self.held[message_id] = caller
+                self.usage[message_id] = caller
 
     def _owner(self, message_id: bytes) -> str | None:
         owner = self.channel.in_flight.owner(message_id)

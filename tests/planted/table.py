@@ -149,7 +149,7 @@ BUGS: Final = (
     Bug(
         "a bound that drops is off by one",
         _POLICY,
-        "nsqd/broker/bounds.py",
+        "nsqd/broker/limits.py",
         (
             (
                 "beyond = held.messages - rules.max_messages",
@@ -161,7 +161,7 @@ BUGS: Final = (
     Bug(
         "a bound that refuses is off by one",
         _POLICY,
-        "nsqd/broker/bounds.py",
+        "nsqd/broker/limits.py",
         (("if messages > self._messages:", "if messages - 1 > self._messages:"),),
         ("simulation",),
     ),

@@ -14,11 +14,11 @@ from dataclasses import replace
 from math import inf
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.bounds import drops
 from nsqd.broker.broker import Broker
 from nsqd.broker.burials import Selection, Verb
 from nsqd.broker.buried import Burial, Buried
 from nsqd.broker.channel import Channel
+from nsqd.broker.limits import drops
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.log.topic_log import DiskLog
 from tests.simulation.burying import JobModel

@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nsqcommon.wire.names import is_ephemeral
-from nsqd.broker.bounds import drops, excess, refuses
 from nsqd.broker.broker import Broker
 from nsqd.broker.buried import Burial
 from nsqd.broker.channel import Channel
+from nsqd.broker.limits import drops, excess, refuses
 from nsqd.broker.rules import Overflow
 from nsqd.broker.topic import Topic
 from tests.simulation.contents import places_in
@@ -260,7 +260,7 @@ class _Look:
     def _check_that_enough_stays(self, channel: ChannelModel, found: Channel, left: int, place: str) -> None:
         """Check that as many messages wait as the bound allows, with those that have left in another way since."""
         rules = self.ledger.rules
-        held = found.held().messages + left + self.unsent(self.topic, channel.name)
+        held = found.usage().messages + left + self.unsent(self.topic, channel.name)
         if rules.max_bytes is None and rules.max_messages is not None and held < rules.max_messages:
             raise Violation(f"{place}: {held} messages wait after others were dropped, {rules.max_messages} may")
 
@@ -299,9 +299,9 @@ def check_bounds(ledger: Ledger, topic: TopicModel, real: Topic) -> None:
             continue  # a bound of bytes is an estimate
         if ledger.rules.overflow is Overflow.BURY and not is_ephemeral(name):
             continue  # what is buried has to be read first
-        beyond = min(excess(ledger.rules, found.held()), found.ahead)
+        beyond = min(excess(ledger.rules, found.usage()), found.ahead)
         if beyond:
-            raise Violation(f"{topic.name}/{name}: {found.held()} wait, {beyond} messages too many")
+            raise Violation(f"{topic.name}/{name}: {found.usage()} wait, {beyond} messages too many")
 
 
 class Admission:
@@ -335,7 +335,7 @@ def _held(ledger: Ledger, real: Topic) -> dict[str, int]:
     """Return how many messages wait in each channel and, by the name "", in the topic, if a bound refuses more."""
     held = {"": real.log.tail - real.passed()} if refuses(ledger.topic_rules) else {}
     if refuses(ledger.rules):
-        held |= {name: channel.held().messages for name, channel in real.channels.items()}
+        held |= {name: channel.usage().messages for name, channel in real.channels.items()}
     return held
 
 

@@ -320,7 +320,7 @@ def test_publishers_wait_until_a_bound_of_bytes_has_dropped_enough(
         assert it.topic.log.tail == COUNT
         assert it.go_on()
     assert not receipt.error
-    held = it.channel().held().size if of_channels is not None else it.topic.log.bytes_from(it.topic.passed())
+    held = it.channel().usage().size if of_channels is not None else it.topic.log.bytes_from(it.topic.passed())
     assert 1_500 < held <= 2_100
 
 

@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 MOST_LOOKS: Final = 20
 
 
-class Held(NamedTuple):
+class Usage(NamedTuple):
     """How much something holds."""
 
     messages: int
     size: int  # bytes
 
-    def plus(self, other: Held) -> Held:
-        return Held(self.messages + other.messages, self.size + other.size)
+    def plus(self, other: Usage) -> Usage:
+        return Usage(self.messages + other.messages, self.size + other.size)
 
 
-class Full(NamedTuple):
+class LimitReached(NamedTuple):
     """The bound that a publish would exceed."""
 
     rule: str
     words: str
 
 
-def is_bounded(rules: AnyRules) -> bool:
+def has_limit(rules: AnyRules) -> bool:
     return rules.max_messages is not None or rules.max_bytes is not None
 
 
 def refuses(rules: AnyRules) -> bool:
     """Return whether these rules ever refuse a publish."""
-    return is_bounded(rules) and rules.overflow is Overflow.REJECT
+    return has_limit(rules) and rules.overflow is Overflow.REJECT
 
 
 def drops(rules: AnyRules) -> bool:
     """Return whether these rules ever drop or bury the oldest messages."""
-    return is_bounded(rules) and rules.overflow is not Overflow.REJECT
+    return has_limit(rules) and rules.overflow is not Overflow.REJECT
 
 
-def excess(rules: AnyRules, held: Held) -> int:
+def excess(rules: AnyRules, held: Usage) -> int:
     """Return how many messages are beyond the bounds, or a few more if sizes differ."""
     beyond = 0
     if rules.max_messages is not None:
@@ -68,7 +68,7 @@ def excess(rules: AnyRules, held: Held) -> int:
     return max(beyond, 0)
 
 
-def capacity(rules: AnyRules, sample: Held) -> int | None:
+def capacity(rules: AnyRules, sample: Usage) -> int | None:
     """Return how many messages fit the bounds, if they are as large as the sample's mean; None: any number."""
     most = rules.max_messages
     if rules.max_bytes is not None and sample.size:
@@ -77,7 +77,7 @@ def capacity(rules: AnyRules, sample: Held) -> int | None:
     return most
 
 
-def excess_with(rules: AnyRules, held: Held, coming: Held) -> int:
+def excess_with(rules: AnyRules, held: Usage, coming: Usage) -> int:
     """Return how many of the held messages have to go so that the bytes of the coming ones fit, by the mean of the held.
 
     This is about bytes only. A bound of messages drops the oldest after others were written, and is exact.
@@ -87,7 +87,7 @@ def excess_with(rules: AnyRules, held: Held, coming: Held) -> int:
     return min(-(-too_much * held.messages // max(held.size, 1)), held.messages)
 
 
-class Room:
+class Headroom:
     """What is left, of all bounds that refuse publishes."""
 
     __slots__ = ("_bytes", "_bytes_of", "_messages", "_messages_of")
@@ -98,7 +98,7 @@ class Room:
         self._bytes: float = inf
         self._bytes_of = ""
 
-    def narrow(self, name: str, rules: AnyRules, held: Held) -> None:
+    def narrow(self, name: str, rules: AnyRules, held: Usage) -> None:
         """Take these bounds of a topic or a channel into account."""
         if not refuses(rules):
             return
@@ -109,12 +109,12 @@ class Room:
             self._bytes = float(rules.max_bytes - held.size)
             self._bytes_of = f"{name} is full (max_bytes = {rules.max_bytes})"
 
-    def take(self, messages: int, size: int) -> Full | None:
+    def take(self, messages: int, size: int) -> LimitReached | None:
         """Use the room for a publish, or return the bound that is in its way."""
         if messages > self._messages:
-            return Full("max_messages", self._messages_of)
+            return LimitReached("max_messages", self._messages_of)
         if size > self._bytes:
-            return Full("max_bytes", self._bytes_of)
+            return LimitReached("max_bytes", self._bytes_of)
         self._messages -= messages
         self._bytes -= size
         return None

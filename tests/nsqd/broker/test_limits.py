@@ -6,8 +6,8 @@ import pytest
 
 from nsqcommon.wire.headers import encode_headers
 from nsqd.broker.bounded import Refused
-from nsqd.broker.bounds import Held, Room, excess, excess_with
 from nsqd.broker.broker import MOST_POSTPONED
+from nsqd.broker.limits import Headroom, Usage, excess, excess_with
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from nsqd.log.record import size_of
 from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
@@ -271,24 +271,24 @@ def test_dry_run_bounds_count_and_do_nothing(
 
 
 @pytest.mark.parametrize(("rules", "held", "beyond"), [
-    (TopicRules(max_messages=10), Held(10, 0), 0),
-    (TopicRules(max_messages=10), Held(13, 0), 3),
-    (TopicRules(max_bytes=100), Held(10, 100), 0),
-    (TopicRules(max_bytes=100), Held(10, 101), 1),
-    (TopicRules(max_bytes=5), Held(1, 100), 1),
-    (TopicRules(max_messages=9, max_bytes=100), Held(10, 200), 5),
-    (TopicRules(), Held(10, 200), 0),
+    (TopicRules(max_messages=10), Usage(10, 0), 0),
+    (TopicRules(max_messages=10), Usage(13, 0), 3),
+    (TopicRules(max_bytes=100), Usage(10, 100), 0),
+    (TopicRules(max_bytes=100), Usage(10, 101), 1),
+    (TopicRules(max_bytes=5), Usage(1, 100), 1),
+    (TopicRules(max_messages=9, max_bytes=100), Usage(10, 200), 5),
+    (TopicRules(), Usage(10, 200), 0),
 ])  # fmt: skip
-def test_excess(rules: TopicRules, held: Held, beyond: int) -> None:
+def test_excess(rules: TopicRules, held: Usage, beyond: int) -> None:
     assert excess(rules, held) == beyond
 
 
 def test_room_names_the_nearest_bound() -> None:
-    room = Room()
+    room = Headroom()
     assert room.take(10**9, 10**12) is None
-    room.narrow("a", TopicRules(max_messages=10, max_bytes=100), Held(3, 90))
-    room.narrow("b", TopicRules(max_messages=9), Held(5, 0))
-    room.narrow("c", TopicRules(max_messages=1, overflow=DROP), Held(5, 0))
+    room.narrow("a", TopicRules(max_messages=10, max_bytes=100), Usage(3, 90))
+    room.narrow("b", TopicRules(max_messages=9), Usage(5, 0))
+    room.narrow("c", TopicRules(max_messages=1, overflow=DROP), Usage(5, 0))
     assert room.take(5, 1) == ("max_messages", "b is full (max_messages = 9)")
     assert room.take(4, 11) == ("max_bytes", "a is full (max_bytes = 100)")
     assert room.take(4, 10) is None
@@ -468,7 +468,7 @@ def test_room_is_made_for_all_bytes_that_the_log_is_going_to_take(key: bytes, he
     it.topic.publish_one(b"\0\0\0\2ab", key=key, headers=headers)
     for _ in range(1000):  # without a key or headers, for which the record has a place all the same
         it.topic.publish_one(b"\0\0\0\2ab")
-    coming = it.topic.coming()
+    coming = it.topic.buffered()
     it.node.turn()
     taken = sum(map(size_of, it.log.batches))
     assert taken <= coming.size < taken + 100
@@ -476,7 +476,7 @@ def test_room_is_made_for_all_bytes_that_the_log_is_going_to_take(key: bytes, he
 
 
 def test_small_messages_before_large_ones_make_room_for_all_that_comes() -> None:
-    held, coming = Held(1000, 1_000_000), Held(1, 900_000)
+    held, coming = Usage(1000, 1_000_000), Usage(1, 900_000)
     assert excess_with(ChannelRules(max_bytes=1_000_000), held, coming) == 900
     assert excess_with(ChannelRules(max_bytes=1_900_000), held, coming) == 0
     assert excess_with(ChannelRules(max_messages=900), held, coming) == 0
