@@ -289,7 +289,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
 
 
 def _note_expiry(changes: Changes, expired: Expired) -> None:
-    what = f"{'would_' if expired.is_tried else ''}expire_{'channel' if expired.channel else 'topic'}"
+    what = f"{'would_' if expired.is_dry_run else ''}expire_{'channel' if expired.channel else 'topic'}"
     changes.note_expiry(what, expired.topic, expired.channel, f"expire_after={expired.after:g}s")
 
 

@@ -124,7 +124,7 @@ async def expire_idle(
 
     def expire(names: list[str]) -> None:
         for expired in broker.expire_idle(names):
-            if expired.is_tried:
+            if expired.is_dry_run:
                 still.add(expired)
             if expired not in tried:
                 tell(expired)

@@ -42,18 +42,18 @@ class Bounded(Feed):
         self.channels: dict[str, Channel] = {}
         self.closing = False
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
-        self.rules, self.tried = rules.in_force(), rules.tried()
+        self.rules, self.dry_run = rules.in_force(), rules.dry_run()
         self.idle_since = now  # when the last look has found new messages
         self._seen_tail = log.tail  # by that look
         self._written_tail = log.tail
         # One look for each publish tells that neither a deletion nor a bound is in its way.
-        self._is_guarded = refuses(self.rules) or refuses(self.tried)
-        self._drops = drops(self.rules) or drops(self.tried)
+        self._is_guarded = refuses(self.rules) or refuses(self.dry_run)
+        self._drops = drops(self.rules) or drops(self.dry_run)
         self._oldest_file = 0  # as of the last publish under a bound that drops: the first sequence of the oldest file
         self._waits_since = inf  # since when publishes wait for files to be removed
         self._room: Headroom | None = None  # for this turn's publishes
-        self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
-        self._tried_room: Headroom | None = None  # the same if rules that are only tried were in force
+        self._dry_run_beyond = 0  # how many messages a bound that is tried would have dropped last time
+        self._dry_run_room: Headroom | None = None  # the same if rules that are only tried were in force
 
     @abstractmethod
     def _has_drafts(self) -> bool:
@@ -69,13 +69,13 @@ class Bounded(Feed):
 
     def take_rules(self, rules: TopicRules) -> None:
         """Follow these rules from now on; `bounds_changed` has to be called when the channels have theirs, too."""
-        self.rules, self.tried = rules.in_force(), rules.tried()
+        self.rules, self.dry_run = rules.in_force(), rules.dry_run()
 
     def limits_changed(self) -> None:
         """Note that bounds of the topic or of a channel came or went."""
-        rules: list[ChannelRules | TopicRules] = [self.rules, self.tried]
+        rules: list[ChannelRules | TopicRules] = [self.rules, self.dry_run]
         for channel in self.channels.values():
-            rules += (channel.rules, channel.tried)
+            rules += (channel.rules, channel.dry_run)
             channel.records_deliveries = drops(self.rules) or drops(channel.rules)
             if channel.records_deliveries:
                 channel.record_progress(
@@ -83,7 +83,7 @@ class Bounded(Feed):
                 )  # what was delivered before is not to be dropped after a crash, either
         self._is_guarded = self.closing or any(map(refuses, rules))
         self._drops = any(map(drops, rules))
-        self._room = self._tried_room = None
+        self._room = self._dry_run_room = None
         if self._drops:
             self.drop_beyond_limits()
 
@@ -94,13 +94,13 @@ class Bounded(Feed):
         if not self._is_guarded:
             return
         if self._room is None:
-            self._room, self._tried_room = self._measure()
+            self._room, self._dry_run_room = self._measure()
         if (full := self._room.take(count, size)) is not None:
             if not self._has_drafts():
                 self._room = None  # this turn may end without a look at the topic
             self._count(f"{full.rule}, rejected", count)
             raise Refused(full.words, is_full=True)
-        if self._tried_room is not None and (full := self._tried_room.take(count, size)) is not None:
+        if self._dry_run_room is not None and (full := self._dry_run_room.take(count, size)) is not None:
             self._count(f"{full.rule}, dry run", count)
 
     def _measure(self) -> tuple[Headroom, Headroom]:
@@ -108,12 +108,12 @@ class Bounded(Feed):
         drafted = self._drafted()
         held = self._usage().plus(drafted)
         room.narrow(f"topic {self.name}", self.rules, held)
-        tried.narrow(f"topic {self.name}", self.tried, held)
+        tried.narrow(f"topic {self.name}", self.dry_run, held)
         for channel in self.channels.values():
-            if refuses(channel.rules) or refuses(channel.tried):
+            if refuses(channel.rules) or refuses(channel.dry_run):
                 held, name = channel.usage().plus(drafted), f"channel {self.name}:{channel.name}"
                 room.narrow(name, channel.rules, held)
-                tried.narrow(name, channel.tried, held)
+                tried.narrow(name, channel.dry_run, held)
         return room, tried
 
     def _usage(self) -> Usage:
@@ -123,10 +123,10 @@ class Bounded(Feed):
     def drop_beyond_limits(self, arrived: int | None = None) -> None:
         for channel in self.channels.values():
             channel.apply_limits(arrived)
-        if drops(self.tried):
-            beyond = excess(self.tried, self._usage())
-            self._count("overflow, dry run", beyond - self._tried_beyond)
-            self._tried_beyond = beyond
+        if drops(self.dry_run):
+            beyond = excess(self.dry_run, self._usage())
+            self._count("overflow, dry run", beyond - self._dry_run_beyond)
+            self._dry_run_beyond = beyond
         if not drops(self.rules) or not (beyond := excess(self.rules, self._usage())):
             return
         self._drop_before(min(self.passed() + beyond, self._written_tail))
@@ -163,7 +163,7 @@ class Bounded(Feed):
             self._waits_since = inf
             return False
         self._waits_since = min(self._waits_since, now)
-        self._room = self._tried_room = None  # it is measured anew in each turn
+        self._room = self._dry_run_room = None  # it is measured anew in each turn
         return now - self._waits_since < _MOST_WAIT
 
     def _make_room(self, coming: Usage) -> bool:

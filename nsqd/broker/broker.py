@@ -232,9 +232,9 @@ class Broker(TopicWork[Channel, Topic]):
                 continue
             verdicts = verdicts_on(topic, self.now)
             for verdict in verdicts:
-                if not verdict.is_tried and verdict.channel:
+                if not verdict.is_dry_run and verdict.channel:
                     topic.delete_channel(verdict.channel)
-                elif not verdict.is_tried:
+                elif not verdict.is_dry_run:
                     self.delete_topic(name)
             expired += verdicts
         return expired

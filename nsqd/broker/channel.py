@@ -59,17 +59,17 @@ class Channel(Ruled):
         self._passed_at = -inf  # which is this one
         self._retry_first = False  # alternates, for consumers that have room for one message only
         self._pace = pace_of(None, self.rules.max_rate, work.now)
-        self._tried_pace = pace_of(None, self.tried.max_rate, work.now)
+        self._dry_run_pace = pace_of(None, self.dry_run.max_rate, work.now)
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
-        self.rules, self.tried = rules.in_force(), rules.tried()
+        self.rules, self.dry_run = rules.in_force(), rules.dry_run()
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or drops(self.rules)  # `bounds_changed` follows
         self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
-        self._tried_pace = pace_of(self._tried_pace, self.tried.max_rate, self._work.now)
+        self._dry_run_pace = pace_of(self._dry_run_pace, self.dry_run.max_rate, self._work.now)
         self._breaker = breaker_of(self._breaker, self.rules.breaker)
-        self._tried_breaker = breaker_of(self._tried_breaker, self.tried.breaker)
+        self._dry_run_breaker = breaker_of(self._dry_run_breaker, self.dry_run.breaker)
         if self.rules.ttl is not None:
             self._come_back(self._work.now)
         self.wants_attention()
@@ -99,7 +99,7 @@ class Channel(Ruled):
             self.record_progress(urgent=True)
 
     def _distribute_paced(self, now: float) -> int:
-        pace, tried = self._pace, self._tried_pace
+        pace, tried = self._pace, self._dry_run_pace
         allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
         taken = self._distribute(allowed, now)
         if tried is not None:
@@ -220,7 +220,11 @@ class Channel(Ruled):
             if stop == batch_end:
                 self._batch = None
             taken += stop - cursor
-            if self.is_ruled and self.tried.ttl is not None and is_older(batch, self._work.timestamp - self.tried.ttl):
+            if (
+                self.is_ruled
+                and self.dry_run.ttl is not None
+                and is_older(batch, self._work.timestamp - self.dry_run.ttl)
+            ):
                 self._count("ttl, dry run", stop - cursor)
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
             if taken < limit and consumer.room <= 0:
@@ -407,9 +411,9 @@ class Channel(Ruled):
 
     def _delay_after(self, attempts: int) -> int:
         """Return the milliseconds that a message has to wait at least, after this attempt has failed."""
-        if (tried := self.tried.max_attempts) is not None and attempts == tried:
+        if (most := self.dry_run.max_attempts) is not None and attempts == most:
             self._count("max_attempts, dry run", 1)
-        if self.tried.backoff is not None:
+        if self.dry_run.backoff is not None:
             self._count("backoff, dry run", 1)
         backoff = self.rules.backoff
         if backoff is None:

@@ -16,20 +16,20 @@ class Expired(NamedTuple):
     topic: str
     channel: str
     after: float  # seconds that the rule gives it
-    is_tried: bool  # only said, not done
+    is_dry_run: bool  # only said, not done
 
 
 def verdicts_on(topic: Bounded, now: float) -> list[Expired]:
     """Return the topic, if it has expired, or else those of its channels that have."""
     is_idle = topic.is_idle(now)
-    for rules, is_tried in ((topic.rules, False), (topic.tried, True)):
+    for rules, is_dry_run in ((topic.rules, False), (topic.dry_run, True)):
         if is_idle and rules.expire_after is not None and _has_expired(topic, rules, now):
-            return [Expired(topic.name, "", rules.expire_after, is_tried)]
+            return [Expired(topic.name, "", rules.expire_after, is_dry_run)]
     found = []
     for name, channel in topic.channels.items():
-        for rules_of, is_tried in ((channel.rules, False), (channel.tried, True)):
+        for rules_of, is_dry_run in ((channel.rules, False), (channel.dry_run, True)):
             if not channel.consumers and rules_of.expire_after is not None and _has_expired(channel, rules_of, now):
-                found.append(Expired(topic.name, name, rules_of.expire_after, is_tried))
+                found.append(Expired(topic.name, name, rules_of.expire_after, is_dry_run))
                 break
     return found
 

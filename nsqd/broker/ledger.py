@@ -67,7 +67,7 @@ class Ledger:
         self.paused_why = ""  # if it was not a person who has paused it
         rules = work.rules.channel(topic.name, name)
         self.rules = rules.in_force()
-        self.tried = rules.tried()
+        self.dry_run = rules.dry_run()
         self.is_ruled = rules is not NO_CHANNEL_RULES  # one look for each delivery tells that there is nothing to obey
         # Whether the journal has to hear of first deliveries at once: after a crash, a bound could drop what is new again.
         self.records_deliveries = False

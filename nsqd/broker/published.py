@@ -248,7 +248,7 @@ class Published(Bounded):
 
     def seal(self, timestamp: int) -> None:
         """Give this turn's publishes their places in the log, and append them to its buffer."""
-        self._room = self._tried_room = None
+        self._room = self._dry_run_room = None
         drafts: Iterable[_Draft] = self._take_drafts()
         if self.ephemeral and not self.flowing:
             drafts = self._fitted(drafts)
@@ -309,7 +309,7 @@ class Published(Bounded):
 
     def refuse(self, cause: str) -> None:
         """Fail this turn's publishes. A `cut` takes back what the journal was told of them, once it works again."""
-        self._room = self._tried_room = None
+        self._room = self._dry_run_room = None
         drafts = self._take_drafts()
         if any(delay_ms for _, _, delay_ms, _, _, _, _ in drafts):
             self.record(("cut", self.name, self.log.tail))

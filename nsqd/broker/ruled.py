@@ -42,8 +42,8 @@ class Ruled(Operated):
     def __init__(self, name: str, topic: Feed, work: ChannelWork[Any], *, cursor: int, ephemeral: bool) -> None:
         super().__init__(name, topic, work, cursor=cursor, ephemeral=ephemeral)
         self._breaker = breaker_of(None, self.rules.breaker)
-        self._tried_breaker = breaker_of(None, self.tried.breaker)
-        self._tried_beyond = 0  # how many messages a bound that is tried would have dropped last time
+        self._dry_run_breaker = breaker_of(None, self.dry_run.breaker)
+        self._dry_run_beyond = 0  # how many messages a bound that is tried would have dropped last time
 
     # Time to live
 
@@ -139,9 +139,9 @@ class Ruled(Operated):
                 self.drop_oldest(beyond, self._full_from)
         if not self.is_behind:
             self._full_from = None
-        beyond = self._beyond(self.tried)
-        self._count("overflow, dry run", beyond - self._tried_beyond)
-        self._tried_beyond = beyond
+        beyond = self._beyond(self.dry_run)
+        self._count("overflow, dry run", beyond - self._dry_run_beyond)
+        self._dry_run_beyond = beyond
 
     def make_room(self, coming: Usage) -> bool:
         """Drop the oldest messages that would be too many bytes together with those that are about to be published.
@@ -165,7 +165,7 @@ class Ruled(Operated):
         """Make the messages of a batch wait, as far as they have room: what is deferred is not dropped later."""
         fits = count
         if self.is_ruled:
-            if (room := self._room_by(self.tried)) is not None:
+            if (room := self._room_by(self.dry_run)) is not None:
                 self._count("overflow, dry run", count - room)
             if (room := self.room()) is not None:
                 fits = min(count, room)
@@ -224,9 +224,9 @@ class Ruled(Operated):
             return
         now, count = self._work.now, len(self.burials.buried)
         self._count("buried", len(places) if not note.who else 0)
-        if (most := self.tried.max_buried) is not None and count > most:
+        if (most := self.dry_run.max_buried) is not None and count > most:
             self._count("max_buried, dry run", 1)
-        if has_failed and (tried := self._tried_breaker) is not None:
+        if has_failed and (tried := self._dry_run_breaker) is not None:
             tried.buried(len(places), now)
             if tried.has_tripped(now):
                 self._count("breaker, dry run", 1)
@@ -244,8 +244,8 @@ class Ruled(Operated):
     def _note_deliveries(self, count: int, now: float) -> None:
         if self._breaker is not None:
             self._breaker.delivered(count, now)
-        if self._tried_breaker is not None:
-            self._tried_breaker.delivered(count, now)
+        if self._dry_run_breaker is not None:
+            self._dry_run_breaker.delivered(count, now)
 
 
 def is_older(batch: Batch, timestamp: int) -> bool:

@@ -65,7 +65,7 @@ class ChannelRules:
         """Return the rules without those that are only tried."""
         return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
 
-    def tried(self) -> ChannelRules:
+    def dry_run(self) -> ChannelRules:
         """Return those that are only tried, whose effect is counted."""
         if not self.dry:
             return NO_CHANNEL_RULES
@@ -92,7 +92,7 @@ class TopicRules:
         """See `ChannelRules`."""
         return replace(self, dry=frozenset(), **_nothing_of(self.dry)) if self.dry else self
 
-    def tried(self) -> TopicRules:
+    def dry_run(self) -> TopicRules:
         """See `ChannelRules`."""
         if not self.dry:
             return NO_TOPIC_RULES

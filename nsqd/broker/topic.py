@@ -249,7 +249,7 @@ class Topic(Published):
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self._work.shape_changed(self.name)
-            if self._is_guarded or self._drops or has_limit(channel.rules) or has_limit(channel.tried):
+            if self._is_guarded or self._drops or has_limit(channel.rules) or has_limit(channel.dry_run):
                 self.limits_changed()
         return channel
 

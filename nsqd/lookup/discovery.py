@@ -124,9 +124,9 @@ class Discovery:
                 with trio.move_on_at(source.first_try_ends):
                     await source.resolved.wait()
         for peer in [*peers_of(self._sources.values())]:
-            if not peer.tried.is_set():
+            if not peer.dry_run.is_set():
                 with trio.move_on_at(peer.first_try_ends):
-                    await peer.tried.wait()
+                    await peer.dry_run.wait()
 
     async def _ask(self, peer: Peer, address: PeerAddress, topic_name: str) -> set[str]:
         if trio.current_time() < peer.silent_until:

@@ -56,7 +56,7 @@ class Peer:
         self.silent_until = -inf
         self.connected = False
         self.left = trio.Event()  # set when its connection has ended
-        self.tried = trio.Event()  # the first attempt to connect has ended
+        self.dry_run = trio.Event()  # the first attempt to connect has ended
         self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
         self.scope = trio.CancelScope()
         self._registration = registration
@@ -110,7 +110,7 @@ class Peer:
                     self._conversation = None
                     self.left.set()
                     self._registration.disconnected()
-                    self.tried.set()
+                    self.dry_run.set()
                 if twin is not None:
                     log.info("LOOKUPD(%s): is the same as %s, and is told only there", self.name, twin.name)
                     await twin.left.wait()
@@ -153,7 +153,7 @@ class Peer:
     async def _introduce(self, conversation: Conversation) -> PeerAddress:
         (reply,) = await conversation.ask(encode_command("IDENTIFY", body=self._me), before=MAGIC)
         address = self.reachable_at = identified(reply)
-        self.tried.set()
+        self.dry_run.set()
         log.info(
             "LOOKUPD(%s): connected http=%s", self.name, join_host_port(address.broadcast_address, address.http_port)
         )

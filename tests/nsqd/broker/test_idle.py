@@ -121,7 +121,7 @@ def test_dry_run_rules_delete_nothing() -> None:
     node = node_with(
         ChannelRules(expire_after=100.0, dry=dry), TopicRules(expire_after=200.0, expire_full=True, dry=dry)
     )
-    assert look(node, 150.0) == [CHANNEL._replace(is_tried=True)]
+    assert look(node, 150.0) == [CHANNEL._replace(is_dry_run=True)]
     assert look(node, 50.0) == [Expired("t", "", 200.0, True)]
     assert list(node.broker.topics["t"].channels) == ["c"]
 
