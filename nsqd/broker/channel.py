@@ -23,7 +23,7 @@ from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
 from nsqd.broker.limits import drops
-from nsqd.broker.pace import Pace
+from nsqd.broker.rate_limiter import RateLimiter
 from nsqd.broker.ruled import EXPIRED_AT_ONCE, Ruled, breaker_of, is_older, places_in
 from nsqd.broker.rules import NO_CHANNEL_RULES, deletion_at
 from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot, ClientSnapshot
@@ -58,16 +58,16 @@ class Channel(Ruled):
         self._passed_from = 0  # what the retries had passed when a turn began,
         self._passed_at = -inf  # which is this one
         self._retry_first = False  # alternates, for consumers that have room for one message only
-        self._pace = pace_of(None, self.rules.max_rate, work.now)
-        self._dry_run_pace = pace_of(None, self.dry_run.max_rate, work.now)
+        self._rate_limiter = rate_limiter_of(None, self.rules.max_rate, work.now)
+        self._dry_run_rate_limiter = rate_limiter_of(None, self.dry_run.max_rate, work.now)
 
     def take_rules(self, rules: ChannelRules) -> None:
         """Follow these rules from now on."""
         self.rules, self.dry_run = rules.in_force(), rules.dry_run()
         self.is_ruled = rules is not NO_CHANNEL_RULES
         self.records_deliveries = self.records_deliveries or drops(self.rules)  # `bounds_changed` follows
-        self._pace = pace_of(self._pace, self.rules.max_rate, self._work.now)
-        self._dry_run_pace = pace_of(self._dry_run_pace, self.dry_run.max_rate, self._work.now)
+        self._rate_limiter = rate_limiter_of(self._rate_limiter, self.rules.max_rate, self._work.now)
+        self._dry_run_rate_limiter = rate_limiter_of(self._dry_run_rate_limiter, self.dry_run.max_rate, self._work.now)
         self._breaker = breaker_of(self._breaker, self.rules.breaker)
         self._dry_run_breaker = breaker_of(self._dry_run_breaker, self.dry_run.breaker)
         if self.rules.ttl is not None:
@@ -99,7 +99,7 @@ class Channel(Ruled):
             self.record_progress(urgent=True)
 
     def _distribute_paced(self, now: float) -> int:
-        pace, tried = self._pace, self._dry_run_pace
+        pace, tried = self._rate_limiter, self._dry_run_rate_limiter
         allowed = self.depth if pace is None else min(self.depth, pace.allowed(now))
         taken = self._distribute(allowed, now)
         if tried is not None:
@@ -572,11 +572,11 @@ class Channel(Ruled):
         ]
 
 
-def pace_of(former: Pace | None, rate: float | None, now: float) -> Pace | None:
+def rate_limiter_of(former: RateLimiter | None, rate: float | None, now: float) -> RateLimiter | None:
     """Return what holds deliveries to this rate. The same rate goes on as it was, so that a new file is no new burst."""
     if rate is None:
         return None
-    return former if former is not None and former.rate == rate else Pace(rate, now)
+    return former if former is not None and former.rate == rate else RateLimiter(rate, now)
 
 
 def microseconds(now: float) -> int:

@@ -12,7 +12,7 @@ _GRAIN: Final = 0.01  # seconds between two looks at a channel that is held back
 _ROUNDING: Final = 1e-6  # tokens; sums of floats come out a little below
 
 
-class Pace:
+class RateLimiter:
     __slots__ = ("_filled_at", "_most", "_tokens", "rate")
 
     def __init__(self, rate: float, now: float) -> None:

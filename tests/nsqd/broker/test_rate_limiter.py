@@ -2,27 +2,27 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.broker.pace import Pace
+from nsqd.broker.rate_limiter import RateLimiter
 from nsqd.broker.rules import ChannelRules
 from tests.support.given_rules import GivenRules
 from tests.support.node import Client, Node
 
 
 def test_a_full_bucket_is_one_second() -> None:
-    pace = Pace(500, 10.0)
+    pace = RateLimiter(500, 10.0)
     assert pace.allowed(10.0) == 500
     assert pace.allowed(60.0) == 500  # an hour of silence saves nothing up
 
 
 def test_what_is_spent_comes_back_at_the_rate() -> None:
-    pace = Pace(500, 0.0)
+    pace = RateLimiter(500, 0.0)
     pace.spend(500)
     assert [pace.allowed(now) for now in (0.0, 0.001, 0.002, 0.1, 1.0, 1.5)] == [0, 0, 1, 50, 500, 500]
 
 
 @pytest.mark.parametrize(("rate", "pause"), [(500, 0.01), (50, 0.02), (0.5, 2.0), (100_000, 0.01)])
 def test_the_next_look_finds_something_and_looks_are_rare(rate: float, pause: float) -> None:
-    pace = Pace(rate, 0.0)
+    pace = RateLimiter(rate, 0.0)
     pace.spend(pace.allowed(0.0))
     when = pace.next_at(0.0)
     assert when == pytest.approx(pause)
@@ -31,7 +31,7 @@ def test_the_next_look_finds_something_and_looks_are_rare(rate: float, pause: fl
 
 @pytest.mark.parametrize("rate", [7, 500, 3333])
 def test_a_minute_is_exact_however_the_looks_fall(rate: int) -> None:
-    pace, now, taken = Pace(rate, 0.0), 0.0, -rate  # without the first second's burst
+    pace, now, taken = RateLimiter(rate, 0.0), 0.0, -rate  # without the first second's burst
     while now < 60.0:
         allowed = pace.allowed(now)
         pace.spend(allowed)
