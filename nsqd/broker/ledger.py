@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.consumer import Consumer
+    from nsqd.broker.early_deferrals import EarlyDeferrals
     from nsqd.broker.feed import Feed
-    from nsqd.broker.parked import Parked
     from nsqd.broker.replay import ChannelState
     from nsqd.broker.rules import ChannelRules
     from nsqd.broker.store import BatchSource
@@ -201,7 +201,7 @@ class Ledger:
                 self.deferred.add(due, sequence, 0)
         self._set_alarm()
 
-    def get_parked(self, parked: Parked, at: int) -> None:
+    def take_early_deferrals(self, parked: EarlyDeferrals, at: int) -> None:
         """Take over what a topic had parked, as its messages are handed over: delays begin at a time (microseconds).
 
         This looks at no batch, unless the channel keeps them for itself.
@@ -225,7 +225,7 @@ class Ledger:
         if unpacked > _DEFERRED_ONE_BY_ONE:
             gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
 
-    def _kept_of(self, kept: Kept, parked: Parked) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
+    def _kept_of(self, kept: Kept, parked: EarlyDeferrals) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
         pieces, deferred = parked.pieces, parked.deferred
         if self.topic.ephemeral:

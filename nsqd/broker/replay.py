@@ -58,7 +58,7 @@ from pyroaring import BitMap64
 
 from nsqd.broker.buried import Buried, buried_sequences
 from nsqd.broker.change import is_known
-from nsqd.broker.parked import Parked
+from nsqd.broker.early_deferrals import EarlyDeferrals
 
 if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
@@ -221,7 +221,7 @@ class TopicState:
         self.paused = paused
         self.learned = False
         self.frozen_at: int | None = frozen_at
-        self.parked = Parked()
+        self.parked = EarlyDeferrals()
         self.channels: dict[str, ChannelState] = {}
 
     @property

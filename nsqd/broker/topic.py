@@ -17,9 +17,9 @@ from pyroaring import BitMap64
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.channel import Channel, microseconds
 from nsqd.broker.deferred_ids import DeferredIds
+from nsqd.broker.early_deferrals import EarlyDeferrals
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.limits import drops, has_limit
-from nsqd.broker.parked import Parked
 from nsqd.broker.positions import bitmap_of
 from nsqd.broker.published import Published
 from nsqd.broker.rules import deletion_at
@@ -48,7 +48,7 @@ class Topic(Published):
         self.learning = True  # until it is known which channels this topic has elsewhere
         self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._deferred_ids = DeferredIds()
-        self._parked = Parked()  # beyond H
+        self._early_deferrals = EarlyDeferrals()  # beyond H
         self._note_limits()
 
     def limits_changed(self) -> None:
@@ -69,7 +69,7 @@ class Topic(Published):
 
     @property
     def depth(self) -> int:
-        return self._written_tail - self.handed_over - len(self._parked.cancelled)
+        return self._written_tail - self.handed_over - len(self._early_deferrals.cancelled)
 
     @property
     def backend_depth(self) -> int:
@@ -98,11 +98,11 @@ class Topic(Published):
         if failed:
             self.record(("cut", self.name, self._written_tail))
         before = self.handed_over
-        if self.flowing and not self._parked:
+        if self.flowing and not self._early_deferrals:
             self._advance(now, sealed, deferred)
         else:
             for start, count, delay_ms in deferred:
-                self._parked.add(start, count, delay_ms)
+                self._early_deferrals.add(start, count, delay_ms)
             if self.flowing:  # something was taken back before it was handed over
                 self._start_flowing()
         if self._drops:
@@ -123,10 +123,10 @@ class Topic(Published):
             if channel.kept is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
-        if self._parked:
-            parked, self._parked = self._parked, Parked()
+        if self._early_deferrals:
+            parked, self._early_deferrals = self._early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
-                channel.get_parked(parked, microseconds(now))
+                channel.take_early_deferrals(parked, microseconds(now))
             self._work.leftovers.add_blocks(parked.pieces)  # unless channels have them, they end here
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
@@ -146,8 +146,8 @@ class Topic(Published):
 
     def _start_flowing(self) -> None:
         """Move H after a first channel came or the pause ended. The delays of parked deferrals begin now."""
-        if self._parked:
-            self._record_parked()
+        if self._early_deferrals:
+            self._record_early_deferrals()
             self.record(("unpark", self.name))
         self.record(("flow", self.name))
         before = self.handed_over
@@ -155,13 +155,13 @@ class Topic(Published):
         if self._drops:
             self.drop_beyond_limits(before)
 
-    def _record_parked(self) -> None:
+    def _record_early_deferrals(self) -> None:
         """Tell the journal that all channels get now what is parked: in words that 0.1.0 knows, if these are few."""
         now_ms = self._work.timestamp // 1_000_000
-        if self._parked.parts * len(self.channels) > _TOLD_ONE_BY_ONE:
+        if self._early_deferrals.parts * len(self.channels) > _TOLD_ONE_BY_ONE:
             self.record(("start", self.name, now_ms))
             return
-        for start, count, delay_ms in self._parked.in_order():
+        for start, count, delay_ms in self._early_deferrals.in_order():
             if delay_ms < 0:
                 for channel in self.channels.values():
                     channel.record_skip(start, start + count)
@@ -204,7 +204,7 @@ class Topic(Published):
 
     def _pass_over(self, end: int) -> None:
         self.handed_over = end
-        self._work.leftovers.add_blocks(self._parked.pass_over(end))
+        self._work.leftovers.add_blocks(self._early_deferrals.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 
@@ -312,7 +312,7 @@ class Topic(Published):
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
-        self._work.leftovers.add_blocks(self._parked.clear())
+        self._work.leftovers.add_blocks(self._early_deferrals.clear())
         for channel in self.channels.values():
             channel.pass_over(before, self.handed_over)
         self.record(("unpark", self.name))
@@ -397,7 +397,7 @@ class Topic(Published):
 
     def cancel_beyond(self, sequences: BitMap64) -> int:
         """Take messages at or behind H back, so that no channel ever gets them. Return how many were not taken back before."""
-        fresh = self._parked.cancel(sequences)
+        fresh = self._early_deferrals.cancel(sequences)
         for sequence in fresh:
             self.record(("cancel", self.name, sequence))
         return len(fresh)
@@ -429,11 +429,11 @@ class Topic(Published):
         if self.paused:
             state.append(("pause", self.name, True))
         state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
-        parked = self._snapshot_parked(self._parked.copy())
+        parked = self._snapshot_early_deferrals(self._early_deferrals.copy())
         channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
         return chain(state, parked, *channels)
 
-    def _snapshot_parked(self, parked: Parked) -> Iterator[Change]:
+    def _snapshot_early_deferrals(self, parked: EarlyDeferrals) -> Iterator[Change]:
         for start, count, delay_ms in parked.batches:
             yield "park", self.name, start, count, delay_ms
         for sequence in parked.cancelled:
@@ -452,7 +452,7 @@ class Topic(Published):
                 self.record(("freeze", self.name, self.handed_over))
             else:
                 self.handed_over = state.frozen_at
-        self._parked = state.parked
+        self._early_deferrals = state.parked
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
         self._find_deferred_keys()
@@ -465,7 +465,7 @@ class Topic(Published):
         with_keys, waiting = bitmap_of(self._keys_from, self.log.tail), BitMap64()
         for channel in self.channels.values():
             waiting |= channel.deferred.among(with_keys)
-        for start, count, _ in self._parked.delayed():
+        for start, count, _ in self._early_deferrals.delayed():
             waiting |= bitmap_of(max(start, self._keys_from), start + count)
         rest = iter(waiting)
         while some := list(islice(rest, _SEQUENCES_ASKED)):

@@ -154,8 +154,8 @@ class _Comparison:
 
     def _find_unparked(self) -> None:
         topic = self.topic
-        parked = {s for start, count, _ in self.real._parked.batches for s in range(start, start + count)}
-        parked |= set(self.real._parked.cancelled)
+        parked = {s for start, count, _ in self.real._early_deferrals.batches for s in range(start, start + count)}
+        parked |= set(self.real._early_deferrals.cancelled)
         behind = range(topic.handed_over, topic.tail)
         delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
         before, topic.unparked = topic.unparked, delayed - parked
@@ -168,10 +168,12 @@ class _Comparison:
         """Compare what was taken back before it was handed over. With channels, these have told already."""
         topic, real = self.topic, self.real
         for sequence, number in topic.cancelled.items():
-            is_back = sequence >= real.handed_over and not real._parked.holds(sequence) and self._survived(sequence)
+            is_back = (
+                sequence >= real.handed_over and not real._early_deferrals.holds(sequence) and self._survived(sequence)
+            )
             if is_back and max(number, topic.created) <= self.marks.urgent:
                 raise Violation(f"{topic.name}: message {sequence} was taken back, and waits for a channel")
-        topic.cancelled = dict.fromkeys(real._parked.cancelled, self.ledger.number)
+        topic.cancelled = dict.fromkeys(real._early_deferrals.cancelled, self.ledger.number)
 
     def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
         topic, ledger = self.topic, self.ledger
@@ -210,7 +212,7 @@ class _Comparison:
         topic, real = self.topic, self.real
         place = f"{topic.name}/{channel.name}"
         places = dict(places_in(topic.name, found))
-        beyond = [it for it in range(real.handed_over, real.log.tail) if not real._parked.holds(it)]
+        beyond = [it for it in range(real.handed_over, real.log.tail) if not real._early_deferrals.holds(it)]
         places.update((sequence, 0) for sequence in beyond)
         buried = {burial.sequence: burial for burial in found.burials.buried.from_place(0)}
         number = self.ledger.number

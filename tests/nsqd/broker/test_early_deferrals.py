@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from nsqd.broker.parked import Parked
+from nsqd.broker.early_deferrals import EarlyDeferrals
 
 STEP = st.tuples(st.sampled_from(("cancel", "cut", "pass over")), st.integers(0, 15))
 
 
-def delays(parked: Parked) -> dict[int, int]:
+def delays(parked: EarlyDeferrals) -> dict[int, int]:
     return {it: delay for start, count, delay in parked.in_order() for it in range(start, start + count)}
 
 
 @given(st.lists(STEP, max_size=8))
 def test_what_is_taken_back_loses_its_delay(steps: list[tuple[str, int]]) -> None:
-    parked, expected = Parked(), {3: 10, 4: 10, 5: 10, 8: 20, 9: 20}
+    parked, expected = EarlyDeferrals(), {3: 10, 4: 10, 5: 10, 8: 20, 9: 20}
     parked.add(3, 3, 10)
     parked.add(8, 2, 20)
     begins = {3: 3, 4: 3, 5: 3, 8: 8, 9: 8}  # a tail never lies within a batch
@@ -44,7 +44,7 @@ def test_what_is_taken_back_loses_its_delay(steps: list[tuple[str, int]]) -> Non
 
 
 def test_twelve_thousand_batches_are_passed_over_and_copied_in_pieces() -> None:
-    parked = Parked()
+    parked = EarlyDeferrals()
     for start in range(12_000):
         parked.add(start, 1, 10)
     copied = parked.copy()

@@ -23,7 +23,7 @@ from nsqd.broker.positions import between, bitmap_of, number_of_ranges, ranges_i
 _PIECE: Final = 5_000  # batches
 
 
-class Parked:
+class EarlyDeferrals:
     __slots__ = ("cancelled", "deferred", "pieces")
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Parked:
     def batches(self) -> Iterator[tuple[int, int, int]]:
         return chain.from_iterable(self.pieces)
 
-    def copy(self) -> Parked:
-        copied = Parked()
+    def copy(self) -> EarlyDeferrals:
+        copied = EarlyDeferrals()
         copied.pieces = [*self.pieces[:-1], *[last.copy() for last in self.pieces[-1:]]]
         copied.deferred, copied.cancelled = self.deferred.copy(), self.cancelled.copy()
         return copied
