@@ -134,7 +134,7 @@ class Bounded(Feed):
     def _drop_before(self, end: int) -> bool:
         """Drop what lies before this sequence. Return False if a later turn has to drop more of it."""
         for channel in self.channels.values():
-            if channel.kept is None:
+            if channel.ephemeral_batches is None:
                 channel.drop_before(end)
         if any(channel.is_behind for channel in self.channels.values()):
             return False  # what nobody got yet is newer than what these still have
@@ -206,4 +206,4 @@ class Bounded(Feed):
 
     def passed(self) -> int:
         """Return the sequence before which channels need single messages only; see `exceptions`."""
-        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])
+        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.ephemeral_batches is None)])

@@ -164,7 +164,7 @@ class Channel(Ruled):
             # are no skip ranges.
             if (
                 batch is None
-                or self.kept is not None
+                or self.ephemeral_batches is not None
                 or self.skips.total
                 or not batch.base_sequence <= cursor < batch.base_sequence + batch.count
             ):
@@ -316,7 +316,9 @@ class Channel(Ruled):
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
         """Deliver [first, stop). If the consumer samples, deliver (rate + 1) % and finish the rest, as in NSQ."""
-        if retry or self.kept is not None or first >= self.topic.log.cached_from:  # NSQ counts only what was in memory
+        if (
+            retry or self.ephemeral_batches is not None or first >= self.topic.log.cached_from
+        ):  # NSQ counts only what was in memory
             self._taken[consumer.closeness] += stop - first
         if not consumer.sample_rate:
             self._deliver(consumer, batch, first, stop, attempts, now, retry=retry)
@@ -346,8 +348,8 @@ class Channel(Ruled):
         delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
         in_flight = self.in_flight
         in_flight.add(ids, delivery)
-        if self.kept is not None:
-            self.kept.hand_out(first, stop)
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.hand_out(first, stop)
         if in_flight.next_deadline < self.alarm:
             self._set_alarm()
         consumer.in_flight += count
@@ -394,8 +396,8 @@ class Channel(Ruled):
         if not isinstance(delivery, Delivery):
             return delivery
         sequence, attempts = delivery.sequence_of(message_id), delivery.attempts
-        if self.kept is not None:
-            self.kept.take_back(sequence, sequence + 1)
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.take_back(sequence, sequence + 1)
         if counts and self._is_last(attempts):
             note = _note_by(_exhausted(attempts, "requeued"), consumer)
             self._bury([(sequence, int(message_id, 16), attempts)], note)
@@ -432,7 +434,7 @@ class Channel(Ruled):
 
     def bury(self, consumer: Consumer, message_id: bytes, reason: str, now: float) -> bytes | None:
         """Bury a message of this consumer. Return why that failed, or None."""
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             return NOT_ON_DISK
         delivery = self.in_flight.take_out(consumer, message_id)
         if not isinstance(delivery, Delivery):
@@ -462,8 +464,8 @@ class Channel(Ruled):
         for sequence, delivery in self.in_flight.expire(now):
             self.timeout_count += 1
             delivery.consumer.in_flight -= 1
-            if self.kept is not None:
-                self.kept.take_back(sequence, sequence + 1)
+            if self.ephemeral_batches is not None:
+                self.ephemeral_batches.take_back(sequence, sequence + 1)
             if self._is_last(delivery.attempts):
                 place = sequence, sequence - delivery.offset, delivery.attempts
                 exhausted.setdefault((delivery.consumer, delivery.attempts), []).append(place)
@@ -510,8 +512,8 @@ class Channel(Ruled):
         self.retries.clear()
         self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
         self.burials.clear()
-        if self.kept is not None:
-            self.kept.clear()
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.clear()
             self._batch = None
         self.alarm = inf
 

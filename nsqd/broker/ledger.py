@@ -27,8 +27,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqd.broker.burials import Burials, recovered_job
+from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.in_flight import InFlight
-from nsqd.broker.kept import Kept
 from nsqd.broker.limits import Usage, capacity, drops
 from nsqd.broker.positions import Deferred, Retries, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.rules import NO_CHANNEL_RULES
@@ -86,8 +86,10 @@ class Ledger:
         self._saved_cursor = cursor
         self._furthest = topic.handed_over  # before here, the cursor may meet deferred messages: nothing skips them
         self._batch: Batch | None = None  # the batch at the cursor
-        self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
-        self._source: BatchSource = self.kept if self.kept is not None else topic.log
+        self.ephemeral_batches = (
+            EphemeralBatches(topic.log) if ephemeral or topic.ephemeral else None
+        )  # what the log does not keep for us
+        self._source: BatchSource = self.ephemeral_batches if self.ephemeral_batches is not None else topic.log
         self._work = work
 
     # What waits
@@ -129,7 +131,7 @@ class Ledger:
     @property
     def backend_depth(self) -> int:
         """How many messages of the depth are no longer in memory."""
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             return 0
         end = min(self.topic.log.cached_from, self.topic.handed_over)
         return max(0, min(self.depth, end - self.cursor))
@@ -181,7 +183,7 @@ class Ledger:
 
     def handed_over(self, before: int) -> None:
         """Note that the topic's messages from `before` on belong to the channel now."""
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             self._work.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
@@ -191,7 +193,7 @@ class Ledger:
     def defer(self, start: int, count: int, due: int) -> None:
         """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
         self.skips.add(start, start + count)
-        if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
+        if self.ephemeral_batches is not None and self.topic.ephemeral and self.ephemeral_batches.find(start) is None:
             return  # `keep` had no room for the batch
         if count > _DEFERRED_ONE_BY_ONE:
             self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
@@ -208,8 +210,8 @@ class Ledger:
         """
         self.skips.cover(parked.deferred | parked.cancelled)
         pieces, deferred = parked.pieces, parked.deferred
-        if self.kept is not None:
-            pieces, deferred = self._kept_of(self.kept, parked)
+        if self.ephemeral_batches is not None:
+            pieces, deferred = self._early_deferrals_kept_by(self.ephemeral_batches, parked)
         if deferred:
             self.deferred.add_runs(at, pieces, deferred)
             self._unpack(_DEFERRED_ONE_BY_ONE)
@@ -225,7 +227,9 @@ class Ledger:
         if unpacked > _DEFERRED_ONE_BY_ONE:
             gc.collect(1)  # otherwise one collection, after a second of such turns, goes over the entries of a million
 
-    def _kept_of(self, kept: Kept, parked: EarlyDeferrals) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
+    def _early_deferrals_kept_by(
+        self, kept: EphemeralBatches, parked: EarlyDeferrals
+    ) -> tuple[list[list[tuple[int, int, int]]], BitMap64]:
         """Return the batches that this ephemeral channel gets, with their sequences, and let go what was taken back."""
         pieces, deferred = parked.pieces, parked.deferred
         if self.topic.ephemeral:
@@ -257,8 +261,8 @@ class Ledger:
 
     def keep(self, batches: Iterable[Batch]) -> None:
         """Keep batches that are about to be handed over, as far as they have room."""
-        assert self.kept is not None
-        if self.kept.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
+        assert self.ephemeral_batches is not None
+        if self.ephemeral_batches.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
         # Nobody can take a deferred message away at once, so whether it has room is decided now.
         room = self._work.mem_queue_size - len(self.deferred)
@@ -269,10 +273,10 @@ class Ledger:
             most_bytes //= 2
         for batch in batches:
             if batch.delay_ms:
-                if batch.count > room or self.kept.bytes + batch.held > most_bytes:
+                if batch.count > room or self.ephemeral_batches.bytes + batch.held > most_bytes:
                     continue
                 room -= batch.count
-            self.kept.add(batch)
+            self.ephemeral_batches.add(batch)
 
     @property
     def is_empty(self) -> bool:
@@ -287,14 +291,14 @@ class Ledger:
     def drop_overflow(self, before: int) -> None:
         """Drop the newest messages of this turn that found neither consumer nor room. Called when the turn ends."""
         if (excess := self._excess(before)) > 0:
-            assert self.kept is not None
+            assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
             for start, end in self.skips.add_newest(excess, floor, self.topic.handed_over):
-                self.kept.let_go(start, end)
+                self.ephemeral_batches.let_go(start, end)
 
     def _excess(self, before: int) -> int:
         """Return how many of the newest messages are beyond one of the two bounds."""
-        kept, work = self.kept, self._work
+        kept, work = self.ephemeral_batches, self._work
         assert kept is not None
         excess = self.depth - work.mem_queue_size
         if self.topic.ephemeral:
@@ -338,19 +342,19 @@ class Ledger:
     def record_progress(self, *, urgent: bool = False) -> None:
         """Tell the journal what was finished, and how far the cursor came, since the last call."""
         finished = self.in_flight.take_finished()
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             for start, end in finished:
-                self.kept.take_back(start, end)
+                self.ephemeral_batches.take_back(start, end)
         if self._finished:
             finished = sorted(finished + self._finished)
             self._finished = []
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             for start, end in finished:
-                self.kept.let_go(start, end)
+                self.ephemeral_batches.let_go(start, end)
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
-            if self.kept is None:
+            if self.ephemeral_batches is None:
                 self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=urgent)
 
     def _record_urgent(self, change: ChannelChange) -> None:
@@ -360,7 +364,7 @@ class Ledger:
         self._record(change)
 
     def _record(self, change: ChannelChange) -> None:
-        if self.kept is None:
+        if self.ephemeral_batches is None:
             self._work.record(change, urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change | None]:

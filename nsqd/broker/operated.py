@@ -186,7 +186,7 @@ class Operated(Ledger):
 
     def _bury(self, places: Sequence[tuple[int, int, int]], note: Note) -> None:
         """Bury messages, each given as sequence, id and attempts, or drop them if the channel is not on disk."""
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
             self._work.changed[self] = None
             return
@@ -202,8 +202,8 @@ class Operated(Ledger):
         ahead = self._ahead_among(sequences - waiting)
         for start, end in ranges_in(ahead):
             self._skip(start, end)
-            if self.kept is not None:
-                self.kept.let_go(start, end)
+            if self.ephemeral_batches is not None:
+                self.ephemeral_batches.let_go(start, end)
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
         return self._found(Found.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
@@ -307,7 +307,7 @@ class Operated(Ledger):
 
     def seek(self, cursor: int) -> None:
         """Empty the channel, and go on at `cursor`, which lies anywhere from the log's first sequence to H."""
-        assert self.kept is None, "what is ephemeral has no past"
+        assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self.skips.cover(between(self.burials.buried.all(), cursor, self.topic.handed_over))
@@ -337,7 +337,7 @@ class Operated(Ledger):
         Return None, and change nothing, if more than `most` messages are in flight or were buried then: each of them
         is named by this change of the journal.
         """
-        assert self.kept is None, "what is ephemeral has no past"
+        assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self.record_progress()
         end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
         held, kicked = self._in_flight_before(end, most), self._waiting_among(bitmap_of_ranges(backlog.buried), most)
@@ -411,7 +411,7 @@ class Operated(Ledger):
 
     def redeliver(self, sequences: Iterable[int]) -> Redelivered:
         """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
-        assert self.kept is None, "what is ephemeral has no past"
+        assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self.record_progress()
         wanted = BitMap64(sequences)
         waiting = self.in_flight.among(wanted) | self.burials.buried.among(wanted) | self._ahead_among(wanted)
@@ -433,8 +433,8 @@ class Operated(Ledger):
         self.deferred.clear()
         self.skips.clear()
         self._finished.clear()
-        if self.kept is not None:
-            self.kept.clear()
+        if self.ephemeral_batches is not None:
+            self.ephemeral_batches.clear()
         self._batch = None
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor

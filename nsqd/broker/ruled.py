@@ -83,7 +83,7 @@ class Ruled(Operated):
 
     def _expire(self, batch: Batch, start: int, stop: int, ttl: str) -> None:
         """Bury or drop messages that the cursor has just passed, because they waited for longer than this."""
-        if self.rules.ttl_buries and self.kept is None:
+        if self.rules.ttl_buries and self.ephemeral_batches is None:
             note = Note(f"waited for more than {ttl} (ttl)", "")
             self._bury(places_in(batch, start, stop, 0), note, has_failed=False)
             self._count("ttl, buried", stop - start)
@@ -93,7 +93,7 @@ class Ruled(Operated):
 
     def _pass_old_segments(self, older: int) -> bool:
         # A cursor that went back meets deferred messages, and a delay does not count as waiting.
-        if self.kept is not None or self.rules.ttl_buries or self.cursor < self._furthest:
+        if self.ephemeral_batches is not None or self.rules.ttl_buries or self.cursor < self._furthest:
             return False
         end = min(self.topic.log.older_than(older), self.topic.handed_over)
         if end <= self.cursor:
@@ -119,7 +119,7 @@ class Ruled(Operated):
     @property
     def _buries(self) -> bool:
         """Whether a bound that messages exceed has them buried; a channel in memory drops them instead."""
-        return self.rules.overflow is Overflow.BURY and self.kept is None
+        return self.rules.overflow is Overflow.BURY and self.ephemeral_batches is None
 
     def apply_limits(self, arrived: int | None = None) -> None:
         """Drop or bury the oldest messages that are too many, if that is what the policy says.
@@ -219,7 +219,7 @@ class Ruled(Operated):
     def _bury(self, places: Sequence[tuple[int, int, int]], note: Note, *, has_failed: bool = True) -> None:
         """Bury messages. Those that have only waited too long are no fault of a consumer: the breaker leaves them out."""
         super()._bury(places, note)
-        if self.kept is not None:
+        if self.ephemeral_batches is not None:
             self._count("not on disk, dropped", len(places))
             return
         now, count = self._work.now, len(self.burials.buried)

@@ -120,7 +120,7 @@ class Topic(Published):
         delay_ms of those among them that are deferred.
         """
         for channel in self.channels.values():
-            if channel.kept is not None:
+            if channel.ephemeral_batches is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
         if self._early_deferrals:
@@ -213,7 +213,7 @@ class Topic(Published):
 
         The channels' progress is recorded first, so the journal knows about everything that is not in the result.
         """
-        channels = [channel for channel in self.channels.values() if channel.kept is None]
+        channels = [channel for channel in self.channels.values() if channel.ephemeral_batches is None]
         for channel in channels:
             channel.record_progress()
         return chain.from_iterable([channel.exceptions() for channel in channels])
@@ -222,7 +222,7 @@ class Topic(Published):
         """Return the sequence before which no channel needs anything, and a new one would not either."""
         low = self.handed_over
         for channel in self.channels.values():
-            if channel.kept is None:
+            if channel.ephemeral_batches is None:
                 low = min(low, channel.low_water())
         return low
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class MemoryLog:
     """Implements `nsqd.broker.store.TopicLog` without a disk.
 
-    Channels take over what is handed to them (nsqd/broker/kept.py), bound it themselves (`Channel.drop_overflow`), and
+    Channels take over what is handed to them (nsqd/broker/ephemeral_batches.py), bound it themselves (`Channel.drop_overflow`), and
     the log drops it at once. The log holds for longer only what is published while the topic has no channel or is
     paused. The topic then asks `has_room`, and drops what does not fit.
     """

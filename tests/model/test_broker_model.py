@@ -1027,13 +1027,13 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def what_is_ephemeral_keeps_what_it_needs(self) -> None:
         for _, model, real in self._channels():
-            assert (real.kept is not None) == model.keeps
-            if real.kept is None:
+            assert (real.ephemeral_batches is not None) == model.keeps
+            if real.ephemeral_batches is None:
                 continue
             real.record_progress()
             needed = [e.sequence for e in model.entries.values() if e.place is not Place.DONE and not e.only_in_log]
-            assert all(real.kept.find(sequence) for sequence in needed)
-            assert real.kept.messages == len(needed), "something was not let go, or twice"
+            assert all(real.ephemeral_batches.find(sequence) for sequence in needed)
+            assert real.ephemeral_batches.messages == len(needed), "something was not let go, or twice"
             came_back = sum(entry.attempts > 0 or entry.was_deferred for entry in model.entries.values())
             assert model.count(Place.WAITING) <= EPHEMERAL_BOUND + came_back
 

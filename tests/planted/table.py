@@ -71,9 +71,9 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                'or drop them if the channel is not on disk."""\n        if self.kept is not None:',
+                'or drop them if the channel is not on disk."""\n        if self.ephemeral_batches is not None:',
                 'or drop them if the channel is not on disk."""\n'
-                '        if self.kept is not None or "attempts" in note.reason:',
+                '        if self.ephemeral_batches is not None or "attempts" in note.reason:',
             ),
         ),
         ("simulation", "broker model"),
@@ -87,7 +87,7 @@ BUGS: Final = (
                 'if taken.verb == "kick":\n',
                 'if taken.verb == "kick":\n'
                 "            for other in self.topic.channels.values():\n"
-                "                if other is not self and other.kept is None:\n"
+                "                if other is not self and other.ephemeral_batches is None:\n"
                 "                    other.redeliver(sequences)\n",
             ),
         ),
@@ -276,7 +276,7 @@ BUGS: Final = (
         (
             (
                 "        super()._bury(places, note)\n",
-                "        if note is _OVERFLOWN and self.kept is None:\n"
+                "        if note is _OVERFLOWN and self.ephemeral_batches is None:\n"
                 "            self.burials.bury(self.topic.name, self.name, places, note)\n"
                 "            return\n"
                 "        super()._bury(places, note)\n",

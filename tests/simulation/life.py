@@ -620,7 +620,7 @@ class Life:
         most = ledger.rules.max_attempts
         if not counts or most is None or channel.owed[sequence].attempts < most:
             ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward, counts=counts)
-        elif real.kept is not None:
+        elif real.ephemeral_batches is not None:
             ledger.finished(channel, sequence)
         else:
             self._was_buried(client, sequence)
@@ -630,7 +630,7 @@ class Life:
         reason = self.random.choice(("bad", "worse"))
         failure = real.bury(client.consumer, message_id, reason, self.running.broker.now)
         self.note(f"client {client.number} buries {message_id.decode()}, {reason}: {failure!r}")
-        if real.kept is not None:
+        if real.ephemeral_batches is not None:
             assert failure == NOT_ON_DISK
             return
         sequence = client.in_hand.pop(message_id)

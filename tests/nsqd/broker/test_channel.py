@@ -291,7 +291,7 @@ def test_bytes_that_consumers_hold_are_known_whatever_they_do(topic: str, channe
     node = Node(mem_queue_size=100, mem_queue_bytes=2_000)
     clients = [node.consumer(topic, channel, ready=20), node.consumer(topic, channel, ready=3)]
     publisher, found = node.client(), node.broker.topics[topic].channels[channel]
-    kept = found.kept
+    kept = found.ephemeral_batches
     assert kept is not None
     most = 0
     for _ in range(150):

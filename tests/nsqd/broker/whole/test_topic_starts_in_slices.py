@@ -324,8 +324,8 @@ def test_an_ephemeral_channel_gets_what_it_has_room_for_and_keeps_nothing_that_w
     topic.unpause()
     node.turn()
     assert (len(channel.deferred), channel.depth) == (COUNT // 2, COUNT)
-    assert channel.kept is not None
-    assert channel.kept.messages == COUNT // 2 + COUNT
+    assert channel.ephemeral_batches is not None
+    assert channel.ephemeral_batches.messages == COUNT // 2 + COUNT
     while channel.deferred.has_runs:
         node.pass_time(0.005)
     node.pass_time(LATER / 1000 + 1)

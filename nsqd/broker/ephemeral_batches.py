@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FEW: Final = 64  # entries of dropped batches in `_bases` that are not worth a clean-up
 
 
-class Kept:
+class EphemeralBatches:
     """Batches in ascending order, with gaps. What is not kept here is read from the log, as long as the log has it."""
 
     __slots__ = ("_bases", "_batches", "_left", "_log", "bytes", "in_hand", "messages")

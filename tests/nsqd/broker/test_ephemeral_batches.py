@@ -5,15 +5,15 @@ from random import Random
 import pytest
 
 from nsqd.broker.batch import Batch
-from nsqd.broker.kept import Kept
+from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.log.memory_log import MemoryLog
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 
 
-def kept(*counts: int) -> Kept:
+def kept(*counts: int) -> EphemeralBatches:
     """Return batches with these numbers of messages; a negative number is a gap."""
-    kept = Kept(MemoryLog("t", log_settings()))
+    kept = EphemeralBatches(MemoryLog("t", log_settings()))
     sequence = 0
     for count in counts:
         if count > 0:
@@ -22,7 +22,7 @@ def kept(*counts: int) -> Kept:
     return kept
 
 
-def found(kept: Kept, end: int) -> list[int]:
+def found(kept: EphemeralBatches, end: int) -> list[int]:
     return [sequence for sequence in range(end) if kept.find(sequence) is not None]
 
 
@@ -54,7 +54,7 @@ def test_unknown_messages_do_not_matter() -> None:
 def test_reading_goes_on_at_what_is_kept_when_the_log_has_lost_more() -> None:
     log = MemoryLog("t", log_settings())
     log.first = log.tail = 9
-    it = Kept(log)
+    it = EphemeralBatches(log)
     it.add(make_batch(4, [b"x"] * 2))
     assert [it.next_readable(sequence) for sequence in (0, 4, 5, 6, 9)] == [4, 4, 5, 9, 9]
 
