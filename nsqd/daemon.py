@@ -36,7 +36,7 @@ from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd import timers
 from nsqd.auth import servers as auth_servers
 from nsqd.auth.rights_file import RightsFile
-from nsqd.broker.leases import Bounds, Leases
+from nsqd.broker.leases import LeaseLimits, Leases
 from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
@@ -229,8 +229,8 @@ def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, st
     )
 
 
-def _bounds(options: Options) -> Bounds:
-    return Bounds(
+def _bounds(options: Options) -> LeaseLimits:
+    return LeaseLimits(
         in_channel=options.max_channel_leases,
         of_holder=options.max_holder_leases,
         waiting=options.max_waiting_subs,

@@ -149,7 +149,7 @@ async def sweep_leases(leases: Leases, turn: AnyTurn, first_has_come: Wakeup) ->
     """Let consumers over HTTP leave that have stopped asking, once a second while there are any."""
     while True:
         first_has_come.clear()
-        if not leases.lessees:
+        if not leases.http_consumers:
             await first_has_come.wait()
         await trio.sleep(_SWEEP_INTERVAL)
         with in_turn(turn):

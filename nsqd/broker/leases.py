@@ -1,11 +1,11 @@
 """Consumers without a connection: they take messages with one HTTP request, and finish them with another.
 
 What such a consumer has in flight is a *lease*. It belongs to its holder (a name, or an address), whatever connection
-asks for it, and ends by itself when the message's time is over. To the channel a `Lessee` (lessees.py) is a consumer
+asks for it, and ends by itself when the message's time is over. To the channel a `HttpConsumer` (consumers.py) is a consumer
 like any other.
 
-    Poller      serves the polls of one holder, one after the other. Only the first one has room at the channel.
-    Streamer    sends messages to one stream for as long as it lasts. A reconnect finishes what has arrived.
+    PollingConsumer      serves the polls of one holder, one after the other. Only the first one has room at the channel.
+    StreamingConsumer    sends messages to one stream for as long as it lasts. A reconnect finishes what has arrived.
 
     joined ──► polls or a stream, or leases ──► neither for LINGER seconds ──► left
                         ▲                                   │
@@ -20,8 +20,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqd.broker.http_consumers import (
+    NANOSECONDS,
+    HttpCaller,
+    HttpConsumer,
+    LeasePoll,
+    PollingConsumer,
+    StreamingConsumer,
+)
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER, Delivery
-from nsqd.broker.lessees import NANOSECONDS, Caller, Lessee, Poll, Poller, Streamer
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
@@ -39,7 +46,7 @@ class TooMany(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class LeaseLimits:
     in_channel: int  # leases
     of_holder: int  # leases
     waiting: int  # polls that wait, and streams
@@ -58,14 +65,14 @@ class Leases:
     """All consumers without a connection, and their bounds."""
 
     def __init__(
-        self, work: ChannelWork[Channel], bounds: Bounds, *, first_has_come: Callable[[], None] = _ignore
+        self, work: ChannelWork[Channel], bounds: LeaseLimits, *, first_has_come: Callable[[], None] = _ignore
     ) -> None:
         """`first_has_come` is called whenever `sweep` has to be called every second from then on."""
         self._work = work
         self._bounds = bounds
         self._first_has_come = first_has_come
-        self._pollers: dict[tuple[Channel, str], Poller] = {}
-        self._of_holder: dict[str, dict[Lessee, None]] = {}
+        self._pollers: dict[tuple[Channel, str], PollingConsumer] = {}
+        self._of_holder: dict[str, dict[HttpConsumer, None]] = {}
         self.waiting = 0  # polls that wait, and streams
         # How many more leases the bounds allow, or fewer: measured once, and then only less with each that is taken.
         self._left_in_channel: dict[Channel, int] = {}
@@ -73,17 +80,17 @@ class Leases:
         self._some_starve = False  # a poll waits because of the bounds alone
 
     @property
-    def lessees(self) -> list[Lessee]:
-        return [lessee for lessees in self._of_holder.values() for lessee in lessees]
+    def http_consumers(self) -> list[HttpConsumer]:
+        return [consumer for consumers in self._of_holder.values() for consumer in consumers]
 
-    # Bounds
+    # LeaseLimits
 
     def left(self, channel: Channel, holder: str) -> int:
         """Return how many more leases the bounds allow."""
         return max(0, min(self._left_in(channel), self._left_of(holder)))
 
     def _left_in(self, channel: Channel) -> int:
-        return self._bounds.in_channel - sum([it.held for it in channel.consumers if isinstance(it, Lessee)])
+        return self._bounds.in_channel - sum([it.held for it in channel.consumers if isinstance(it, HttpConsumer)])
 
     def _left_of(self, holder: str) -> int:
         return self._bounds.of_holder - sum([it.held for it in self._of_holder.get(holder, ())])
@@ -107,12 +114,12 @@ class Leases:
         self._some_starve = True
         return left
 
-    def took(self, lessee: Lessee, count: int) -> None:
+    def took(self, consumer: HttpConsumer, count: int) -> None:
         """Note that a poll has got so many messages."""
-        if lessee.channel in self._left_in_channel:
-            self._left_in_channel[lessee.channel] -= count
-        if lessee.holder in self._left_of_holder:
-            self._left_of_holder[lessee.holder] -= count
+        if consumer.channel in self._left_in_channel:
+            self._left_in_channel[consumer.channel] -= count
+        if consumer.holder in self._left_of_holder:
+            self._left_of_holder[consumer.holder] -= count
 
     def measure_anew(self) -> None:
         """Count the leases anew before somebody gets another one."""
@@ -136,30 +143,30 @@ class Leases:
     # Consumers
 
     def poll(
-        self, channel: Channel, caller: Caller, *, most: int, lease: float, wake: Callable[[], None] = _ignore
-    ) -> Poll:
+        self, channel: Channel, caller: HttpCaller, *, most: int, lease: float, wake: Callable[[], None] = _ignore
+    ) -> LeasePoll:
         """Ask for messages. Raise TooMany. They come when the turn ends, or later; `wake` is called then."""
         poller = self._pollers.get((channel, caller.holder))
         if poller is None or not poller.polls:
             self._check_leases(channel, caller.holder)
         if poller is None:
             self._check_consumers(channel)
-            poller = self._pollers[channel, caller.holder] = Poller(self, channel, caller, self._work)
+            poller = self._pollers[channel, caller.holder] = PollingConsumer(self, channel, caller, self._work)
             self._note(poller)
         poller.caller, poller.seen = caller, self._work.now
-        poll = Poll(poller, most, lease, wake)
+        poll = LeasePoll(poller, most, lease, wake)
         poller.add(poll)
         return poll
 
     def stream(
-        self, channel: Channel, caller: Caller, *, most: int, lease: float, after: bytes, wake: Callable[[], None]
-    ) -> Streamer:
+        self, channel: Channel, caller: HttpCaller, *, most: int, lease: float, after: bytes, wake: Callable[[], None]
+    ) -> StreamingConsumer:
         """Begin a stream, which goes on `after` the message that arrived last. Raise TooMany."""
         self._resume(channel, caller.holder, after)
         left = self._check_leases(channel, caller.holder)
         replaced = self._ended_streams(channel, caller.holder)
         self._check_consumers(channel, leaving=len(replaced))
-        streamer = Streamer(self, channel, caller, self._work, lease=lease, after=after, wake=wake)
+        streamer = StreamingConsumer(self, channel, caller, self._work, lease=lease, after=after, wake=wake)
         self._note(streamer)
         for former in replaced:  # now that another consumer is there: an ephemeral channel goes with its last one
             self._leave(former)
@@ -167,19 +174,19 @@ class Leases:
         self.measure_anew()
         return streamer
 
-    def _ended_streams(self, channel: Channel, holder: str) -> list[Lessee]:
+    def _ended_streams(self, channel: Channel, holder: str) -> list[HttpConsumer]:
         """Return the holder's streams in this channel that have ended and have no leases."""
         of_holder = self._of_holder.get(holder, ())
         return [
             it
             for it in of_holder
-            if isinstance(it, Streamer) and it.channel is channel and not it.is_open and not it.in_flight
+            if isinstance(it, StreamingConsumer) and it.channel is channel and not it.is_open and not it.in_flight
         ]
 
-    def _note(self, lessee: Lessee) -> None:
+    def _note(self, consumer: HttpConsumer) -> None:
         if not self._of_holder:
             self._first_has_come()
-        self._of_holder.setdefault(lessee.holder, {})[lessee] = None
+        self._of_holder.setdefault(consumer.holder, {})[consumer] = None
 
     def _check_consumers(self, channel: Channel, *, leaving: int = 0) -> None:
         most = self._bounds.consumers
@@ -194,41 +201,41 @@ class Leases:
 
     def _resume(self, channel: Channel, holder: str, after: bytes) -> None:
         """End the former stream that has sent this message: what it sent up to there has arrived, the rest has not."""
-        for lessee in list(self._of_holder.get(holder, ())):
-            if isinstance(lessee, Streamer) and lessee.channel is channel and after in lessee.sent:
-                lessee.end()
-                lost = list(lessee.sent)[lessee.sent.index(after) + 1 :]
-                lessee.give_back([it for it in lost if channel.in_flight.owner(it) is lessee])
-                if arrived := lessee.held_ids():
-                    channel.finish(lessee, arrived)
+        for consumer in list(self._of_holder.get(holder, ())):
+            if isinstance(consumer, StreamingConsumer) and consumer.channel is channel and after in consumer.sent:
+                consumer.end()
+                lost = list(consumer.sent)[consumer.sent.index(after) + 1 :]
+                consumer.give_back([it for it in lost if channel.in_flight.owner(it) is consumer])
+                if arrived := consumer.held_ids():
+                    channel.finish(consumer, arrived)
                     channel.record_progress(urgent=True)
-                lessee.sent.clear()
+                consumer.sent.clear()
 
-    def forget(self, lessee: Lessee) -> None:
+    def forget(self, consumer: HttpConsumer) -> None:
         """Forget a consumer that has left."""
         self.measure_anew()
-        of_holder = self._of_holder.get(lessee.holder)
+        of_holder = self._of_holder.get(consumer.holder)
         if of_holder is None:
             return
-        of_holder.pop(lessee, None)
+        of_holder.pop(consumer, None)
         if not of_holder:
-            del self._of_holder[lessee.holder]
-        if self._pollers.get((lessee.channel, lessee.holder)) is lessee:
-            del self._pollers[lessee.channel, lessee.holder]
+            del self._of_holder[consumer.holder]
+        if self._pollers.get((consumer.channel, consumer.holder)) is consumer:
+            del self._pollers[consumer.channel, consumer.holder]
 
     def sweep(self) -> None:
         """Let those leave that have neither asked nor had a lease for a while. Call this every second."""
         gone = self._work.now - LINGER
-        for lessee in self.lessees:
-            if lessee.in_flight:
-                lessee.seen = self._work.now
-            elif not lessee.is_asking and lessee.seen <= gone and lessee.has_joined:
-                self._leave(lessee)
+        for consumer in self.http_consumers:
+            if consumer.in_flight:
+                consumer.seen = self._work.now
+            elif not consumer.is_asking and consumer.seen <= gone and consumer.has_joined:
+                self._leave(consumer)
         self._serve_again()
 
-    def _leave(self, lessee: Lessee) -> None:
-        self.forget(lessee)
-        lessee.channel.leave(lessee)
+    def _leave(self, consumer: HttpConsumer) -> None:
+        self.forget(consumer)
+        consumer.channel.leave(consumer)
 
     def _serve_again(self) -> None:
         """Serve the polls that had to wait because of the bounds, as something was finished."""
@@ -243,8 +250,8 @@ class Leases:
 
     def finish(self, channel: Channel, holder: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for lessee, of_lessee in owned.items():
-            channel.finish(lessee, of_lessee)
+        for consumer, of_lessee in owned.items():
+            channel.finish(consumer, of_lessee)
         if owned:
             channel.record_progress(urgent=True)  # the answer promises that they are finished, also after a crash
         self._serve_again()
@@ -254,17 +261,17 @@ class Leases:
         self, channel: Channel, holder: str, ids: Sequence[bytes], delay_ms: int, *, counts: bool
     ) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for lessee, of_lessee in owned.items():
+        for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
-                channel.requeue(lessee, message_id, delay_ms, self._work.now, counts=counts)
+                channel.requeue(consumer, message_id, delay_ms, self._work.now, counts=counts)
         self._serve_again()
         return failures
 
     def bury(self, channel: Channel, holder: str, ids: Sequence[bytes], reason: str) -> dict[bytes, bytes]:
         owned, failures = self._owned(channel, holder, ids)
-        for lessee, of_lessee in owned.items():
+        for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
-                if refusal := channel.bury(lessee, message_id, reason, self._work.now):
+                if refusal := channel.bury(consumer, message_id, reason, self._work.now):
                     failures[message_id] = refusal
         self._serve_again()
         return failures
@@ -276,25 +283,25 @@ class Leases:
         owned, failures = self._owned(channel, holder, ids)
         now, timestamp = self._work.now, self._work.timestamp
         ends: dict[bytes, int] = {}
-        for lessee, of_lessee in owned.items():
+        for consumer, of_lessee in owned.items():
             for message_id in of_lessee:
-                channel.touch(lessee, message_id, msg_timeout=lease, now=now)
-                delivery = channel.in_flight.find(lessee, message_id)
+                channel.touch(consumer, message_id, msg_timeout=lease, now=now)
+                delivery = channel.in_flight.find(consumer, message_id)
                 if isinstance(delivery, Delivery):
                     ends[message_id] = timestamp + int((delivery.deadline - now) * NANOSECONDS)
         return failures, ends
 
     def _owned(
         self, channel: Channel, holder: str, ids: Sequence[bytes]
-    ) -> tuple[dict[Lessee, list[bytes]], dict[bytes, bytes]]:
+    ) -> tuple[dict[HttpConsumer, list[bytes]], dict[bytes, bytes]]:
         """Return which of these messages the holder has, by consumer, and for each of the others why not."""
-        owned: dict[Lessee, list[bytes]] = {}
+        owned: dict[HttpConsumer, list[bytes]] = {}
         failures: dict[bytes, bytes] = {}
         for message_id in ids:
             owner = channel.in_flight.owner(message_id)
             if owner is None:
                 failures[message_id] = NOT_IN_FLIGHT
-            elif not isinstance(owner, Lessee) or owner.holder != holder:
+            elif not isinstance(owner, HttpConsumer) or owner.holder != holder:
                 failures[message_id] = NOT_OWNER
             elif owner in owned:
                 owned[owner].append(message_id)

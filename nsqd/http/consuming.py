@@ -18,14 +18,14 @@ from nsqcommon.wire.extensions import decode_reason
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.in_flight import NOT_IN_FLIGHT
 from nsqd.broker.leases import TooMany
-from nsqd.http.lease_lines import HEARTBEAT, events_of, fates_of, lines_of
+from nsqd.http.lease_results import HEARTBEAT, events_of, fates_of, lines_of
 from nsqd.http.leasing import Refusal, refused, wake
 from nsqd.http.names import channel_argument, find_channel
 from nsqd.http.numbers import number_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.lessees import Caller, Poll, Streamer
+    from nsqd.broker.http_consumers import HttpCaller, LeasePoll, StreamingConsumer
     from nsqd.http.calls import Calls
     from nsqd.http.leasing import Leasing
 
@@ -65,7 +65,7 @@ class ConsumeEndpoints:
         most = _most(arguments, 1)
         wait, lease = _duration(arguments, "wait", 0.0, 0.0, LONGEST_WAIT), self._lease(arguments)
         caller = await self._leasing.caller(request, topic, channel, self._calls.broker.now)
-        poll: Poll | None = None
+        poll: LeasePoll | None = None
         try:
             with self._calls.journaled_turn():
                 poll = self._begin(topic, channel, caller, most, lease)
@@ -85,14 +85,14 @@ class ConsumeEndpoints:
                 pass
         return Response(200, lines_of(pieces, taken.ends), ((b"content-type", NDJSON.encode()), V1))
 
-    def _begin(self, topic: str, channel: str, caller: Caller, most: int, lease: float) -> Poll:
+    def _begin(self, topic: str, channel: str, caller: HttpCaller, most: int, lease: float) -> LeasePoll:
         try:
             found = self._channel(topic, channel, caller)
             return self._leasing.leases.poll(found, caller, most=most, lease=lease)
         except TooMany as error:
             raise refused(error) from error
 
-    def _channel(self, topic: str, channel: str, caller: Caller) -> Channel:
+    def _channel(self, topic: str, channel: str, caller: HttpCaller) -> Channel:
         """Return the channel, and create it if need be, as SUB does.
 
         Raises TooMany before it creates a channel for a request that is going to be refused: nobody would consume it, and
@@ -104,7 +104,7 @@ class ConsumeEndpoints:
             self._leasing.leases.check_holder(caller.holder)
         return broker.topic(topic).channel(channel)
 
-    async def _wait(self, request: Request, poll: Poll, wait: float) -> None:
+    async def _wait(self, request: Request, poll: LeasePoll, wait: float) -> None:
         """Wait until the poll has something. Raises ClientGone if nobody would get it."""
         if not wait and poll.may_get_more_soon:
             wait = _TO_LOAD
@@ -238,11 +238,11 @@ class _Events:
         self._leasing = leasing
         self._request = request
         self._lease = lease
-        self._streamer: Streamer | None = None
+        self._streamer: StreamingConsumer | None = None
         self._has_come: asyncio.Future[None] | None = None
         self._gone: asyncio.Future[None] | None = None
 
-    def begin(self, make_channel: Callable[[], Channel], caller: Caller, most: int, after: bytes) -> None:
+    def begin(self, make_channel: Callable[[], Channel], caller: HttpCaller, most: int, after: bytes) -> None:
         """Join the channel. Raises Refusal. From then on, `close` has to be called."""
         leases = self._leasing.leases
         try:
@@ -285,7 +285,7 @@ class _Events:
             return None
         return self._piece(streamer) or HEARTBEAT
 
-    def _piece(self, streamer: Streamer) -> bytes:
+    def _piece(self, streamer: StreamingConsumer) -> bytes:
         with self._calls.turn():
             pieces, ends = streamer.take(), streamer.ends
         return events_of(pieces, ends)

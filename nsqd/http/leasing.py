@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import HttpError
 from nsqd.auth.grants import Question
+from nsqd.broker.http_consumers import HttpCaller
 from nsqd.broker.leases import TooMany
-from nsqd.broker.lessees import Caller
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
 
 if TYPE_CHECKING:
@@ -89,14 +89,14 @@ class Leasing:
 
     # Who asks
 
-    async def caller(self, request: Request, topic: str, channel: str, now: float) -> Caller:
+    async def caller(self, request: Request, topic: str, channel: str, now: float) -> HttpCaller:
         """Return who asks. Raises Refusal if an AUTH server does not let them consume this."""
         host = request.remote.rpartition(":")[0] or request.remote
         identity = request.holder
         if self.ask is not None:
             identity = await self._identity(request, host, topic, channel, now)
         agent = request.headers.get(b"user-agent", b"")[:_LONGEST_AGENT].decode("latin-1")
-        return Caller(
+        return HttpCaller(
             holder=identity or host,
             remote_address=request.remote,
             user_agent=agent,

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from nsqd.broker.http_consumers import HttpCaller, HttpConsumer, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.leases import Leases, TooMany
-from nsqd.broker.lessees import Caller, Lessee, Poll, Streamer, ids_in
 from tests.support.leasing import bounds
 from tests.support.node import Node
 
-HOLDERS: Final = st.sampled_from([Caller(holder=name, remote_address=f"{name}:1") for name in ("ana", "ben")])
+HOLDERS: Final = st.sampled_from([HttpCaller(holder=name, remote_address=f"{name}:1") for name in ("ana", "ben")])
 SOME: Final = st.integers(0, 1000)  # chooses one of what there is
 IN_CHANNEL: Final = 12
 OF_HOLDER: Final = 8
@@ -32,9 +32,9 @@ class Leasing(RuleBasedStateMachine):
         self.leases = Leases(self.node.broker, bounds(in_channel=IN_CHANNEL, of_holder=OF_HOLDER, waiting=100))
         self.published = 0
         self.finished: set[bytes] = set()
-        self.polls: list[tuple[Poll, int, Caller]] = []
-        self.streams: list[tuple[Streamer, Caller]] = []
-        self.usage: dict[bytes, Caller] = {}  # by who has taken it last
+        self.polls: list[tuple[LeasePoll, int, HttpCaller]] = []
+        self.streams: list[tuple[StreamingConsumer, HttpCaller]] = []
+        self.usage: dict[bytes, HttpCaller] = {}  # by who has taken it last
         self.consumer = self.node.consumer(ready=0)
         self.publisher = self.node.client()
         self.node.clients.clear()  # so that nobody is closed for want of heartbeats
@@ -47,7 +47,7 @@ class Leasing(RuleBasedStateMachine):
         self.published += count
 
     @rule(caller=HOLDERS, most=st.integers(1, 10), lease=st.sampled_from([1.0, 5.0]))
-    def poll(self, caller: Caller, most: int, lease: float) -> None:
+    def poll(self, caller: HttpCaller, most: int, lease: float) -> None:
         try:
             self.polls.append((self.leases.poll(self.channel, caller, most=most, lease=lease), most, caller))
         except TooMany:
@@ -71,7 +71,7 @@ class Leasing(RuleBasedStateMachine):
             self.node.turn()
 
     @rule(caller=HOLDERS, most=st.integers(1, 6), some=SOME)
-    def stream(self, caller: Caller, most: int, some: int) -> None:
+    def stream(self, caller: HttpCaller, most: int, some: int) -> None:
         after = sorted(self.usage)[some % len(self.usage)] if self.usage else b""
         try:
             streamer = self.leases.stream(self.channel, caller, most=most, lease=5.0, after=after, wake=lambda: None)
@@ -100,7 +100,7 @@ class Leasing(RuleBasedStateMachine):
     @rule(
         caller=HOLDERS, some=SOME, count=st.integers(1, 4), verb=st.sampled_from(["fin", "fin", "fin", "req", "touch"])
     )
-    def answer(self, caller: Caller, some: int, count: int, verb: str) -> None:
+    def answer(self, caller: HttpCaller, some: int, count: int, verb: str) -> None:
         known = sorted(self.usage)
         ids = known[some % len(known) :][:count] if known else []
         mine = [it for it in ids if self._owner(it) == caller.holder]
@@ -119,7 +119,7 @@ class Leasing(RuleBasedStateMachine):
         self.consumer.say(b"RDY %d\n" % ready)
         for message_id in {message.id for message in self.consumer.messages()}:
             owner = self.channel.in_flight.owner(message_id)
-            if owner is None or isinstance(owner, Lessee):
+            if owner is None or isinstance(owner, HttpConsumer):
                 continue  # it has been read so late that its time was over
             assert message_id not in self.finished
             self.usage.pop(message_id, None)
@@ -135,7 +135,7 @@ class Leasing(RuleBasedStateMachine):
             if not poll.count and poll is poll._poller.polls[0]:
                 assert not (self.channel.depth and self.leases.left(self.channel, caller.holder)), "it waits in vain"
 
-    def _got(self, ids: list[bytes], caller: Caller) -> None:
+    def _got(self, ids: list[bytes], caller: HttpCaller) -> None:
         """Note what somebody has read, perhaps so late that its lease has ended and somebody else has it."""
         for message_id in ids:
             if self._owner(message_id) == caller.holder:
@@ -144,7 +144,7 @@ class Leasing(RuleBasedStateMachine):
 
     def _owner(self, message_id: bytes) -> str | None:
         owner = self.channel.in_flight.owner(message_id)
-        return owner.holder if isinstance(owner, Lessee) else None
+        return owner.holder if isinstance(owner, HttpConsumer) else None
 
     def _waits(self, message_id: bytes) -> bool:
         sequence = int(message_id, 16) - self.node.store.logs["t"].batches[0].base_id
@@ -157,7 +157,7 @@ class Leasing(RuleBasedStateMachine):
 
     @invariant()
     def bounds_hold(self) -> None:
-        lessees = [it for it in self.channel.consumers if isinstance(it, Lessee)]
+        lessees = [it for it in self.channel.consumers if isinstance(it, HttpConsumer)]
         assert sum(it.in_flight for it in lessees) <= IN_CHANNEL
         for holder in ("ana", "ben"):
             assert sum(it.in_flight for it in lessees if it.holder == holder) <= OF_HOLDER
@@ -165,8 +165,8 @@ class Leasing(RuleBasedStateMachine):
 
     @invariant()
     def everyone_who_has_something_is_known(self) -> None:
-        joined = {it for it in self.channel.consumers if isinstance(it, Lessee)}
-        assert joined == {*self.leases.lessees}
+        joined = {it for it in self.channel.consumers if isinstance(it, HttpConsumer)}
+        assert joined == {*self.leases.http_consumers}
 
 
 TestLeasing = Leasing.TestCase

@@ -8,17 +8,17 @@ from types import FrameType
 import pytest
 
 from nsqd.broker.channel import Channel
+from nsqd.broker.http_consumers import HttpCaller, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.leases import LINGER, Leases, TooMany
-from nsqd.broker.lessees import Caller, Poll, Streamer, ids_in
 from nsqd.broker.rules import Backoff, ChannelRules
 from tests.nsqd.looks import Looks
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
 from tests.support.node import Node
 
-ANA = Caller(holder="10.0.0.1", remote_address="10.0.0.1:5000", user_agent="curl/8")
-BEN = Caller(holder="10.0.0.2", remote_address="10.0.0.2:5000")
+ANA = HttpCaller(holder="10.0.0.1", remote_address="10.0.0.1:5000", user_agent="curl/8")
+BEN = HttpCaller(holder="10.0.0.2", remote_address="10.0.0.2:5000")
 
 
 class Desk:
@@ -30,7 +30,7 @@ class Desk:
         self.channel = self.node.broker.topics["t"].channel(channel)
         self.came = 0
         self.leases = Leases(self.node.broker, bounds(**asked), first_has_come=self._first_has_come)
-        self.woken: list[Poll] = []
+        self.woken: list[LeasePoll] = []
 
     def _first_has_come(self) -> None:
         self.came += 1
@@ -40,28 +40,28 @@ class Desk:
         for body in bodies:
             publisher.say(b"PUB t\n%b%b" % (len(body).to_bytes(4, "big"), body))
 
-    def poll(self, caller: Caller = ANA, most: int = 10, lease: float = 60.0) -> Poll:
+    def poll(self, caller: HttpCaller = ANA, most: int = 10, lease: float = 60.0) -> LeasePoll:
         poll = self.leases.poll(self.channel, caller, most=most, lease=lease)
         self.node.turn()
         return poll
 
-    def take(self, caller: Caller = ANA, most: int = 10, lease: float = 60.0) -> list[bytes]:
+    def take(self, caller: HttpCaller = ANA, most: int = 10, lease: float = 60.0) -> list[bytes]:
         """Return the ids of what a poll gets at once."""
         ids = list(ids_in(self.poll(caller, most, lease).take()))
         self.node.turn()
         return ids
 
-    def stream(self, caller: Caller = ANA, most: int = 10, after: bytes = b"") -> Streamer:
+    def stream(self, caller: HttpCaller = ANA, most: int = 10, after: bytes = b"") -> StreamingConsumer:
         streamer = self.leases.stream(self.channel, caller, most=most, lease=60.0, after=after, wake=lambda: None)
         self.node.turn()
         return streamer
 
-    def sent(self, streamer: Streamer) -> list[bytes]:
+    def sent(self, streamer: StreamingConsumer) -> list[bytes]:
         ids = list(ids_in(streamer.take()))
         self.node.turn()
         return ids
 
-    def finish(self, *ids: bytes, caller: Caller = ANA) -> dict[bytes, bytes]:
+    def finish(self, *ids: bytes, caller: HttpCaller = ANA) -> dict[bytes, bytes]:
         failures = self.leases.finish(self.channel, caller.holder, ids)
         self.node.turn()
         return failures
@@ -312,7 +312,7 @@ def test_a_consumer_leaves_when_it_has_neither_asked_nor_had_a_lease_for_a_while
     assert desk.node.channel().client_count == 1
     desk.pass_time(2)
     assert desk.node.channel().client_count == 0
-    assert (desk.came, desk.leases.lessees) == (1, [])
+    assert (desk.came, desk.leases.http_consumers) == (1, [])
     desk.poll()
     assert (desk.came, desk.node.channel().client_count) == (2, 1)
 
@@ -331,14 +331,14 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer() -> None:
     assert not is_gone(desk, desk.channel)
     desk.pass_time(2)
     assert is_gone(desk, desk.channel)
-    assert desk.leases.lessees == []
+    assert desk.leases.http_consumers == []
 
 
 def test_polls_and_streams_end_with_their_channel() -> None:
     desk = Desk()
     poll, streamer = desk.poll(), desk.stream(BEN)
     desk.node.broker.topics["t"].delete_channel("c")
-    assert (poll.is_over, streamer.is_open, desk.leases.lessees) == (True, False, [])
+    assert (poll.is_over, streamer.is_open, desk.leases.http_consumers) == (True, False, [])
     poll.give_back()
     streamer.end()
     desk.node.turn()
@@ -410,7 +410,7 @@ def test_a_message_for_each_of_many_polls_is_no_look_at_all_of_them_for_each() -
 
 def test_a_thousand_polls_of_one_channel_cost_some_calls_for_each_message() -> None:
     desk, count = Desk(Node(mem_queue_size=1_000), waiting=500), 300
-    callers = [Caller(holder=f"10.0.1.{number}", remote_address="10.0.1.1:1") for number in range(count)]
+    callers = [HttpCaller(holder=f"10.0.1.{number}", remote_address="10.0.1.1:1") for number in range(count)]
     polls = [desk.leases.poll(desk.channel, caller, most=1, lease=60.0) for caller in callers]
     desk.node.turn()
     desk.node.broker.topics["t"].publish(b"\0\0\0\1x" * count, range(0, 5 * count + 1, 5))
@@ -483,7 +483,7 @@ def test_a_stream_takes_the_place_of_one_that_has_ended(channel: str) -> None:
         stream.end()
     again = desk.stream()
     assert desk.channel.consumers == [again]
-    assert desk.leases.lessees == [again]
+    assert desk.leases.http_consumers == [again]
     assert not is_gone(desk, desk.channel)
 
 

@@ -7,7 +7,7 @@ import pytest
 from nsqcommon.http_api import HttpApi
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.broker import Broker
-from nsqd.broker.leases import Bounds
+from nsqd.broker.leases import LeaseLimits
 from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint
 from nsqd.options import Options
@@ -42,7 +42,7 @@ class Nsqd:
         reading: Reading | None = None,
         limits: Limits = LIMITS,
         policy: PolicyFile | None = None,
-        within: Bounds | None = None,
+        within: LeaseLimits | None = None,
     ) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)

@@ -344,7 +344,7 @@ def test_where_clients_have_to_auth_a_token_is_asked_about(nsqd: Nsqd) -> None:
             ]
 
     assert asyncio.run(main()) == [401, 200, 403]
-    (client,) = (it for it in leasing.leases.lessees if it.holder == "ana")
+    (client,) = (it for it in leasing.leases.http_consumers if it.holder == "ana")
     assert client.described().auth_identity == "ana"
 
 

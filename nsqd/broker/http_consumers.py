@@ -26,7 +26,7 @@ _FEW: Final = 64  # ids of what is no longer in flight, which are not worth forg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class HttpCaller:
     """Who makes a request."""
 
     holder: str  # whose the leases are
@@ -35,19 +35,19 @@ class Caller:
     identity: str = ""  # as rights or an AUTH server call it
 
 
-class Registry(Protocol):
+class LeaseAccounts(Protocol):
     """What consumers without a connection need of `Leases`."""
 
     def allowed(self, channel: Channel, holder: str, wanted: int) -> int:
         """Return how many of the wanted leases the bounds allow a poll that waits."""
 
-    def took(self, lessee: Lessee, count: int) -> None:
+    def took(self, consumer: HttpConsumer, count: int) -> None:
         """Note that a poll has got so many messages."""
 
     def measure_anew(self) -> None:
         """Count the leases anew before somebody gets another one."""
 
-    def forget(self, lessee: Lessee) -> None:
+    def forget(self, consumer: HttpConsumer) -> None:
         """Forget a consumer that has left."""
 
 
@@ -60,10 +60,10 @@ def ids_in(pieces: Sequence[bytes]) -> Iterator[bytes]:
         at += 4 + int.from_bytes(frames[at : at + 4], "big")
 
 
-class Lessee(Consumer):
+class HttpConsumer(Consumer):
     """A consumer without a connection."""
 
-    def __init__(self, leases: Registry, channel: Channel, caller: Caller, work: ChannelWork[Channel]) -> None:
+    def __init__(self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, work: ChannelWork[Channel]) -> None:
         """Join the channel. The registry of leases has to know of it."""
         super().__init__(
             send=self.receive, close=self.deleted, describe=self.described, msg_timeout=0.0, takes_headers=True
@@ -126,10 +126,10 @@ class Lessee(Consumer):
         )
 
 
-class Poll:
+class LeasePoll:
     """One request for messages: what it has got, and until when that is leased."""
 
-    def __init__(self, poller: Poller, most: int, lease: float, wake: Callable[[], None]) -> None:
+    def __init__(self, poller: PollingConsumer, most: int, lease: float, wake: Callable[[], None]) -> None:
         self.most = most
         self.lease = lease  # seconds
         self.pieces: list[bytes] = []
@@ -164,12 +164,12 @@ class Poll:
         self._poller.give_back(list(ids_in(self.take())))
 
 
-class Poller(Lessee):
+class PollingConsumer(HttpConsumer):
     """A holder's polls. `ready_count` is what the first of them still wants."""
 
-    def __init__(self, leases: Registry, channel: Channel, caller: Caller, work: ChannelWork[Channel]) -> None:
+    def __init__(self, leases: LeaseAccounts, channel: Channel, caller: HttpCaller, work: ChannelWork[Channel]) -> None:
         super().__init__(leases, channel, caller, work)
-        self.polls: deque[Poll] = deque()
+        self.polls: deque[LeasePoll] = deque()
         self._counted = 0
 
     @property
@@ -189,11 +189,11 @@ class Poller(Lessee):
     def is_asking(self) -> bool:
         return bool(self.polls)
 
-    def add(self, poll: Poll) -> None:
+    def add(self, poll: LeasePoll) -> None:
         self.polls.append(poll)
         self.serve()
 
-    def is_served(self, poll: Poll) -> bool:
+    def is_served(self, poll: LeasePoll) -> bool:
         return bool(self.polls) and self.polls[0] is poll and self.room > 0
 
     def serve(self) -> None:
@@ -206,7 +206,7 @@ class Poller(Lessee):
         self.leases.measure_anew()
         self.channel.wants_attention()
 
-    def end(self, poll: Poll) -> None:
+    def end(self, poll: LeasePoll) -> None:
         if poll.is_over:
             return
         was_first = self.polls[0] is poll
@@ -236,14 +236,14 @@ class Poller(Lessee):
             poll.wake()
 
 
-class Streamer(Lessee):
+class StreamingConsumer(HttpConsumer):
     """A stream: messages come for as long as it is open, up to `ready_count` in flight."""
 
     def __init__(
         self,
-        leases: Registry,
+        leases: LeaseAccounts,
         channel: Channel,
-        caller: Caller,
+        caller: HttpCaller,
         work: ChannelWork[Channel],
         *,
         lease: float,
