@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.frames import LARGE
 from nsqd.broker.buried import Note, note_of
-from nsqd.broker.consumer import Closeness
+from nsqd.broker.consumer import Locality
 from nsqd.broker.in_flight import Delivery
 from nsqd.broker.latency import Latency
 from nsqd.broker.limits import drops
@@ -51,7 +51,7 @@ class Channel(Ruled):
         self.timeout_count = 0
         self.requeue_count = 0
         self.latency = Latency(work.latency, work.now) if work.latency is not None else None
-        self._taken = [0] * len(Closeness)  # number of messages, by the consumer's closeness
+        self._taken = [0] * len(Locality)  # number of messages, by the consumer's closeness
         self._next_consumer = 0  # the position of the consumer that is served first
         self._judged = 0  # messages whose own times to live were looked at in one turn,
         self._judged_at = -inf  # which is this one
@@ -120,8 +120,8 @@ class Channel(Ruled):
             if not ready:
                 break
             if self._work.prefers_near_consumers:  # consumers further away get what these leave
-                nearest = max(consumer.closeness for consumer in ready)
-                ready = [consumer for consumer in ready if consumer.closeness == nearest]
+                nearest = max(consumer.locality for consumer in ready)
+                ready = [consumer for consumer in ready if consumer.locality == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
             ready = ready[self._next_consumer :] + ready[: self._next_consumer]
             before = available
@@ -319,7 +319,7 @@ class Channel(Ruled):
         if (
             retry or self.ephemeral_batches is not None or first >= self.topic.log.cached_from
         ):  # NSQ counts only what was in memory
-            self._taken[consumer.closeness] += stop - first
+            self._taken[consumer.locality] += stop - first
         if not consumer.sample_rate:
             self._deliver(consumer, batch, first, stop, attempts, now, retry=retry)
             return
@@ -542,9 +542,9 @@ class Channel(Ruled):
             paused_why=self.paused_why,
             policy_counts=dict(self.policy_counts),
             message_count=self.message_count,
-            zone_local_msg_count=self._taken[Closeness.SAME_ZONE],
-            region_local_msg_count=self._taken[Closeness.SAME_REGION],
-            global_msg_count=self._taken[Closeness.ELSEWHERE],
+            zone_local_msg_count=self._taken[Locality.SAME_ZONE],
+            region_local_msg_count=self._taken[Locality.SAME_REGION],
+            global_msg_count=self._taken[Locality.ELSEWHERE],
             requeue_count=self.requeue_count,
             timeout_count=self.timeout_count,
             client_count=len(self.consumers),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_UNSENT_BYTES: Final = 1 << 20
 
 
-class Closeness(IntEnum):
+class Locality(IntEnum):
     """How near a consumer is to this node."""
 
     ELSEWHERE = 0
@@ -41,7 +41,7 @@ class Consumer:
         describe: Callable[[], ClientSnapshot],
         msg_timeout: float,
         sample_rate: int = 0,
-        closeness: Closeness = Closeness.ELSEWHERE,
+        locality: Locality = Locality.ELSEWHERE,
         takes_headers: bool = False,
         send_views: Callable[[list[Piece]], None] | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Consumer:
         self.describe = describe
         self.msg_timeout = msg_timeout  # seconds, for new deliveries
         self.sample_rate = sample_rate
-        self.closeness = closeness
+        self.locality = locality
         self.takes_headers = takes_headers
         self.has_joined = False  # True from `Channel.join` until it leaves or the channel is deleted
         self.ready_count = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.identify import ClientSettings, IdentifyRequest, Negotiation, apply_identify, negotiate
-from nsqd.broker.consumer import Closeness, Consumer
+from nsqd.broker.consumer import Consumer, Locality
 from nsqd.broker.snapshot import ClientSnapshot
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ class Profile:
             self.delivery = self.settings
         return negotiation
 
-    def closeness(self) -> Closeness:
+    def locality(self) -> Locality:
         """Return how near the client is, by its first IDENTIFY. Two empty names are equal, as in NSQ."""
         client, server = self.delivery, self.rules.features
         if not self.is_identified:
-            return Closeness.ELSEWHERE
+            return Locality.ELSEWHERE
         if client.topology_zone == server.topology_zone:
-            return Closeness.SAME_ZONE
-        return Closeness.SAME_REGION if client.topology_region == server.topology_region else Closeness.ELSEWHERE
+            return Locality.SAME_ZONE
+        return Locality.SAME_REGION if client.topology_region == server.topology_region else Locality.ELSEWHERE
 
     def snapshot(
         self,

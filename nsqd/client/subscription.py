@@ -12,7 +12,7 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.frames import worded_error_frame
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
-from nsqd.broker.consumer import MOST_UNSENT_BYTES, Closeness, Consumer
+from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer, Locality
 from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Subscription:
             describe=describe,
             msg_timeout=profile.delivery.msg_timeout_ms / 1000,
             sample_rate=profile.delivery.sample_rate,
-            closeness=profile.closeness() if broker.prefers_near_consumers else Closeness.ELSEWHERE,
+            locality=profile.locality() if broker.prefers_near_consumers else Locality.ELSEWHERE,
             takes_headers=HEADERS in profile.extensions,
             send_views=outbox.send_views,
         )

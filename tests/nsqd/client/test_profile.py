@@ -8,7 +8,7 @@ import pytest
 
 from nsqcommon.wire.faults import ProtocolError
 from nsqcommon.wire.identify import decode_identify
-from nsqd.broker.consumer import Closeness
+from nsqd.broker.consumer import Locality
 from nsqd.client.profile import Profile, Transport
 from tests.support.node import RULES
 
@@ -59,15 +59,15 @@ def test_only_tls_makes_a_client_secure() -> None:
 
 @pytest.mark.parametrize(
     ("region", "zone", "expected"),
-    [("r", "z", Closeness.SAME_ZONE), ("r", "y", Closeness.SAME_REGION), ("s", "y", Closeness.ELSEWHERE)],
+    [("r", "z", Locality.SAME_ZONE), ("r", "y", Locality.SAME_REGION), ("s", "y", Locality.ELSEWHERE)],
 )
-def test_closeness_is_what_identify_says(region: str, zone: str, expected: Closeness) -> None:
+def test_closeness_is_what_identify_says(region: str, zone: str, expected: Locality) -> None:
     client = profile(topology_region="r", topology_zone="z")
-    assert client.closeness() is Closeness.ELSEWHERE
+    assert client.locality() is Locality.ELSEWHERE
     client.identify(
         decode_identify(b'{"topology_region": "%b", "topology_zone": "%b"}' % (region.encode(), zone.encode()))
     )
-    assert client.closeness() is expected
+    assert client.locality() is expected
 
 
 def test_a_snapshot_shows_the_publish_count_that_was_asked_for() -> None:
