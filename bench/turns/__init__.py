@@ -30,7 +30,7 @@ from bench.turns.filling import CHANNEL, OF_CHANNELS, STATES, Filled, Filling, c
 from bench.turns.measured_nsqd import LAYOUT
 from bench.work import Failed, Work, say
 from nsqcommon.wire import commands
-from nsqd.client.stretch import COST_OF_LOG, STRETCH
+from nsqd.client.work_budget import COST_OF_LOG, STRETCH
 
 LONGEST: Final = {Build.COMPILED: 20.0, Build.PURE: 50.0}  # ms
 SHOWN: Final = 10

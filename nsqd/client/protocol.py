@@ -13,7 +13,7 @@ automaton:
                      ├── Publisher       PUB, MPUB, DPUB ──────────────────────► Topic
                      ├── Subscription    from SUB on: RDY, FIN, REQ, ... ──────► Channel
                      ├── Profile         addresses, transport, IDENTIFY
-                     └── Stretch         the work it has caused since others had their turn
+                     └── WorkBudget         the work it has caused since others had their turn
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
@@ -53,8 +53,8 @@ from nsqd.client.outbox import Outbox
 from nsqd.client.profile import Profile
 from nsqd.client.publisher import Publisher
 from nsqd.client.states import EXTENDED, LEGAL, Holdup, State
-from nsqd.client.stretch import STRETCH, Stretch
 from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
+from nsqd.client.work_budget import STRETCH, WorkBudget
 
 if TYPE_CHECKING:
     from nsqcommon.wire.frames import Piece
@@ -115,8 +115,8 @@ class ClientProtocol:
         self._outbox = Outbox(wake)
         self._keep_alive = KeepAlive()
         self._authorization = Authorization(ask, remote_host) if ask is not None else None
-        self._stretch = Stretch()
-        self._publisher = Publisher(broker, self._outbox, self._stretch, max_defer_ms=rules.max_defer_timeout_ms)
+        self._work_budget = WorkBudget()
+        self._publisher = Publisher(broker, self._outbox, self._work_budget, max_defer_ms=rules.max_defer_timeout_ms)
         self._subscription: Subscription | None = None  # from SUB until the client is closed
         # Its progress, besides its state.
         self._magic: bytes | None = b""  # the bytes of the magic so far; None: complete
@@ -136,7 +136,7 @@ class ClientProtocol:
 
     def _work(self, now: float) -> None:
         """Carry out the commands received so far, until the stretch is used up."""
-        reader, stretch = self._reader, self._stretch
+        reader, stretch = self._reader, self._work_budget
         complete = False
         stretch.spent = 0
         try:
@@ -428,7 +428,7 @@ class ClientProtocol:
             broker=self._broker,
             reader=self._reader,
             outbox=self._outbox,
-            stretch=self._stretch,
+            stretch=self._work_budget,
             note=self._note,
             close=self.abort,
             describe=self.describe,

@@ -17,7 +17,7 @@ from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
 from nsqd.broker.bounded import Refused
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_LOG, COST_OF_TOPIC, Stretch
+from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_LOG, COST_OF_TOPIC, WorkBudget
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -41,17 +41,17 @@ class Publisher:
         "_delay_ms",
         "_max_defer_ms",
         "_outbox",
-        "_stretch",
         "_topic",
         "_topic_raw",
+        "_work_budget",
         "counts",
         "takes_keys",
     )
 
-    def __init__(self, broker: Broker, outbox: Outbox, stretch: Stretch, *, max_defer_ms: int) -> None:
+    def __init__(self, broker: Broker, outbox: Outbox, stretch: WorkBudget, *, max_defer_ms: int) -> None:
         self._broker = broker
         self._outbox = outbox
-        self._stretch = stretch
+        self._work_budget = stretch
         self._max_defer_ms = max_defer_ms
         self.counts: dict[str, int] = {}  # messages published, by topic
         self._topic: Topic | None = None  # the topic of the last command; it may have been deleted
@@ -83,7 +83,7 @@ class Publisher:
                 raise ProtocolError(Fault.BAD_TOPIC, detail)
             topic = self._broker.find(name)
             if topic is not None and topic not in self._broker.unsealed:
-                self._stretch.spend(COST_OF_LOG)
+                self._work_budget.spend(COST_OF_LOG)
             self._topic, self._topic_raw = topic, raw
         if word == b"DPUB":
             self._delay_ms = self._parse_delay(params[2])
@@ -95,7 +95,7 @@ class Publisher:
         topic = self._topic
         if topic is None or topic.closing:  # it may have been deleted while the body was on its way
             topic = self._topic = self._broker.topic(self.topic_name)
-            self._stretch.spend(COST_OF_TOPIC)
+            self._work_budget.spend(COST_OF_TOPIC)
         return topic
 
     def publish(self, command: Publication) -> None:
@@ -104,7 +104,7 @@ class Publisher:
         delay_ms = 0
         if word == b"DPUB":
             delay_ms = self._delay_ms
-            self._stretch.spend(COST_OF_DEFERRAL)
+            self._work_budget.spend(COST_OF_DEFERRAL)
         topic = self._topic
         if topic is None or topic.closing:
             topic = self.make_topic()

@@ -13,7 +13,7 @@ from nsqcommon.wire.frames import worded_error_frame
 from nsqcommon.wire.names import decode_name
 from nsqcommon.wire.quoting import quote
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer, Locality
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
+from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, WorkBudget
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -35,7 +35,17 @@ class Subscription:
     of failures leaves only a few lines. It exists from SUB until the client is closed, which calls `leave`.
     """
 
-    __slots__ = ("_broker", "_channel", "_note", "_outbox", "_profile", "_ration", "_reader", "_stretch", "consumer")
+    __slots__ = (
+        "_broker",
+        "_channel",
+        "_note",
+        "_outbox",
+        "_profile",
+        "_ration",
+        "_reader",
+        "_work_budget",
+        "consumer",
+    )
 
     def __init__(
         self,
@@ -45,7 +55,7 @@ class Subscription:
         broker: Broker,
         reader: CommandReader,
         outbox: Outbox,
-        stretch: Stretch,
+        stretch: WorkBudget,
         note: Note,
         close: Callable[[], None],  # ends the connection without a word when the channel is deleted
         describe: Callable[[], ClientSnapshot],
@@ -56,7 +66,7 @@ class Subscription:
         self._broker = broker  # for its clock
         self._reader = reader
         self._outbox = outbox
-        self._stretch = stretch
+        self._work_budget = stretch
         self._note = note
         self._ration = Ration()
         self.consumer = Consumer(
@@ -96,7 +106,7 @@ class Subscription:
 
     def requeue(self, params: list[bytes], now: float) -> None:
         """Carry out REQ."""
-        self._stretch.spend(COST_OF_DEFERRAL)
+        self._work_budget.spend(COST_OF_DEFERRAL)
         message_id = _message_id(params, needed=3)
         delay_ms = parse_decimal(params[2])
         if delay_ms is None:
@@ -113,14 +123,14 @@ class Subscription:
 
     def bury(self, params: list[bytes], now: float) -> None:
         """Carry out BURY."""
-        self._stretch.spend(COST_OF_DEFERRAL)
+        self._work_budget.spend(COST_OF_DEFERRAL)
         message_id = _message_id(params, needed=2)
         if reason := self._channel.bury(self.consumer, message_id, decode_reason(params[2:]), now):
             self._fail_softly(b"BURY", message_id, reason)
 
     def touch(self, params: list[bytes], now: float) -> None:
         """Carry out TOUCH."""
-        self._stretch.spend(COST_OF_TOUCH)
+        self._work_budget.spend(COST_OF_TOUCH)
         message_id = _message_id(params, needed=2)
         timeout = self._profile.settings.msg_timeout_ms / 1000  # that of the latest IDENTIFY, as in NSQ
         if reason := self._channel.touch(self.consumer, message_id, msg_timeout=timeout, now=now):
@@ -158,7 +168,7 @@ class Subscription:
         data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
         self.note_some("error", data)
         self._outbox.respond(worded_error_frame(data))
-        self._stretch.spend(COST_OF_FAILURE)
+        self._work_budget.spend(COST_OF_FAILURE)
 
 
 def names_of(params: list[bytes]) -> tuple[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.commands import dpub, fin, nop, pub, req, touch
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOPIC, STRETCH
 from nsqd.client.subscription import MOST_DOUBTFUL
+from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOPIC, STRETCH
 from tests.support.node import Client, Node
 
 

@@ -8,7 +8,7 @@ from nsqcommon.wire.commands import Publication, Publications
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqd.client.outbox import Outbox
 from nsqd.client.publisher import Publisher
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch
+from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_TOPIC, WorkBudget
 from tests.support.node import Node
 
 
@@ -16,7 +16,7 @@ class Publishing:
     def __init__(self) -> None:
         self.node = Node()
         self.outbox = Outbox(lambda: None)
-        self.stretch = Stretch()
+        self.stretch = WorkBudget()
         self.publisher = Publisher(self.node.broker, self.outbox, self.stretch, max_defer_ms=1000)
 
     def publish(self, *params: bytes, body: bytes = b"x") -> None:

@@ -10,8 +10,8 @@ from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.client.note import NoteKind
 from nsqd.client.outbox import Outbox
 from nsqd.client.profile import Profile
-from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
 from nsqd.client.subscription import MOST_DOUBTFUL, Subscription, names_of
+from nsqd.client.work_budget import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, WorkBudget
 from tests.support.node import Node, cut_message, frames
 
 UNKNOWN = b"0123456789abcdef"
@@ -22,7 +22,7 @@ class Subscribed:
         self.node = Node()
         self.notes: list[tuple[str, bytes]] = []
         self.outbox = Outbox(lambda: None)
-        self.stretch = Stretch()
+        self.stretch = WorkBudget()
         self.reader = CommandReader(self.node.rules.limits, lambda params: None)
         self.profile = Profile(self.node.rules, remote_address="a:1", remote_host="a", connected=0)
         self.channel = self.node.broker.topic("t").channel("c")

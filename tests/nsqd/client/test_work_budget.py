@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from nsqcommon.wire.commands import pub
-from nsqd.client.stretch import (
+from nsqd.client.work_budget import (
     COST_OF_DEFERRAL,
     COST_OF_FAILURE,
     COST_OF_LOG,
     COST_OF_TOPIC,
     COST_OF_TOUCH,
     STRETCH,
-    Stretch,
+    WorkBudget,
 )
 from tests.support.node import Node
 
 
 def test_costs_add_up() -> None:
-    stretch = Stretch()
+    stretch = WorkBudget()
     assert stretch.spent == 0
     stretch.spend(COST_OF_TOUCH)
     stretch.spend(COST_OF_FAILURE)

@@ -17,7 +17,7 @@ COST_OF_LOG: Final = 32  # a topic that gets its first message of the turn: a wr
 COST_OF_TOPIC: Final = 256  # creating its files takes as long as hundreds of messages
 
 
-class Stretch:
+class WorkBudget:
     """A sum that all parts of a client add to. None of them has to know who reads it."""
 
     __slots__ = ("spent",)
