@@ -30,7 +30,7 @@ from nsqd.broker.burials import Burials, recovered_job
 from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.limits import Usage, capacity, drops
-from nsqd.broker.positions import Deferred, Retries, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
+from nsqd.broker.positions import DeferredQueue, RetryQueue, SkipRanges, bitmap_of, bitmap_of_ranges, ranges_in
 from nsqd.broker.rules import NO_CHANNEL_RULES
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ class Ledger:
         self.cursor = cursor
         self.skips = SkipRanges()
         self.in_flight = InFlight(work.leftovers)
-        self.retries = Retries(work.leftovers)
-        self.deferred = Deferred(work.leftovers)
+        self.retries = RetryQueue(work.leftovers)
+        self.deferred = DeferredQueue(work.leftovers)
         self.burials = Burials(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left

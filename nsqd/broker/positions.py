@@ -199,7 +199,7 @@ class SkipRanges:
         self.total = 0
 
 
-class Numbers:
+class AttemptCounts:
     """A small number for each sequence, 0 unless it was set: a bitmap for each bit of the numbers."""
 
     __slots__ = ("_bits",)
@@ -279,8 +279,8 @@ class Numbers:
     def clear(self) -> None:
         self._bits = ()
 
-    def copy(self) -> Numbers:
-        copied = Numbers()
+    def copy(self) -> AttemptCounts:
+        copied = AttemptCounts()
         copied._bits = tuple(bits.copy() for bits in self._bits)
         return copied
 
@@ -292,8 +292,8 @@ class Members:
 
     def __init__(self) -> None:
         self.sequences = BitMap64()
-        self.attempts = Numbers()
-        self.generations = Numbers()
+        self.attempts = AttemptCounts()
+        self.generations = AttemptCounts()
         self.count = 0
 
     def add(self, sequence: int, attempts: int) -> int:
@@ -357,7 +357,7 @@ class Members:
         self.count = 0
 
 
-class Retries:
+class RetryQueue:
     """Positions that wait for their next delivery, first come first served."""
 
     __slots__ = ("_former", "_leftovers", "_members", "_queue", "passed")
@@ -553,7 +553,7 @@ class Retries:
         self._members.clear()
 
 
-class Deferred:
+class DeferredQueue:
     """Positions that become deliverable at a time, the earliest first. Times are in microseconds.
 
     A publish may defer a million messages at once, and so may a topic that begins to flow; making entries of them takes
@@ -866,7 +866,7 @@ def _dropped_with(changed: int, entries: int) -> int:
     return min(_DROPPED_WITH_EACH * changed, max(_DROPPED_WITH_MANY, entries // _DROPPED_PART))
 
 
-def _with_attempts(sequences: BitMap64, attempts: Numbers) -> Iterator[tuple[int, int]]:
+def _with_attempts(sequences: BitMap64, attempts: AttemptCounts) -> Iterator[tuple[int, int]]:
     for sequence in sequences:
         yield sequence, attempts.get(sequence)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
-    from nsqd.broker.positions import Deferred
+    from nsqd.broker.positions import DeferredQueue
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Looks:
         for number, block in buried._blocks.items():
             buried._blocks[number] = self.dictionary(block)
 
-    def watch_deferred(self, deferred: Deferred) -> None:
+    def watch_deferred(self, deferred: DeferredQueue) -> None:
         deferred._heap = [self.counted(it) for it in deferred._heap]
         for blocks in (deferred._blocks, deferred._former):
             for at, (_, place, block) in enumerate(blocks):
