@@ -50,7 +50,7 @@ def note_of(reason: str, who: str) -> Note:
     return Note(reason, who)
 
 
-class Burial(NamedTuple):
+class BuriedMessage(NamedTuple):
     sequence: int
     message_id: int
     attempts: int
@@ -138,7 +138,7 @@ class Notes:
             yield parsed_note(text), self._counts[number]
 
 
-class Buried:
+class BuriedMessages:
     """All buried messages of one channel, by sequence.
 
     They lie in blocks of neighbouring sequences. Whoever needs all of them as of now, such as the snapshot for a new
@@ -173,7 +173,7 @@ class Buried:
         """Return those of these sequences that are buried."""
         return self._sequences & sequences
 
-    def add(self, burial: Burial) -> None:
+    def add(self, burial: BuriedMessage) -> None:
         self._add(*burial)
 
     def _add(self, sequence: int, message_id: int, attempts: int, buried_at: int, note: Note) -> None:
@@ -221,7 +221,7 @@ class Buried:
         self._shared.update(numbers)
         return [self._blocks[number] for number in numbers]
 
-    def get(self, sequence: int) -> Burial | None:
+    def get(self, sequence: int) -> BuriedMessage | None:
         block = self._blocks.get(sequence >> BLOCK_BITS)
         packed = block.get(sequence) if block is not None else None
         return None if packed is None else unpacked(sequence, packed, self._notes.get(packed >> NOTE_SHIFT))
@@ -230,11 +230,11 @@ class Buried:
         """Yield the sequences of these messages, as far as they are buried now, in pieces, so that others have their turn."""
         return _found(set(message_ids), _each(self._share()))
 
-    def from_place(self, sequence: int) -> Iterator[Burial]:
+    def from_place(self, sequence: int) -> Iterator[BuriedMessage]:
         """Return what is buried at or behind a sequence now, in ascending order; what leaves meanwhile is left out."""
         return self._still_buried(_each(self._share(sequence >> BLOCK_BITS)), sequence)
 
-    def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[Burial]:
+    def _still_buried(self, blocks: Iterable[dict[int, int]], first: int) -> Iterator[BuriedMessage]:
         for block in blocks:
             for place in sorted(block):
                 if place >= first and (burial := self.get(place)) is not None:
@@ -248,7 +248,7 @@ class Buried:
         return self._still_selected(_each(self._share()), before, reason)
 
     def _still_selected(self, blocks: Iterable[dict[int, int]], before: int, reason: str) -> Iterator[int | None]:
-        # A kick of a million is in others' way, so this makes no `Burial` for each.
+        # A kick of a million is in others' way, so this makes no `BuriedMessage` for each.
         for block in blocks:
             for place in sorted(block):
                 packed = self._blocks.get(place >> BLOCK_BITS, _NOTHING).get(place)
@@ -319,7 +319,7 @@ def _found(wanted: set[int], blocks: Iterable[dict[int, int]]) -> Iterator[list[
         yield found
 
 
-def bury_change(topic: str, channel: str, burials: Iterable[Burial]) -> ChannelChange:
+def bury_change(topic: str, channel: str, burials: Iterable[BuriedMessage]) -> ChannelChange:
     numbers: dict[Note, int] = {}
     entries: list[int] = []
     for sequence, message_id, attempts, buried_at, note in burials:
@@ -363,6 +363,6 @@ def _items(block: dict[int, int]) -> Iterable[tuple[int, int]]:
     return block.items()
 
 
-def unpacked(sequence: int, packed: int, note: Note) -> Burial:
+def unpacked(sequence: int, packed: int, note: Note) -> BuriedMessage:
     message_id = packed >> _TIME_BITS + _ATTEMPTS_BITS & _ID_MASK
-    return Burial(sequence, message_id, packed & _ATTEMPTS_MASK, packed >> _ATTEMPTS_BITS & _TIME_MASK, note)
+    return BuriedMessage(sequence, message_id, packed & _ATTEMPTS_MASK, packed >> _ATTEMPTS_BITS & _TIME_MASK, note)

@@ -52,7 +52,7 @@ ChannelChange = (
     # reason, who or what buried it, and the next two ...; then sequence, id, attempts, time, number of reason and who
     # in this list, and the next five ...
     | tuple[Literal["bury"], str, str, Sequence[str], Sequence[int]]
-    | tuple[Literal["job"], str, str, Sequence[object]]  # see `Job` in burials.py; empty: there is none any more
+    | tuple[Literal["job"], str, str, Sequence[object]]  # see `Job` in buried_queue.py; empty: there is none any more
 )
 Change = TopicChange | ChannelChange
 

@@ -511,7 +511,7 @@ class Channel(Ruled):
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()  # an alarm may keep the channel alive for as long as the longest delay
-        self.burials.clear()
+        self.buried_queue.clear()
         if self.ephemeral_batches is not None:
             self.ephemeral_batches.clear()
             self._batch = None
@@ -535,10 +535,10 @@ class Channel(Ruled):
             backend_depth=self.backend_depth,
             in_flight_count=len(self.in_flight),
             deferred_count=len(self.deferred),
-            buried_count=len(self.burials.buried),
-            bury_count=self.burials.bury_count,
-            kick_count=self.burials.kick_count,
-            discard_count=self.burials.discard_count,
+            buried_count=len(self.buried_queue.buried),
+            bury_count=self.buried_queue.bury_count,
+            kick_count=self.buried_queue.kick_count,
+            discard_count=self.buried_queue.discard_count,
             paused_why=self.paused_why,
             policy_counts=dict(self.policy_counts),
             message_count=self.message_count,

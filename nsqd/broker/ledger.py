@@ -26,7 +26,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from nsqd.broker.burials import Burials, recovered_job
+from nsqd.broker.buried_queue import BuriedQueue, recovered_job
 from nsqd.broker.ephemeral_batches import EphemeralBatches
 from nsqd.broker.in_flight import InFlight
 from nsqd.broker.limits import Usage, capacity, drops
@@ -77,7 +77,7 @@ class Ledger:
         self.in_flight = InFlight(work.leftovers)
         self.retries = RetryQueue(work.leftovers)
         self.deferred = DeferredQueue(work.leftovers)
-        self.burials = Burials(work)
+        self.buried_queue = BuriedQueue(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left
         self.alarm = inf  # when `expire` wants to be called next, as last added to the alarms
@@ -150,7 +150,7 @@ class Ledger:
 
     def low_water(self) -> int:
         """Return the sequence before which this channel needs nothing any more."""
-        places = (self.in_flight, self.retries, self.deferred, self.burials.buried)
+        places = (self.in_flight, self.retries, self.deferred, self.buried_queue.buried)
         lows = [self.cursor, *(place.lowest() for place in places)]
         return min(low for low in lows if low is not None)
 
@@ -160,7 +160,7 @@ class Ledger:
         They come in pieces, each of which takes a fraction of a millisecond.
         """
         waiting = chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
-        return chain(waiting, self.burials.buried.sequences())
+        return chain(waiting, self.buried_queue.buried.sequences())
 
     def _advance_over_gaps(self) -> int:
         while True:
@@ -281,7 +281,7 @@ class Ledger:
     @property
     def is_empty(self) -> bool:
         """Whether the channel has no message: none that waits, is in flight, deferred or buried."""
-        return not (self._live or len(self.burials.buried))
+        return not (self._live or len(self.buried_queue.buried))
 
     @property
     def _live(self) -> int:
@@ -375,7 +375,7 @@ class Ledger:
         changes = self._snapshot_changes(
             self.cursor, self.paused_why or self.paused, self.skips.copy(), self._all_waiting()
         )
-        return chain(changes, self.burials.snapshot_changes(self.topic.name, self.name))
+        return chain(changes, self.buried_queue.snapshot_changes(self.topic.name, self.name))
 
     def _snapshot_changes(
         self, cursor: int, paused: bool | str, skips: SkipRanges, waiting: Iterator[tuple[int, int, int] | None]
@@ -424,9 +424,9 @@ class Ledger:
         self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
         state.skips.clear()
         state.waiting.clear()
-        self.burials.buried = state.buried
+        self.buried_queue.buried = state.buried
         if (job := recovered_job(state.job, self._work.now)) is not None:
-            self.burials.begin(job)
+            self.buried_queue.begin(job)
             self._come_back(job.next_step)
         self._counted_from = self._furthest = self.topic.handed_over
         if self.rules.ttl is not None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pyroaring import BitMap64
 
 from nsqd.broker.backlog import Backlog, Redelivered, Restored, joined, without
-from nsqd.broker.burials import UNDONE_IN_STEP, Job
+from nsqd.broker.buried_queue import UNDONE_IN_STEP, BuriedJob
 from nsqd.broker.ledger import Ledger
 from nsqd.broker.positions import SkipRanges, between, bitmap_of_ranges, ranges_in
 
 if TYPE_CHECKING:
-    from nsqd.broker.burials import Selection, Taken, Verb
     from nsqd.broker.buried import Note
+    from nsqd.broker.buried_queue import BuriedSelection, TakenFromBuried, Verb
     from nsqd.broker.feed import Feed
     from nsqd.broker.work import ChannelWork
 
@@ -90,80 +90,82 @@ class Operated(Ledger):
 
         `kick`: the number of a kick of which this is a part.
         """
-        taken = self._carry_out(self.burials.take(verb, sequences, kick))
-        self._come_back(self.burials.next_step)
+        taken = self._carry_out(self.buried_queue.take(verb, sequences, kick))
+        self._come_back(self.buried_queue.next_step)
         return taken
 
-    def begin_job(self, verb: Verb, selection: Selection, *, rate: float, who: str, force: bool = False) -> Job:
+    def begin_job(
+        self, verb: Verb, selection: BuriedSelection, *, rate: float, who: str, force: bool = False
+    ) -> BuriedJob:
         """Kick or discard the selected messages step by step. There must be no job under way.
 
         A kick waits with what has no room, unless it is told to use `force`.
         """
         now, started_at = self._work.now, self._work.timestamp // 1_000_000
-        job = Job(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
-        self.burials.begin(job)
+        job = BuriedJob(verb, selection, rate=rate, who=who, started_at=started_at, done=0, now=now, force=force)
+        self.buried_queue.begin(job)
         self._record_urgent(("job", self.topic.name, self.name, job.described()))
         self._work_on_job(now)
         return job
 
     def stop_job(self) -> None:
         """End the job under way, if there is one. What it has done stays done."""
-        if (job := self.burials.job) is not None:
-            self.burials.stop()
+        if (job := self.buried_queue.job) is not None:
+            self.buried_queue.stop()
             if job.is_kept:
                 self._record_urgent(("job", self.topic.name, self.name, []))
             self._note_job(job, "was stopped")
 
-    def undo_kick(self, number: int, *, who: str) -> Job | None:
+    def undo_kick(self, number: int, *, who: str) -> BuriedJob | None:
         """Bury again what the last kick gave back and nobody got since; None: the last kick is another one, or forgotten.
 
         A kick that is under way ends. There must be no other job.
         """
-        kicked = self.burials.kicked
+        kicked = self.buried_queue.kicked
         if kicked is None or kicked.number != number:
             return None
         self.stop_job()
-        job = self.burials.begin_undo(kicked, who, self.retries.entries)
+        job = self.buried_queue.begin_undo(kicked, who, self.retries.entries)
         self._work_on_job(self._work.now)
         return job
 
     def _work_on_job(self, now: float) -> None:
-        self.burials.forget_kick(now)
-        if (job := self.burials.job) is not None:
+        self.buried_queue.forget_kick(now)
+        if (job := self.buried_queue.job) is not None:
             if job.verb == "undo":
                 self._take_back(job)
             else:
                 self._take_step(job, now)
-            if self.burials.job is None:
+            if self.buried_queue.job is None:
                 self._note_job(job, "has ended")
             elif job.is_worth_a_note(now):
                 self._note_job(job, "goes on")
-        self._come_back(self.burials.next_step)
+        self._come_back(self.buried_queue.next_step)
 
-    def _take_step(self, job: Job, now: float) -> None:
-        taken = self.burials.step(now, self.room())
-        if taken is not None and (self._carry_out(taken) or self.burials.job is None):
-            described = job.described() if self.burials.job is not None else []
+    def _take_step(self, job: BuriedJob, now: float) -> None:
+        taken = self.buried_queue.step(now, self.room())
+        if taken is not None and (self._carry_out(taken) or self.buried_queue.job is None):
+            described = job.described() if self.buried_queue.job is not None else []
             self._record_urgent(("job", self.topic.name, self.name, described))
 
-    def _take_back(self, job: Job) -> None:
+    def _take_back(self, job: BuriedJob) -> None:
         """Look through some of what waits for messages that the kick gave back, and bury them as they were."""
         if job.kicked is None:
             return
         sequences = self.retries.turn(min(job.left, UNDONE_IN_STEP), job.kicked)
         job.left -= min(job.left, UNDONE_IN_STEP)
         if sequences:
-            self._record_urgent(self.burials.bury_again(self.topic.name, self.name, job, sequences))
+            self._record_urgent(self.buried_queue.bury_again(self.topic.name, self.name, job, sequences))
         if not job.left:
-            self.burials.stop()
+            self.buried_queue.stop()
 
-    def _note_job(self, job: Job, what: str) -> None:
-        left = len(self.burials.buried)
+    def _note_job(self, job: BuriedJob, what: str) -> None:
+        left = len(self.buried_queue.buried)
         self._work.note(
             f"TOPIC({self.topic.name}): channel({self.name}): {job.verb} {what} messages={job.done} buried={left}"
         )
 
-    def _carry_out(self, taken: Taken) -> int:
+    def _carry_out(self, taken: TakenFromBuried) -> int:
         sequences = taken.sequences
         if not sequences:
             return 0
@@ -190,7 +192,7 @@ class Operated(Ledger):
             self._finished += [(sequence, sequence + 1) for sequence, _, _ in places]
             self._work.changed[self] = None
             return
-        self._record_urgent(self.burials.bury(self.topic.name, self.name, places, note))
+        self._record_urgent(self.buried_queue.bury(self.topic.name, self.name, places, note))
 
     # Taking back what waits
 
@@ -221,7 +223,7 @@ class Operated(Ledger):
                 self._skip(start, end)
         if entries:
             self._record_urgent(("wait", self.topic.name, self.name, entries))
-        self.burials.forget_kicked(waiting)  # taking a kick back leaves them where they are put now
+        self.buried_queue.forget_kicked(waiting)  # taking a kick back leaves them where they are put now
         self.deferred.take_out(moved)
         self.retries.take_out(moved)
         due = self._work.due_from_wall(due_ms)
@@ -243,7 +245,7 @@ class Operated(Ledger):
         return self.skips.free_among(between(sequences, self._advance_over_gaps(), self.topic.handed_over))
 
     def _found(self, done: Found, count: int, others: BitMap64) -> dict[Found, int]:
-        in_flight, buried = len(self.in_flight.among(others)), len(self.burials.buried.among(others))
+        in_flight, buried = len(self.in_flight.among(others)), len(self.buried_queue.buried.among(others))
         counts = (done, count), (Found.IN_FLIGHT, in_flight), (Found.BURIED, buried)
         found = {outcome: count for outcome, count in counts if count}
         if rest := len(others) - in_flight - buried:
@@ -310,14 +312,14 @@ class Operated(Ledger):
         assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
-        self.skips.cover(between(self.burials.buried.all(), cursor, self.topic.handed_over))
+        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.handed_over))
         self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once, so that no segment is removed that is needed again
 
     def backlog(self, most: int) -> Backlog | None:
         """Return what the channel has to deliver; None: that is more than `most` ranges and exceptions."""
         exceptions = len(self.skips) + len(self.in_flight) + len(self.retries) + len(self.deferred)
-        if exceptions + self.burials.buried.count_ranges() > most:
+        if exceptions + self.buried_queue.buried.count_ranges() > most:
             return None
         waiting = list(filter(None, self._all_waiting()))
         return Backlog(
@@ -326,7 +328,7 @@ class Operated(Ledger):
             finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
             requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
             deferred=[entry for entry in waiting if entry[2]],
-            buried=self.burials.buried.ranges(0, self.topic.handed_over),
+            buried=self.buried_queue.buried.ranges(0, self.topic.handed_over),
         )
 
     def restore_backlog(self, backlog: Backlog, most: int) -> Restored | None:
@@ -339,12 +341,12 @@ class Operated(Ledger):
         """
         assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self.record_progress()
-        end, readable, buried = backlog.end, self.topic.log.next_readable, self.burials.buried
+        end, readable, buried = backlog.end, self.topic.log.next_readable, self.buried_queue.buried
         held, kicked = self._in_flight_before(end, most), self._waiting_among(bitmap_of_ranges(backlog.buried), most)
         if held is None or kicked is None:
             return None
         named = backlog.exceptions()
-        self.burials.forget_kicked(named)
+        self.buried_queue.forget_kicked(named)
         requeued = [*backlog.requeued, *((sequence, attempts) for sequence, attempts, due_ms in kicked if not due_ms)]
         deferred = [*backlog.deferred, *(it for it in kicked if it[2])]
         left_out = {*held, *(it[0] for it in chain(requeued, deferred) if readable(it[0]) != it[0])}
@@ -414,12 +416,12 @@ class Operated(Ledger):
         assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self.record_progress()
         wanted = BitMap64(sequences)
-        waiting = self.in_flight.among(wanted) | self.burials.buried.among(wanted) | self._ahead_among(wanted)
+        waiting = self.in_flight.among(wanted) | self.buried_queue.buried.among(wanted) | self._ahead_among(wanted)
         waiting |= self.retries.among(wanted) | self.deferred.among(wanted)
         readable = self.topic.log.next_readable
         again = [sequence for sequence in wanted - waiting if readable(sequence) == sequence]
         if again:
-            self.burials.forget_kicked(again)
+            self.buried_queue.forget_kicked(again)
             for sequence in again:
                 self.retries.add(sequence, 0)
             self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
@@ -438,10 +440,10 @@ class Operated(Ledger):
         self._batch = None
         self._furthest = self.topic.handed_over
         self.cursor = self._saved_cursor = cursor
-        self.burials.drop_kick()  # none of its messages waits any more
+        self.buried_queue.drop_kick()  # none of its messages waits any more
         self._full_from = None
         self.alarm = inf
-        self._come_back(self._work.now if self.is_behind else self.burials.next_step)  # a bound or a job goes on
+        self._come_back(self._work.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
         for consumer in self.consumers:
             consumer.in_flight = 0
         self._work.changed[self] = None  # the log may be able to remove something

@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pyroaring import BitMap64
 
-from nsqd.broker.buried import Buried, buried_sequences
+from nsqd.broker.buried import BuriedMessages, buried_sequences
 from nsqd.broker.change import is_known
 from nsqd.broker.early_deferrals import EarlyDeferrals
 
@@ -79,7 +79,7 @@ class ChannelState:
         self.in_doubt = False  # changes that were told about it are lost
         self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
-        self.buried = Buried()
+        self.buried = BuriedMessages()
         self.job: Sequence[object] = ()  # the job that was under way, if any
 
     def skip(self, start: int, end: int) -> None:

@@ -222,7 +222,7 @@ class Ruled(Operated):
         if self.ephemeral_batches is not None:
             self._count("not on disk, dropped", len(places))
             return
-        now, count = self._work.now, len(self.burials.buried)
+        now, count = self._work.now, len(self.buried_queue.buried)
         self._count("buried", len(places) if not note.who else 0)
         if (most := self.dry_run.max_buried) is not None and count > most:
             self._count("max_buried, dry run", 1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
 from nsqcommon.wire.history import NDJSON
-from nsqd.broker.burials import Selection
+from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.http.bodies import Bodies, body_members
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, find_channel
@@ -23,8 +23,8 @@ from nsqd.http.places import AtTime, parse_place
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.burials import Job, Verb
-    from nsqd.broker.buried import Burial
+    from nsqd.broker.buried import BuriedMessage
+    from nsqd.broker.buried_queue import BuriedJob, Verb
     from nsqd.broker.channel import Channel
     from nsqd.broker.operated import LongRecall
     from nsqd.http.calls import Calls
@@ -59,7 +59,7 @@ class BuriedEndpoints:
         found = _found(channel, after + 1, arguments.get("reason", ""))
         bodies = Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
 
-        async def describe(burial: Burial) -> dict[str, object] | None:
+        async def describe(burial: BuriedMessage) -> dict[str, object] | None:
             return await _described_burial(channel, burial, bodies)
 
         lines = Lines(found, limit, describe)
@@ -91,14 +91,14 @@ class BuriedEndpoints:
         """Return the sequences of messages that a request names. This looks at all that is buried, a piece at a time."""
         sequences = set(named.sequences)
         if named.ids:
-            for found in channel.burials.buried.find(named.ids):
+            for found in channel.buried_queue.buried.find(named.ids):
                 sequences.update(found)
                 await asyncio.sleep(0)
         return sequences
 
     async def jobs(self, request: Request) -> Response:
         channel = _channel(self._broker, request)
-        known = [_described(job) for job in (channel.burials.job, channel.burials.ended) if job is not None]
+        known = [_described(job) for job in (channel.buried_queue.job, channel.buried_queue.ended) if job is not None]
         return json({"jobs": known + [_described_recall(it) for it in channel.recalls]})
 
     async def undo_kick(self, request: Request) -> Response:
@@ -106,20 +106,20 @@ class BuriedEndpoints:
         number = number_argument(request.query(), "kick", -1)
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
-            under_way = channel.burials.job
+            under_way = channel.buried_queue.job
             if under_way is not None and under_way.verb != "kick":
                 raise _under_way(under_way)
-            kicked = len(channel.burials.kicked or ())
+            kicked = len(channel.buried_queue.kicked or ())
             job = channel.undo_kick(number, who=request.holder or request.remote)
         if job is None:
             raise HttpError(404, "KICK_NOT_FOUND")
         await self._calls.durable()
-        return json({"kicked": kicked, "buried": job.done, "job": _described(channel.burials.job)})
+        return json({"kicked": kicked, "buried": job.done, "job": _described(channel.buried_queue.job)})
 
     async def stop_job(self, request: Request) -> Response:
         with self._calls.journaled_turn():
             channel = _channel(self._broker, request)
-            job = channel.burials.job
+            job = channel.buried_queue.job
             channel.stop_job()
             recalls = [it for it in channel.recalls if not it.is_stopped]
             for recall in recalls:
@@ -139,38 +139,38 @@ def _channel(broker: Broker, request: Request) -> Channel:
 
 
 def _summary(channel: Channel) -> dict[str, object]:
-    buried = channel.burials.buried
+    buried = channel.buried_queue.buried
     reasons = buried.reasons(MOST_REASONS)
     return {
         "count": len(buried),
         "reasons": [{"reason": note.reason, "client": note.who, "count": count} for note, count in reasons],
         "others": len(buried) - sum(count for _, count in reasons),
-        "job": _described(channel.burials.job),
-        "kick": channel.burials.kicked.number if channel.burials.kicked is not None else None,
+        "job": _described(channel.buried_queue.job),
+        "kick": channel.buried_queue.kicked.number if channel.buried_queue.kicked is not None else None,
         "room": channel.room(),
         "paused_why": channel.paused_why,
     }
 
 
-def _found(channel: Channel, first: int, reason: str) -> Iterator[Burial | None]:
+def _found(channel: Channel, first: int, reason: str) -> Iterator[BuriedMessage | None]:
     """Yield what is buried from a sequence on, and now and then None, so that others can have their turn."""
-    for looked_at, burial in enumerate(channel.burials.buried.from_place(first), 1):
+    for looked_at, burial in enumerate(channel.buried_queue.buried.from_place(first), 1):
         if reason in burial.note.reason:
             yield burial
         if looked_at % _LOOKED_AT == 0:
             yield None
 
 
-async def _described_burial(channel: Channel, burial: Burial, bodies: Bodies | None) -> dict[str, object] | None:
+async def _described_burial(channel: Channel, burial: BuriedMessage, bodies: Bodies | None) -> dict[str, object] | None:
     """Return the members of a line, or None if the message was kicked or discarded meanwhile."""
     if bodies is None:
         return _members(burial)
-    sequence, buried = burial.sequence, channel.burials.buried
+    sequence, buried = burial.sequence, channel.buried_queue.buried
     found = await bodies.batch(channel, sequence, lambda: sequence in buried)
     return _members(burial) | body_members(found, sequence) if sequence in buried else None
 
 
-def _members(burial: Burial) -> dict[str, object]:
+def _members(burial: BuriedMessage) -> dict[str, object]:
     return {
         "sequence": burial.sequence,
         "id": f"{burial.message_id:016x}",
@@ -187,7 +187,7 @@ def _members(burial: Burial) -> dict[str, object]:
 def _take_named(
     channel: Channel, verb: Verb, sequences: set[int], count: int, kick: int, *, force: bool
 ) -> dict[str, object]:
-    buried = channel.burials.buried
+    buried = channel.buried_queue.buried
     room = channel.room() if verb == "kick" and not force else None
     if room is not None and sum(sequence in buried for sequence in sequences) > room:
         raise _full(channel, room)
@@ -199,9 +199,9 @@ def _take_named(
 _DONE: Final[dict[Verb, str]] = {"kick": "kicked", "discard": "discarded"}
 
 
-async def _check_fit(channel: Channel, selection: Selection) -> None:
+async def _check_fit(channel: Channel, selection: BuriedSelection) -> None:
     """Refuse a kick of more messages than the channel has room for. Others have their turns while they are counted."""
-    buried, room = channel.burials.buried, channel.room()
+    buried, room = channel.buried_queue.buried, channel.room()
     if room is None or min(len(buried), selection.limit or len(buried)) <= room:
         return
     count = 0
@@ -224,23 +224,23 @@ def _full(channel: Channel, room: int) -> HttpError:
 
 
 def _begin(channel: Channel, verb: Verb, asked: _Asked, who: str) -> dict[str, object]:
-    if channel.burials.job is not None:
-        raise _under_way(channel.burials.job)
+    if channel.buried_queue.job is not None:
+        raise _under_way(channel.buried_queue.job)
     job = channel.begin_job(verb, asked.selection, rate=asked.rate, who=who, force=asked.force)
-    return {_DONE[verb]: job.done, "job": _described(channel.burials.job)} | _kick_of(channel, verb)
+    return {_DONE[verb]: job.done, "job": _described(channel.buried_queue.job)} | _kick_of(channel, verb)
 
 
 def _kick_of(channel: Channel, verb: Verb) -> dict[str, object]:
     """Return the member of an answer by which a kick can be taken back."""
-    kicked = channel.burials.kicked
+    kicked = channel.buried_queue.kicked
     return {"kick": kicked.number} if verb == "kick" and kicked is not None else {}
 
 
-def _under_way(job: Job) -> HttpError:
+def _under_way(job: BuriedJob) -> HttpError:
     return HttpError(409, "JOB_UNDER_WAY", details={"job": _described(job)})
 
 
-def _described(job: Job | None) -> dict[str, object] | None:
+def _described(job: BuriedJob | None) -> dict[str, object] | None:
     if job is None:
         return None
     return {
@@ -292,7 +292,7 @@ class _Named:
 class _Asked:
     """Which messages a request selects, and how it wants them taken."""
 
-    selection: Selection
+    selection: BuriedSelection
     rate: float  # messages a second
     force: bool  # also what has no room
 
@@ -322,7 +322,7 @@ def _asked(request: Request, timestamp: int) -> _Asked:
     before = timestamp // _MILLISECOND + 1
     if "before" in arguments:
         before = min(before, -(-_time(arguments["before"]) // _MILLISECOND))
-    selection = Selection(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0))
+    selection = BuriedSelection(before, arguments.get("reason", ""), number_argument(arguments, "limit", 0))
     return _Asked(selection, float(rate), arguments.get("force") == "true")
 
 

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.broker import Broker
-from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
@@ -637,16 +637,16 @@ class BrokerMachine(RuleBasedStateMachine):
         reason=st.sampled_from(["", "", "bad", "attempts"]),
     )
     def begin_a_job(self, choice: int, verb: Verb, rate: float, limit: int, reason: str) -> None:
-        channels = [it for it in self._channels() if not it[1].keeps and it[2].burials.job is None]
+        channels = [it for it in self._channels() if not it[1].keeps and it[2].buried_queue.job is None]
         if not channels:
             return
         _, model, real = channels[choice % len(channels)]
         self._set_time()
         model.job, model.job_before = verb, self.now + 1e-6
-        before = len(real.burials.buried)
-        matching = sum(reason in burial.note.reason for burial in real.burials.buried.from_place(0))
-        real.begin_job(verb, Selection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana")
-        done = before - len(real.burials.buried)
+        before = len(real.buried_queue.buried)
+        matching = sum(reason in burial.note.reason for burial in real.buried_queue.buried.from_place(0))
+        real.begin_job(verb, BuriedSelection(self._timestamp() // 1_000_000 + 1, reason, limit), rate=rate, who="ana")
+        done = before - len(real.buried_queue.buried)
         assert done == (0 if rate else min(matching, limit or matching))
         self._note_what_jobs_do(model, real)
         self._step_done()
@@ -655,7 +655,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def stop_jobs(self) -> None:
         for _, _, real in self._channels():
             real.stop_job()
-            assert real.burials.job is None
+            assert real.buried_queue.job is None
         self._step_done()
 
     def _note_what_jobs_do(self, model: ChannelModel, real: Channel) -> None:
@@ -885,7 +885,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def _adopt_channel(self, model: ChannelModel, real: Channel, never_left: int) -> None:
         assert real.paused == model.paused
         ready, deferred = _ready(real), {s: due / 1e6 for due, s, _ in real.deferred}
-        buried = {s for piece in real.burials.buried.sequences() for s in piece}
+        buried = {s for piece in real.buried_queue.buried.sequences() for s in piece}
         for sequence, entry in model.entries.items():
             is_there = (sequence in ready) + (sequence in deferred) + (sequence in buried)
             if model.is_due_for_the_job(entry, "kick") and sequence in ready:
@@ -912,7 +912,7 @@ class BrokerMachine(RuleBasedStateMachine):
             elif sequence in deferred:
                 entry.place, entry.due = Place.DEFERRED, deferred[sequence]
             elif sequence in buried:
-                burial = real.burials.buried.get(sequence)
+                burial = real.buried_queue.buried.get(sequence)
                 assert burial is not None
                 assert burial.attempts == entry.attempts
             else:
@@ -940,7 +940,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for topic, model, real in self._channels():
             ready = _ready(real)
             places = self._places(real, ready)
-            others = len(real.in_flight) + len(real.deferred) + len(real.burials.buried)
+            others = len(real.in_flight) + len(real.deferred) + len(real.buried_queue.buried)
             assert len(places) == real.depth + others, "somewhere twice"
             self._note_what_jobs_do(model, real)
             self._account_for_what_is_gone(topic, model, places)
@@ -956,7 +956,7 @@ class BrokerMachine(RuleBasedStateMachine):
         places = dict.fromkeys(_ready(real) if ready is None else ready, Place.WAITING)
         places |= dict.fromkeys((s for s, _ in real.in_flight.positions()), Place.IN_FLIGHT)
         places |= dict.fromkeys((s for _, s, _ in real.deferred), Place.DEFERRED)
-        places |= dict.fromkeys((s for piece in real.burials.buried.sequences() for s in piece), Place.BURIED)
+        places |= dict.fromkeys((s for piece in real.buried_queue.buried.sequences() for s in piece), Place.BURIED)
         return places
 
     def _account_for_what_is_gone(self, topic: TopicModel, model: ChannelModel, places: dict[int, Place]) -> None:
@@ -1047,7 +1047,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert state.cursor == real.cursor
             flying, deferred = (s for s, _ in real.in_flight.positions()), (s for _, s, _ in real.deferred)
             assert state.waiting.keys() == {*dict(real.retries), *flying, *deferred}
-            assert [*state.buried.from_place(0)] == [*real.burials.buried.from_place(0)]
+            assert [*state.buried.from_place(0)] == [*real.buried_queue.buried.from_place(0)]
 
 
 def _ahead(real: Channel) -> list[int]:

@@ -106,7 +106,7 @@ BUGS: Final = (
         "nsqd/broker/ledger.py",
         (
             (
-                "places = (self.in_flight, self.retries, self.deferred, self.burials.buried)",
+                "places = (self.in_flight, self.retries, self.deferred, self.buried_queue.buried)",
                 "places = (self.in_flight, self.retries, self.deferred)",
             ),
         ),
@@ -116,7 +116,7 @@ BUGS: Final = (
         "a crash forgets buried messages",
         _BURIED,
         "nsqd/broker/ledger.py",
-        (("self.burials.buried = state.buried\n", "self.burials.buried = type(state.buried)()\n"),),
+        (("self.buried_queue.buried = state.buried\n", "self.buried_queue.buried = type(state.buried)()\n"),),
         ("simulation", "broker model", "burying kills"),
     ),
     Bug(
@@ -125,7 +125,7 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                "        self.skips.cover(between(self.burials.buried.all(), cursor, self.topic.handed_over))\n",
+                "        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.handed_over))\n",
                 "",
             ),
         ),
@@ -277,7 +277,7 @@ BUGS: Final = (
             (
                 "        super()._bury(places, note)\n",
                 "        if note is _OVERFLOWN and self.ephemeral_batches is None:\n"
-                "            self.burials.bury(self.topic.name, self.name, places, note)\n"
+                "            self.buried_queue.bury(self.topic.name, self.name, places, note)\n"
                 "            return\n"
                 "        super()._bury(places, note)\n",
             ),
@@ -410,8 +410,8 @@ BUGS: Final = (
             (
                 "        if entries:\n"
                 '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
-                "        self.burials.forget_kicked(waiting)",
-                "        self.burials.forget_kicked(waiting)",
+                "        self.buried_queue.forget_kicked(waiting)",
+                "        self.buried_queue.forget_kicked(waiting)",
             ),
         ),
         ("simulation",),
@@ -457,7 +457,7 @@ BUGS: Final = (
         "a backlog that is noted does not know what is buried",
         _BURIED,
         "nsqd/broker/operated.py",
-        (("buried=self.burials.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
+        (("buried=self.buried_queue.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
         ("broker",),
     ),
     # What kills find

@@ -16,20 +16,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nsqd.broker.burials import Job, Selection, Verb
-from nsqd.broker.buried import Burial
+from nsqd.broker.buried import BuriedMessage
+from nsqd.broker.buried_queue import BuriedJob, BuriedSelection, Verb
 from tests.simulation.promise import Marks, Violation
 
 
 class Move(NamedTuple):
     number: int  # of the action
-    burial: Burial | None  # None: kicked or discarded
+    burial: BuriedMessage | None  # None: kicked or discarded
 
 
 @dataclass(slots=True)
 class JobModel:
     verb: Verb
-    selection: Selection
+    selection: BuriedSelection
     number: int  # of the action that has begun it
     ended: int | None = None
 
@@ -52,11 +52,11 @@ class JobModel:
 class BuriedModel:
     """The buried messages of one channel, and how messages came into this place and left it."""
 
-    held: dict[int, Burial] = field(default_factory=dict)
+    held: dict[int, BuriedMessage] = field(default_factory=dict)
     moves: dict[int, list[Move]] = field(default_factory=dict)
     job: JobModel | None = None
 
-    def add(self, burial: Burial, number: int) -> None:
+    def add(self, burial: BuriedMessage, number: int) -> None:
         self.held[burial.sequence] = burial
         self.moves.setdefault(burial.sequence, []).append(Move(number, burial))
 
@@ -64,13 +64,13 @@ class BuriedModel:
         del self.held[sequence]
         self.moves[sequence].append(Move(number, None))
 
-    def last_of(self, sequence: int) -> Burial | None:
+    def last_of(self, sequence: int) -> BuriedMessage | None:
         """Return how a message was buried the last time."""
         return next((move.burial for move in reversed(self.moves[sequence]) if move.burial is not None), None)
 
-    def possible(self, sequence: int, marks: Marks) -> list[Burial | None]:
+    def possible(self, sequence: int, marks: Marks) -> list[BuriedMessage | None]:
         """Return how the message may be buried, or None for not at all, if only what the marks say has survived."""
-        found: list[Burial | None] = [None]
+        found: list[BuriedMessage | None] = [None]
         for number, burial in self.moves.get(sequence, ()):
             found = [burial] if number <= marks.urgent else [*found, burial]
         return found
@@ -82,7 +82,7 @@ class BuriedModel:
             return False
         return job.may_take(self.moves[sequence][-1])
 
-    def check_job(self, job: Job | None, place: str, number: int) -> None:
+    def check_job(self, job: BuriedJob | None, place: str, number: int) -> None:
         """Compare the job under way with the broker's, between two turns. Note if it has come to its end."""
         model = self.job
         if job is not None:
@@ -102,7 +102,7 @@ class BuriedModel:
             self.job.ended = number
 
     def adopt(
-        self, found: list[Burial], job: Job | None, *, place: str, marks: Marks, synced: Marks, number: int
+        self, found: list[BuriedMessage], job: BuriedJob | None, *, place: str, marks: Marks, synced: Marks, number: int
     ) -> None:
         """Take over what a start has found, after it was compared. What was not `synced` before may still be lost."""
         model = self.job
@@ -131,7 +131,7 @@ class BuriedModel:
         last = Move(number + 1 if is_new else number, burial)
         return [Move(0, known), *(Move(number, other) for other in others), last]
 
-    def wrong(self, found: dict[int, Burial], marks: Marks) -> Iterator[int]:
+    def wrong(self, found: dict[int, BuriedMessage], marks: Marks) -> Iterator[int]:
         """Yield messages that are buried or not, and should not be so."""
         for sequence in self.moves.keys() | found.keys():
             burial = found.get(sequence)

@@ -7,7 +7,7 @@ from math import inf
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
-from nsqd.broker.buried import Burial
+from nsqd.broker.buried import BuriedMessage
 from nsqd.broker.channel import Channel
 from nsqd.broker.topic import Topic
 from nsqd.log.topic_log import DiskLog
@@ -214,7 +214,7 @@ class _Comparison:
         places = dict(places_in(topic.name, found))
         beyond = [it for it in range(real.handed_over, real.log.tail) if not real._early_deferrals.holds(it)]
         places.update((sequence, 0) for sequence in beyond)
-        buried = {burial.sequence: burial for burial in found.burials.buried.from_place(0)}
+        buried = {burial.sequence: burial for burial in found.buried_queue.buried.from_place(0)}
         number = self.ledger.number
         missing = self._missing(channel, places.keys() | buried.keys(), first)
         dropped = limiting.dropped_by_start(real, found)
@@ -251,14 +251,14 @@ class _Comparison:
         marks, synced = (self.marks, self.ledger.synced) if is_known else (Marks(-1, -1), Marks(-1, -1))
         channel.buried.adopt(
             [*buried.values()],
-            found.burials.job,
+            found.buried_queue.job,
             place=place,
             marks=marks,
             synced=synced,
             number=number + 1 if buried_by_start else number,  # the journal may not have it yet
         )
         channel.created = channel.paused_since = channel.sought = number
-        channel.counted, channel.bury_count = dict(found.policy_counts), found.burials.bury_count
+        channel.counted, channel.bury_count = dict(found.policy_counts), found.buried_queue.bury_count
         channel.recent.forget()
 
     def _missing(self, channel: ChannelModel, there: Collection[int], first: int) -> dict[int, Owed]:
@@ -275,7 +275,9 @@ class _Comparison:
     def _survived(self, sequence: int) -> bool:
         return sequence in self.before and self.topic.messages.get(sequence) == self.before[sequence]
 
-    def _compare_buried(self, channel: ChannelModel, buried: dict[int, Burial], by_start: int, place: str) -> None:
+    def _compare_buried(
+        self, channel: ChannelModel, buried: dict[int, BuriedMessage], by_start: int, place: str
+    ) -> None:
         """Compare where `by_start` messages were buried by the start, because more waited than a bound allows."""
         if channel.created > self.marks.urgent:
             return  # only topology.json may have it, or an earlier channel of this name

@@ -24,7 +24,7 @@ def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
     ahead = [(sequence, 0) for sequence in ahead_in(channel)]
     deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
     for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
-        if sequence in found or sequence in channel.burials.buried:
+        if sequence in found or sequence in channel.buried_queue.buried:
             raise Violation(f"{topic}/{channel.name}: message {sequence} is in two places")
         found[sequence] = attempts
     return iter(found.items())

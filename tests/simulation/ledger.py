@@ -15,8 +15,8 @@ from math import inf
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
-from nsqd.broker.burials import Selection, Verb
-from nsqd.broker.buried import Burial, Buried
+from nsqd.broker.buried import BuriedMessage, BuriedMessages
+from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import Channel
 from nsqd.broker.limits import drops
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
@@ -303,7 +303,7 @@ class Ledger:
                     channel.recent.forget()
         self.rules, self.topic_rules = rules, topic_rules
 
-    def was_buried(self, channel: ChannelModel, burial: Burial, now: float, *, has_failed: bool = True) -> None:
+    def was_buried(self, channel: ChannelModel, burial: BuriedMessage, now: float, *, has_failed: bool = True) -> None:
         owed = channel.owed.pop(burial.sequence)
         if burial.attempts != owed.attempts:
             raise Violation(f"{channel.name}: {burial} has other attempts, {owed.attempts} is right")
@@ -322,7 +322,7 @@ class Ledger:
         else:
             channel.gone[sequence] = Gone(number, owed, False)
 
-    def kick_taken_back(self, channel: ChannelModel, found: Buried, kicked: set[int]) -> list[int]:
+    def kick_taken_back(self, channel: ChannelModel, found: BuriedMessages, kicked: set[int]) -> list[int]:
         """Note which messages of a kick are buried again: as they were, and all that nobody got since."""
         again = [sequence for sequence in sorted(kicked) if sequence in found and sequence not in channel.buried.held]
         number = self.next_number()
@@ -337,7 +337,7 @@ class Ledger:
             raise Violation(f"{channel.name}: nobody got {left} since the kick, and they are not buried again")
         return again
 
-    def job_begun(self, channel: ChannelModel, verb: Verb, selection: Selection) -> None:
+    def job_begun(self, channel: ChannelModel, verb: Verb, selection: BuriedSelection) -> None:
         channel.buried.job = JobModel(verb, selection, self.next_number())
 
     def job_stopped(self, channel: ChannelModel) -> None:
@@ -345,7 +345,7 @@ class Ledger:
 
     def observe_job(self, topic: TopicModel, channel: ChannelModel, real: Channel) -> None:
         """Note what a job has taken since the last look, which nobody has asked for in this turn."""
-        place, found = f"{topic.name}/{channel.name}", real.burials.buried
+        place, found = f"{topic.name}/{channel.name}", real.buried_queue.buried
         for sequence in [sequence for sequence in channel.buried.held if sequence not in found]:
             for verb in ("kick", "discard"):
                 if channel.buried.job_takes(sequence, verb):
@@ -353,8 +353,8 @@ class Ledger:
                     break
             else:
                 raise Violation(f"{place}: message {sequence} was buried, and is not any more")
-        if channel.buried.job is not None or real.burials.job is not None:
-            channel.buried.check_job(real.burials.job, place, self.next_number())
+        if channel.buried.job is not None or real.buried_queue.job is not None:
+            channel.buried.check_job(real.buried_queue.job, place, self.next_number())
 
     # What is on disk
 
@@ -415,15 +415,15 @@ class Ledger:
             raise Violation(
                 f"{topic.name}/{channel.name}: owes {sorted(owed - topic.vague)}, has {sorted(places)}: differ in {sorted(wrong)}"
             )
-        buried = [burial.sequence for burial in real.burials.buried.from_place(0)]
+        buried = [burial.sequence for burial in real.buried_queue.buried.from_place(0)]
         wrong = (channel.buried.held.keys() ^ set(buried)) - topic.vague
-        if wrong or len(buried) != len(real.burials.buried):
+        if wrong or len(buried) != len(real.buried_queue.buried):
             held = sorted(channel.buried.held)
             raise Violation(f"{topic.name}/{channel.name}: buried are {buried}, {held} is right: {sorted(wrong)}")
         for sequence in set(buried) - topic.vague:
             if real.topic.log.next_readable(sequence) != sequence or real.low_water() > sequence:
                 raise Violation(f"{topic.name}/{channel.name}: message {sequence} is buried, and may go with the log")
-        if real.alarm > real.burials.next_step:
+        if real.alarm > real.buried_queue.next_step:
             raise Violation(f"{topic.name}/{channel.name}: nobody is going to do the next step of the job")
         counted = real.depth + len(real.in_flight) + len(real.deferred)
         if counted != len(places):

@@ -17,7 +17,7 @@ from nsqd.ack import Ack
 from nsqd.broker.backlog import Backlog, is_in
 from nsqd.broker.batch import Receipt
 from nsqd.broker.bounded import Refused
-from nsqd.broker.burials import Selection, Verb
+from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.operated import Found
@@ -638,7 +638,7 @@ class Life:
             self._was_buried(client, sequence)
 
     def _was_buried(self, client: Client, sequence: int) -> None:
-        burial = self._real_channel(client).burials.buried.get(sequence)
+        burial = self._real_channel(client).buried_queue.buried.get(sequence)
         if burial is None:
             raise Violation(f"{client.topic.name}/{client.channel}: message {sequence} should be buried")
         self.ledger.was_buried(client.topic.channels[client.channel], burial, self.clock.true)
@@ -717,9 +717,9 @@ class Life:
 
     def begin_job(self, topic: TopicModel, name: str, verb: Verb, *, rate: float, reason: str, limit: int) -> None:
         real = self.running.broker.topics[topic.name].channels[name]
-        if real.burials.job is not None:
+        if real.buried_queue.job is not None:
             return
-        selection = Selection(self.running.broker.timestamp // 1_000_000 + 1, reason, limit)
+        selection = BuriedSelection(self.running.broker.timestamp // 1_000_000 + 1, reason, limit)
         self.note(f"begin to {verb} {topic.name}/{name}: {selection}, {rate} a second")
         self.ledger.job_begun(topic.channels[name], verb, selection)
         real.begin_job(verb, selection, rate=rate, who="operator")
@@ -727,7 +727,7 @@ class Life:
 
     def undo_kick(self, topic: TopicModel, name: str) -> int:
         """Take the channel's last kick back, if there is one. Return how many messages are buried again."""
-        burials = self.running.broker.topics[topic.name].channels[name].burials
+        burials = self.running.broker.topics[topic.name].channels[name].buried_queue
         if burials.kicked is None or (burials.job is not None and burials.job.verb != "kick"):
             return 0
         kicked = set(burials.kicked)

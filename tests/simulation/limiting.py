@@ -22,7 +22,7 @@ from typing import Final
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.broker.broker import Broker
-from nsqd.broker.buried import Burial
+from nsqd.broker.buried import BuriedMessage
 from nsqd.broker.channel import Channel
 from nsqd.broker.limits import drops, excess, refuses
 from nsqd.broker.rules import Overflow
@@ -158,11 +158,11 @@ class _Look:
 
     def _look_at_buried(self, channel: ChannelModel, found: Channel) -> Counter[str]:
         """Return how many messages were buried since the last look, by cause."""
-        if channel.bury_count == found.burials.bury_count:
+        if channel.bury_count == found.buried_queue.bury_count:
             return _NOTHING
         causes: Counter[str] = Counter()
-        channel.bury_count = found.burials.bury_count
-        for burial in found.burials.buried.from_place(0):
+        channel.bury_count = found.buried_queue.bury_count
+        for burial in found.buried_queue.buried.from_place(0):
             held = channel.buried.held.get(burial.sequence)
             if held is not None and held != burial and channel.buried.job_takes(burial.sequence, "kick"):
                 self.ledger.was_taken(channel, "kick", burial.sequence)
@@ -173,7 +173,7 @@ class _Look:
                 self.ledger.was_buried(channel, burial, self.now, has_failed=cause == EXHAUSTED)
         return causes
 
-    def _why_buried(self, channel: ChannelModel, burial: Burial) -> str:
+    def _why_buried(self, channel: ChannelModel, burial: BuriedMessage) -> str:
         rules, owed = self.ledger.rules, channel.owed.get(burial.sequence)
         place = f"{self.topic.name}/{channel.name}: {burial} is buried"
         if owed is None:
@@ -194,7 +194,7 @@ class _Look:
 
     def _missing(self, channel: ChannelModel, found: Channel) -> list[int]:
         places, end = dict(places_in(self.topic.name, found)), min(self.topic.handed_over, self.real.handed_over)
-        gone = [s for s in channel.owed if s < end and s not in places and s not in found.burials.buried]
+        gone = [s for s in channel.owed if s < end and s not in places and s not in found.buried_queue.buried]
         return sorted(sequence for sequence in gone if sequence not in self.topic.vague)
 
     def _check_why(self, channel: ChannelModel, missing: list[int], expired: int, place: str) -> list[int]:

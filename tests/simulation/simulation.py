@@ -12,7 +12,7 @@ from unittest import mock
 
 from nsqcommon.wire.names import is_ephemeral
 from nsqd.ack import Ack
-from nsqd.broker.burials import Verb
+from nsqd.broker.buried_queue import Verb
 from nsqd.broker.rules import NO_TOPIC_RULES
 from tests.simulation.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.simulation.life import Client, Life, small_journal

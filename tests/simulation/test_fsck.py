@@ -291,7 +291,7 @@ def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
     assert texts == {("2 messages that are buried in channel c are in no segment and in no side file", 3, 9)}
     with running(path) as node:
         assert node.broker.lost == {"t": 2}
-        assert len(node.broker.topics["t"].channels["c"].burials.buried) == len(WAITING) - 2
+        assert len(node.broker.topics["t"].channels["c"].buried_queue.buried) == len(WAITING) - 2
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -301,7 +301,7 @@ def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, aga
     with running(path) as node:
         channel = node.broker.topics["t"].channels["c"]
         log = node.store.logs["t"]
-        burials = [*channel.burials.buried.from_place(0)]
+        burials = [*channel.buried_queue.buried.from_place(0)]
         assert log.first > burials[-2].sequence, "its segment is gone"
         assert [(it.attempts, it.note.reason) for it in burials] == [(1, "bad")] * len(WAITING)
         if again:  # what was carried once is carried with what is buried since

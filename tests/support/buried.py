@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nsqd.broker.buried import Burial
+from nsqd.broker.buried import BuriedMessage
 from nsqd.broker.replay import replay
 from nsqd.broker.store import Entry
 from nsqd.log.files import Files
@@ -14,7 +14,7 @@ from nsqd.log.journal.own_changes import split_changes
 from nsqd.log.journal.recovery import journal_numbers, journal_path
 
 
-def buried_on_disk(data_path: Path, topic: str, channel: str = "c") -> list[Burial]:
+def buried_on_disk(data_path: Path, topic: str, channel: str = "c") -> list[BuriedMessage]:
     """Return what lies buried in the channel, in the order of the sequences."""
     state = replay(split_changes(_changes(data_path)).changes).get(topic)
     known = state.channels.get(channel) if state is not None else None

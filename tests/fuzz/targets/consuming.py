@@ -27,4 +27,4 @@ def run(data: bytes, random: Random) -> None:
     lines = [json.loads(line) for line in answer.body.splitlines()]
     assert answer.status == 200 or lines[0]["message"]
     channel = nsqd.broker.topics["t"].channels["c"]
-    assert len(channel.in_flight) + channel.depth + len(channel.deferred) + len(channel.burials.buried) <= 2
+    assert len(channel.in_flight) + channel.depth + len(channel.deferred) + len(channel.buried_queue.buried) <= 2

@@ -57,5 +57,5 @@ class Bounded:
 
 def buried(it: Bounded, channel: str = "c") -> list[tuple[int, int]]:
     """Return sequence and attempts of what is buried."""
-    burials = it.node.broker.topics["t"].channels[channel].burials.buried.from_place(0)
+    burials = it.node.broker.topics["t"].channels[channel].buried_queue.buried.from_place(0)
     return [(burial.sequence, burial.attempts) for burial in burials]

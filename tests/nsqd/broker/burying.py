@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqcommon.wire.commands import fin, mpub
-from nsqd.broker.burials import Verb
+from nsqd.broker.buried_queue import Verb
 from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.rules import ChannelRules

@@ -8,18 +8,18 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.broker.buried import Burial, Buried, Note, buried_sequences, bury_change
+from nsqd.broker.buried import BuriedMessage, BuriedMessages, Note, buried_sequences, bury_change
 from nsqd.broker.leftovers import Leftovers
 
 BAD = Note("bad", "worker-1")
 
 
-def burial(sequence: int, note: Note = BAD) -> Burial:
-    return Burial(sequence, 1000 + sequence, 5, 1_700_000_000_000 + sequence, note)
+def burial(sequence: int, note: Note = BAD) -> BuriedMessage:
+    return BuriedMessage(sequence, 1000 + sequence, 5, 1_700_000_000_000 + sequence, note)
 
 
-def buried(*sequences: int) -> Buried:
-    found = Buried()
+def buried(*sequences: int) -> BuriedMessages:
+    found = BuriedMessages()
     for sequence in sequences:
         found.add(burial(sequence))
     return found
@@ -34,14 +34,14 @@ def test_a_burial_is_told_as_it_was_made() -> None:
 
 
 def test_the_largest_numbers_have_room() -> None:
-    largest = Burial((1 << 63) - 1, (1 << 64) - 1, (1 << 16) - 1, 253_402_300_799_999, BAD)
-    found = Buried()
+    largest = BuriedMessage((1 << 63) - 1, (1 << 64) - 1, (1 << 16) - 1, 253_402_300_799_999, BAD)
+    found = BuriedMessages()
     found.add(largest)
     assert found.get(largest.sequence) == largest
 
 
 def test_more_attempts_than_can_be_counted_stay_at_the_highest_number() -> None:
-    found = Buried()
+    found = BuriedMessages()
     found.add(burial(1)._replace(attempts=70_000))
     told = found.get(1)
     assert told is not None
@@ -108,7 +108,7 @@ def test_a_journal_is_told_in_pieces_as_of_one_moment() -> None:
     first = next(changes)
     found.clear(Leftovers())
     told = [first, *changes]
-    again = Buried()
+    again = BuriedMessages()
     for change in told:
         match change:
             case ("bury", "t", "c", notes, entries):
@@ -129,8 +129,8 @@ def test_one_change_names_each_reason_once() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 60))
 def test_what_was_taken_as_of_one_moment_stays_as_it_was(steps: list[tuple[bool, int]], moment: int) -> None:
-    found = Buried()
-    taken, expected = found.changes("t", "c"), list[Burial]()
+    found = BuriedMessages()
+    taken, expected = found.changes("t", "c"), list[BuriedMessage]()
     for at, (comes, place) in enumerate(steps):
         if at == moment:
             taken, expected = found.changes("t", "c"), [*found.from_place(0)]
@@ -138,7 +138,7 @@ def test_what_was_taken_as_of_one_moment_stays_as_it_was(steps: list[tuple[bool,
             found.add(burial(place * 5_000, Note(str(at), "")))  # over several blocks
         else:
             found.remove(place * 5_000)
-    again = Buried()
+    again = BuriedMessages()
     for change in taken:
         again.apply(change[3], change[4])  # type: ignore[arg-type, misc]
     assert [*again.from_place(0)] == expected
@@ -158,7 +158,7 @@ def test_taking_them_as_of_now_copies_nothing() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=200))
 def test_whatever_comes_and_goes_the_list_is_sorted_and_complete(steps: list[tuple[bool, int]]) -> None:
-    found, expected = Buried(), set[int]()
+    found, expected = BuriedMessages(), set[int]()
     for comes, sequence in steps:
         if comes:
             found.add(burial(sequence))
@@ -177,9 +177,9 @@ def test_whatever_comes_and_goes_the_list_is_sorted_and_complete(steps: list[tup
 def test_each_takes_little_memory() -> None:
     tracemalloc.start()
     try:
-        found = Buried()
+        found = BuriedMessages()
         for sequence in range(20_000):
-            found.add(Burial(sequence, sequence, 5, 1_700_000_000_000, Note("bad", "worker-1")))
+            found.add(BuriedMessage(sequence, sequence, 5, 1_700_000_000_000, Note("bad", "worker-1")))
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -188,7 +188,7 @@ def test_each_takes_little_memory() -> None:
 
 
 def test_rare_reasons_are_no_longer_counted_one_by_one_and_stay_with_their_messages() -> None:
-    found = Buried()
+    found = BuriedMessages()
     for sequence in range(30_000):
         found.add(burial(sequence, Note("frequent" if sequence % 3 == 0 else f"order {sequence}", "worker-1")))
     reasons = found.reasons(100_000)
@@ -205,7 +205,7 @@ def test_rare_reasons_are_no_longer_counted_one_by_one_and_stay_with_their_messa
 
 
 def test_a_reason_that_becomes_frequent_is_counted_whatever_came_before() -> None:
-    found = Buried()
+    found = BuriedMessages()
     for sequence in range(20_000):
         found.add(burial(sequence, Note(f"order {sequence}", "")))
     for sequence in range(20_000, 40_000):
@@ -218,9 +218,11 @@ def test_a_reason_that_becomes_frequent_is_counted_whatever_came_before() -> Non
 def test_a_reason_for_each_message_takes_little_memory() -> None:
     tracemalloc.start()
     try:
-        found = Buried()
+        found = BuriedMessages()
         for sequence in range(20_000):
-            found.add(Burial(sequence, sequence, 5, 1_700_000_000_000, Note(f"no such order: {sequence}", "worker-1")))
+            found.add(
+                BuriedMessage(sequence, sequence, 5, 1_700_000_000_000, Note(f"no such order: {sequence}", "worker-1"))
+            )
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -174,7 +174,7 @@ def test_requeue_bury_and_touch_do_what_they_do_over_tcp() -> None:
     assert (failures, ends) == ({}, {fourth: desk.node.broker.timestamp + 120 * 10**9})
     shown = desk.node.channel()
     assert (shown.depth, shown.deferred_count, shown.buried_count, shown.in_flight_count) == (1, 1, 1, 1)
-    (burial,) = channel.burials.buried.from_place(0)
+    (burial,) = channel.buried_queue.buried.from_place(0)
     assert (burial.note.reason, burial.note.who) == ("bad", "10.0.0.1")
     (clients,) = shown.clients or ()
     assert (clients.in_flight_count, clients.ready_count) == (1, 1)

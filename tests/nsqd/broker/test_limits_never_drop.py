@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
-from nsqd.broker.burials import Selection
+from nsqd.broker.buried_queue import BuriedSelection
 from nsqd.broker.rules import ChannelRules, Overflow, TopicRules
 from tests.nsqd.broker.bounded_node import BURY, DROP, SIZE, Bounded, buried
 
@@ -194,7 +194,7 @@ def test_a_kick_waits_with_what_does_not_fit() -> None:
     ids = all_in_flight(it, 5)
     consumer = it.node.clients[0]
     bury_in_flight(it, ids)
-    it.real.begin_job("kick", Selection(before=10**15), rate=0, who="me")
+    it.real.begin_job("kick", BuriedSelection(before=10**15), rate=0, who="me")
     it.node.turn()
     assert (it.node.channel().depth, it.node.channel().buried_count) == (3, 2)
     it.node.pass_time(1)
@@ -203,7 +203,7 @@ def test_a_kick_waits_with_what_does_not_fit() -> None:
     it.node.pass_time(1)
     assert [message.body for message in consumer.messages()] == [b"10", b"11", b"12", b"13", b"14"]
     it.node.pass_time(1)
-    assert it.real.burials.job is None
+    assert it.real.buried_queue.job is None
 
 
 def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
@@ -211,7 +211,7 @@ def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
     ids = all_in_flight(it, 8)
     consumer = it.node.clients[0]
     bury_in_flight(it, ids)
-    it.real.begin_job("kick", Selection(before=10**15), rate=1, who="me")
+    it.real.begin_job("kick", BuriedSelection(before=10**15), rate=1, who="me")
     for _ in range(20):
         it.node.pass_time(1)
     assert it.node.channel().depth == 2
@@ -224,7 +224,7 @@ def test_a_rate_holds_also_after_a_kick_has_waited_for_room() -> None:
 def test_a_discard_does_not_wait_for_room() -> None:
     it = Bounded(ChannelRules(max_messages=1, overflow=DROP))
     bury_in_flight(it, all_in_flight(it, 8))
-    it.real.begin_job("discard", Selection(before=10**15), rate=0, who="me")
+    it.real.begin_job("discard", BuriedSelection(before=10**15), rate=0, who="me")
     assert it.node.channel().buried_count == 0
 
 
@@ -233,7 +233,7 @@ def test_a_kick_by_force_takes_all(is_killed: bool) -> None:
     it = Bounded(ChannelRules(max_messages=3, overflow=DROP))
     ids = all_in_flight(it, 5)
     bury_in_flight(it, ids)
-    it.real.begin_job("kick", Selection(before=10**15), rate=3, who="me", force=True)
+    it.real.begin_job("kick", BuriedSelection(before=10**15), rate=3, who="me", force=True)
     for _ in range(2):
         it.node.pass_time(1)
         if is_killed:

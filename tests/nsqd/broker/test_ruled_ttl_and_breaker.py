@@ -88,7 +88,7 @@ def test_what_expires_may_be_buried() -> None:
     node = node_with(b"a", b"b", ttl=HOUR, ttl_buries=True)
     node.pass_time(3_601)
     assert comes(node) == []
-    assert [it.note.reason for it in channel_of(node).burials.buried.from_place(0)] == [
+    assert [it.note.reason for it in channel_of(node).buried_queue.buried.from_place(0)] == [
         "waited for more than 1h (ttl)"
     ] * 2
     channel_of(node).take_buried("kick", [0])
@@ -261,7 +261,7 @@ def test_the_policy_says_what_happens_to_it_and_may_be_shorter() -> None:
     publish_with(node, (b"a", b"1000"), (b"b", b"60000"), (b"c", None))
     node.pass_time(1.5)
     assert comes(node, ready=1) == [b"b"]
-    buried = list(channel_of(node).burials.buried.from_place(0))
+    buried = list(channel_of(node).buried_queue.buried.from_place(0))
     assert [it.note.reason for it in buried] == ["waited for more than its nsq-ttl (ttl)"]
     node.pass_time(1)
     assert comes(node) == []

@@ -37,7 +37,7 @@ def with_message(said: bytes = GRANTED) -> tuple[Node, Client, Message]:
 
 def reasons(node: Node) -> list[tuple[str, str, int]]:
     """Return reason, name and attempts of each buried message of the channel."""
-    buried = node.broker.topic("t").channel("c").burials.buried
+    buried = node.broker.topic("t").channel("c").buried_queue.buried
     found = (buried.get(sequence) for piece in buried.sequences() for sequence in piece)
     return [(it.note.reason, it.note.who, it.attempts) for it in found if it is not None]
 

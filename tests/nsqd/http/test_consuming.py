@@ -105,7 +105,7 @@ def test_requeue_touch_and_bury(nsqd: Nsqd) -> None:
     (again,) = sub(nsqd)
     assert (again["id"], again["attempts"]) == (first.decode(), 1)
     channel = nsqd.broker.topics["t"].channels["c"]
-    assert (len(channel.deferred), len(channel.burials.buried)) == (1, 1)
+    assert (len(channel.deferred), len(channel.buried_queue.buried)) == (1, 1)
     for verb in ("req", "touch", "bury"):
         (answer,) = lines(nsqd.post(f"/{verb}?{AT}", second))
         word = verb.upper()

@@ -96,7 +96,7 @@ class Walked(Nsqd):
         self.deliver()
         for start in range(0, self.count, 1_000):
             self.post(f"/bury?{self.at}", "\n".join(self.ids[start : start + 1_000]).encode())
-        assert len(self.topic.channels[CHANNEL].burials.buried) == self.count
+        assert len(self.topic.channels[CHANNEL].buried_queue.buried) == self.count
 
     def request(self, case: Case) -> tuple[str, str, bytes, dict[str, str]]:
         known = {"topic": "t", "ids": "&".join(f"id={it}" for it in self.ids[:100]) or "sequence=7", "kick": "1"}

@@ -12,7 +12,7 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.buried import BLOCK_BITS, NOTE_SHIFT, Burial, parsed_note, unpacked
+from nsqd.broker.buried import BLOCK_BITS, NOTE_SHIFT, BuriedMessage, parsed_note, unpacked
 
 if TYPE_CHECKING:
     from nsqd.broker.leftovers import Leftovers
@@ -21,7 +21,7 @@ KEPT_FOR: Final = 600.0  # seconds after the kick has ended
 _NOTHING: Final[dict[int, int]] = {}
 
 
-class Kicked:
+class KickUndo:
     """What one kick has taken out. As of buried messages, there may be a million, so each costs one integer.
 
     They lie in blocks, because a single dictionary of a million takes too long to grow, and to free.
@@ -58,9 +58,9 @@ class Kicked:
         self._count += sequence not in block
         block[sequence] = number << NOTE_SHIFT | packed
 
-    def give_back(self, sequences: Iterable[int]) -> list[Burial]:
+    def give_back(self, sequences: Iterable[int]) -> list[BuriedMessage]:
         """Return what was noted of these messages, and forget them."""
-        burials: list[Burial] = []
+        burials: list[BuriedMessage] = []
         for sequence in sequences:
             packed = self._take(sequence)
             assert packed is not None

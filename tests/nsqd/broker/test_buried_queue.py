@@ -9,11 +9,11 @@ import pytest
 from pyroaring import BitMap64
 
 from nsqcommon.wire.commands import fin, mpub, req
-from nsqd.broker.burials import Selection, Verb
-from nsqd.broker.buried import Burial, Note
+from nsqd.broker.buried import BuriedMessage, Note
+from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
-from nsqd.broker.kicked import Kicked
+from nsqd.broker.kick_undo import KickUndo
 from nsqd.broker.operated import Found
 from nsqd.broker.replay import replay
 from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
@@ -32,7 +32,7 @@ def test_a_buried_message_is_delivered_to_nobody_and_counted() -> None:
 
 def test_its_attempts_time_reason_and_client_are_kept() -> None:
     node = node_with_two_buried()
-    first, second = channel_of(node).burials.buried.from_place(0)
+    first, second = channel_of(node).buried_queue.buried.from_place(0)
     assert (first.sequence, first.attempts, first.note.reason) == (0, 1, "bad")
     assert first.buried_at == node.broker.timestamp // 1_000_000
     assert first.note.who == "127.0.0.1"
@@ -60,9 +60,9 @@ def test_a_client_is_named_with_up_to_128_bytes_in_whichever_way_it_buries(clien
     assert node.channel().buried_count == 2
     consumer.say(b"RDY 0\n")
     node.pass_time(61.0)
-    assert [it.note.who for it in channel_of(node).burials.buried.from_place(0)] == [kept] * 3
+    assert [it.note.who for it in channel_of(node).buried_queue.buried.from_place(0)] == [kept] * 3
     node.crash()
-    assert [it.note.who for it in channel_of(node).burials.buried.from_place(0)] == [kept] * 3
+    assert [it.note.who for it in channel_of(node).buried_queue.buried.from_place(0)] == [kept] * 3
 
 
 def test_a_consumer_that_buries_has_room_again() -> None:
@@ -120,18 +120,18 @@ def test_a_discard_finishes_the_message() -> None:
     assert take(node, "discard", 2) == 1
     assert node.channel().buried_count == 1
     node.crash()
-    assert [it.sequence for it in channel_of(node).burials.buried.from_place(0)] == [0]
+    assert [it.sequence for it in channel_of(node).buried_queue.buried.from_place(0)] == [0]
     assert comes(node) == [(b"d", 1)]
 
 
 @pytest.mark.parametrize("rotated", [False, True])
 def test_a_crash_takes_nothing_away(rotated: bool) -> None:
     node = node_with_two_buried()
-    before = [*channel_of(node).burials.buried.from_place(0)]
+    before = [*channel_of(node).buried_queue.buried.from_place(0)]
     if rotated:
         node.store.journal[:] = [("topic", "t"), *changes_in(node.broker.snapshot_topic("t"))]
     node.crash()
-    assert [*channel_of(node).burials.buried.from_place(0)] == before
+    assert [*channel_of(node).buried_queue.buried.from_place(0)] == before
     assert comes(node) == [(b"d", 1)]
 
 
@@ -217,7 +217,7 @@ def node_with_many_buried(count: int) -> Node:
 
 
 def begin(node: Node, verb: Verb = "kick", *, rate: float = 0.0, limit: int = 0, reason: str = "") -> None:
-    channel_of(node).begin_job(verb, Selection(LATER, reason, limit), rate=rate, who="ana")
+    channel_of(node).begin_job(verb, BuriedSelection(LATER, reason, limit), rate=rate, who="ana")
     node.turn()
 
 
@@ -229,7 +229,7 @@ def test_a_job_goes_on_by_itself_at_its_rate() -> None:
         node.pass_time(1.0)
         counts.append(node.channel().depth)
     assert counts == [10, 20, 30, 40, 40]
-    burials = channel_of(node).burials
+    burials = channel_of(node).buried_queue
     assert burials.job is None
     assert burials.ended is not None
     assert (burials.ended.done, burials.ended.who) == (40, "ana")
@@ -252,10 +252,10 @@ def test_a_job_leaves_what_is_buried_after_it_began_even_within_the_same_millise
     node = node_with(b"a")
     consumer = node.consumer(ready=1)
     (a,) = consumer.messages()
-    channel_of(node).begin_job("kick", Selection(LATER), rate=10, who="ana")
+    channel_of(node).begin_job("kick", BuriedSelection(LATER), rate=10, who="ana")
     bury(node, consumer, a.id)
     node.pass_time(1.0)
-    assert channel_of(node).burials.job is None
+    assert channel_of(node).buried_queue.job is None
     assert node.channel().buried_count == 1
 
 
@@ -264,13 +264,13 @@ def test_a_job_goes_on_after_a_crash_where_it_was() -> None:
     begin(node, rate=10, limit=25)
     node.pass_time(1.0)
     node.crash()
-    assert channel_of(node).burials.job is not None
+    assert channel_of(node).buried_queue.job is not None
     for _ in range(4):
         node.pass_time(1.0)
     assert (node.channel().depth, node.channel().buried_count) == (25, 15)
-    assert channel_of(node).burials.job is None
+    assert channel_of(node).buried_queue.job is None
     node.crash()
-    assert channel_of(node).burials.job is None
+    assert channel_of(node).buried_queue.job is None
 
 
 def test_a_job_ends_when_it_is_told_to() -> None:
@@ -282,7 +282,7 @@ def test_a_job_ends_when_it_is_told_to() -> None:
     node.pass_time(5.0)
     assert node.channel().depth == 10
     node.crash()
-    assert channel_of(node).burials.job is None
+    assert channel_of(node).buried_queue.job is None
 
 
 def test_a_job_without_a_rate_takes_many_in_each_step_and_lets_others_have_their_turn() -> None:
@@ -305,14 +305,14 @@ def test_a_job_without_a_rate_takes_many_in_each_step_and_lets_others_have_their
 def test_a_job_takes_only_what_has_the_reason() -> None:
     node = node_with_two_buried()
     begin(node, "discard", reason="wor")
-    assert [it.sequence for it in channel_of(node).burials.buried.from_place(0)] == [0]
+    assert [it.sequence for it in channel_of(node).buried_queue.buried.from_place(0)] == [0]
 
 
 def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> None:
     node = node_with_many_buried(10)
     found = channel_of(node)
     before = node.broker.timestamp // 1_000_000 + 1
-    found.begin_job("kick", Selection(before), rate=5, who="ana")
+    found.begin_job("kick", BuriedSelection(before), rate=5, who="ana")
     node.turn()
     node.pass_time(0.5)
     consumer = node.consumer(ready=10)
@@ -321,7 +321,7 @@ def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> Non
     consumer.say(b"RDY 0\n" + b"".join(req(it.id, 0) for it in kicked))  # buried again
     for _ in range(5):
         node.pass_time(1.0)
-    assert found.burials.job is None
+    assert found.buried_queue.job is None
     assert node.channel().buried_count == len(kicked)
 
 
@@ -329,7 +329,7 @@ def test_a_message_that_fails_again_is_not_kicked_again_by_the_same_job() -> Non
 
 
 def last_kick(node: Node) -> int:
-    kicked = channel_of(node).burials.kicked
+    kicked = channel_of(node).buried_queue.kicked
     assert kicked is not None
     return kicked.number
 
@@ -340,8 +340,8 @@ def undo(node: Node, number: int) -> bool:
     return is_begun
 
 
-def buried_in(node: Node) -> list[Burial]:
-    return list(channel_of(node).burials.buried.from_place(0))
+def buried_in(node: Node) -> list[BuriedMessage]:
+    return list(channel_of(node).buried_queue.buried.from_place(0))
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1000])
@@ -401,7 +401,7 @@ def test_a_kick_is_forgotten_after_a_while() -> None:
     take(node, "kick", 0)
     number = last_kick(node)
     node.pass_time(601.0)
-    assert channel_of(node).burials.kicked is None
+    assert channel_of(node).buried_queue.kicked is None
     assert not undo(node, number)
 
 
@@ -460,7 +460,7 @@ def test_an_undo_goes_on_in_steps_past_what_comes_and_goes_meanwhile() -> None:
     assert node.channel().depth == 4_500
     number = last_kick(node)
     assert undo(node, number)
-    job = channel_of(node).burials.job
+    job = channel_of(node).buried_queue.job
     assert job is not None
     consumer = node.consumer(ready=0)
     consumer.say(b"RDY 100\n")
@@ -468,7 +468,7 @@ def test_an_undo_goes_on_in_steps_past_what_comes_and_goes_meanwhile() -> None:
     consumer.say(b"RDY 0\n")
     for _ in range(3):
         node.pass_time(0.0)
-    assert channel_of(node).burials.job is None
+    assert channel_of(node).buried_queue.job is None
     assert job.done == node.channel().buried_count == 4_500 - len(taken)
     assert (len(taken), node.channel().depth) == (100, 0)
 
@@ -500,10 +500,10 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
     node = node_with_two_buried()
     channel = channel_of(node)
     sequences = range(8, 100_000, 8)
-    channel.burials.bury("t", "c", [(sequence, sequence, 1) for sequence in sequences], Note("bad", ""))
+    channel.buried_queue.bury("t", "c", [(sequence, sequence, 1) for sequence in sequences], Note("bad", ""))
     channel.take_buried("kick", sequences)
     channel.empty()
-    assert channel.burials.kicked is None
+    assert channel.buried_queue.kicked is None
     left = [node.broker.leftovers.entries]
     while not node.broker.leftovers.is_empty:
         node.turn()
@@ -513,7 +513,7 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
 
 
 def test_a_message_that_is_kicked_twice_in_one_kick_counts_once() -> None:
-    kicked = Kicked(1)
+    kicked = KickUndo(1)
     kicked.keep(5, 0, "once")
     kicked.keep(5, 0, "again")
     assert (len(kicked), list(kicked)) == (1, [5])

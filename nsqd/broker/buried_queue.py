@@ -15,8 +15,8 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from nsqd.broker.buried import Burial, Buried, Note, bury_change
-from nsqd.broker.kicked import KEPT_FOR, Kicked
+from nsqd.broker.buried import BuriedMessage, BuriedMessages, Note, bury_change
+from nsqd.broker.kick_undo import KEPT_FOR, KickUndo
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
@@ -34,7 +34,7 @@ _FIELDS: Final = 8  # of a job in the journal, without the one that only a kick 
 Verb = Literal["kick", "discard"]
 
 
-class Selection(NamedTuple):
+class BuriedSelection(NamedTuple):
     """Which buried messages a job is about: all, or those to which everything that is given applies."""
 
     before: int  # buried before this time, in milliseconds of the wall clock
@@ -42,7 +42,7 @@ class Selection(NamedTuple):
     limit: int = 0  # at most so many, the earliest in the log first; 0: all
 
 
-class Job:
+class BuriedJob:
     """A kick or a discard that takes several steps, or a kick that is taken back."""
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Job:
     def __init__(
         self,
         verb: Verb | Literal["undo"],
-        selection: Selection,
+        selection: BuriedSelection,
         *,
         rate: float,
         who: str,
@@ -83,8 +83,8 @@ class Job:
         self.started_at = started_at  # milliseconds of the wall clock
         self.ended_at: int | None = None
         self.done = done
-        self.places: Iterator[int | None] = iter(())  # as `Buried.selected` yields them
-        self.kicked: Kicked | None = None  # of a kick: what it takes out; of an undo: what it buries again
+        self.places: Iterator[int | None] = iter(())  # as `BuriedMessages.selected` yields them
+        self.kicked: KickUndo | None = None  # of a kick: what it takes out; of an undo: what it buries again
         self.left = 0  # waiting messages that an undo has yet to look at
         self.next_step = now
         self._paced_from = now
@@ -140,7 +140,7 @@ class Job:
         return [*told, True] if self.force else told
 
 
-def recovered_job(described: Sequence[object], now: float) -> Job | None:
+def recovered_job(described: Sequence[object], now: float) -> BuriedJob | None:
     force = list(described[_FIELDS:]) == [True]
     match described[:_FIELDS]:
         case [
@@ -153,20 +153,20 @@ def recovered_job(described: Sequence[object], now: float) -> Job | None:
             int(at),
             int(done),
         ]:
-            selection = Selection(before, reason, limit)
+            selection = BuriedSelection(before, reason, limit)
             rate = float(rate)
-            return Job(verb, selection, rate=rate, who=who, started_at=at, done=done, now=now, force=force)
+            return BuriedJob(verb, selection, rate=rate, who=who, started_at=at, done=done, now=now, force=force)
     return None
 
 
-class Taken(NamedTuple):
+class TakenFromBuried(NamedTuple):
     """What a step takes out of the buried messages."""
 
     verb: Verb
     sequences: list[int]
 
 
-class Burials:
+class BuriedQueue:
     """The buried messages of one channel, and the job that is at work on them.
 
     It records nothing itself. What it returns, the channel carries out: it has the other places of a message.
@@ -175,10 +175,10 @@ class Burials:
     __slots__ = ("_work", "buried", "bury_count", "discard_count", "ended", "job", "kick_count", "kicked")
 
     def __init__(self, work: ChannelWork[Any]) -> None:
-        self.buried = Buried()
-        self.job: Job | None = None
-        self.ended: Job | None = None  # the last one
-        self.kicked: Kicked | None = None  # the last kick, while it can be taken back
+        self.buried = BuriedMessages()
+        self.job: BuriedJob | None = None
+        self.ended: BuriedJob | None = None  # the last one
+        self.kicked: KickUndo | None = None  # the last kick, while it can be taken back
         self.bury_count = 0  # since the start, as the two others
         self.kick_count = 0
         self.discard_count = 0
@@ -187,13 +187,13 @@ class Burials:
     def bury(self, topic: str, channel: str, places: Iterable[tuple[int, int, int]], note: Note) -> ChannelChange:
         """Bury messages, each given as sequence, id and attempts. Return the change for the journal."""
         at = self._work.timestamp // 1_000_000
-        burials = [Burial(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
+        burials = [BuriedMessage(sequence, message_id, attempts, at, note) for sequence, message_id, attempts in places]
         for burial in burials:
             self.buried.add(burial)
         self.bury_count += len(burials)
         return bury_change(topic, channel, burials)
 
-    def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> Taken:
+    def take(self, verb: Verb, sequences: Iterable[int], kick: int = -1) -> TakenFromBuried:
         """Take out those of these messages that are buried, in a kick of their own unless it is the last one again."""
         if verb == "discard":
             return self._discard(sequences)
@@ -204,25 +204,25 @@ class Burials:
         kicked.until = self._work.now + KEPT_FOR
         return self._kick(sequences, kicked)
 
-    def _new_kick(self) -> Kicked:
+    def _new_kick(self) -> KickUndo:
         last = self.kicked.number if self.kicked is not None else 0
         self.drop_kick()
-        self.kicked = Kicked(max(self._work.timestamp // 1_000_000, last + 1))
+        self.kicked = KickUndo(max(self._work.timestamp // 1_000_000, last + 1))
         return self.kicked
 
-    def _discard(self, sequences: Iterable[int]) -> Taken:
+    def _discard(self, sequences: Iterable[int]) -> TakenFromBuried:
         taken = [sequence for sequence in sequences if self.buried.remove(sequence)]
         self.discard_count += len(taken)
-        return Taken("discard", taken)
+        return TakenFromBuried("discard", taken)
 
-    def _kick(self, sequences: Iterable[int], kicked: Kicked) -> Taken:
+    def _kick(self, sequences: Iterable[int], kicked: KickUndo) -> TakenFromBuried:
         taken: list[int] = []
         for sequence in sequences:
             if (found := self.buried.take(sequence)) is not None:
                 kicked.keep(sequence, *found)
                 taken.append(sequence)
         self.kick_count += len(taken)
-        return Taken("kick", taken)
+        return TakenFromBuried("kick", taken)
 
     def clear(self) -> None:
         self.job = None
@@ -238,7 +238,7 @@ class Burials:
 
     # Jobs
 
-    def begin(self, job: Job) -> None:
+    def begin(self, job: BuriedJob) -> None:
         """Begin a job, or go on with one that a crash has interrupted. There is never another one under way."""
         self.job = job
         if job.verb == "kick":
@@ -251,7 +251,7 @@ class Burials:
         forgets = self.kicked.until if self.kicked is not None else inf
         return min(self.job.next_step, forgets) if self.job is not None else forgets
 
-    def step(self, now: float, room: int | None = None) -> Taken | None:
+    def step(self, now: float, room: int | None = None) -> TakenFromBuried | None:
         """Take the next step of a kick or discard, if it is time; afterwards `job` is None if that was the last one.
 
         `room`: how many messages fit into the channel; None: any number. A kick leaves the others buried until they fit.
@@ -286,7 +286,7 @@ class Burials:
         if self.job is not None:
             self._end(self.job)
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: BuriedJob) -> None:
         job.ended_at = self._work.timestamp // 1_000_000
         job.places = iter(())
         if job.kicked is not None:
@@ -296,16 +296,18 @@ class Burials:
 
     # Taking a kick back
 
-    def begin_undo(self, kicked: Kicked, who: str, waiting: int) -> Job:
+    def begin_undo(self, kicked: KickUndo, who: str, waiting: int) -> BuriedJob:
         """Begin to bury this kick's messages again, as far as they are among so many that wait."""
         now, at = self._work.now, self._work.timestamp // 1_000_000
-        job = self.job = Job("undo", Selection(kicked.number), rate=0.0, who=who, started_at=at, done=0, now=now)
+        job = self.job = BuriedJob(
+            "undo", BuriedSelection(kicked.number), rate=0.0, who=who, started_at=at, done=0, now=now
+        )
         job.kicked, job.left = kicked, waiting
         if self.kicked is kicked:
             self.kicked = None
         return job
 
-    def bury_again(self, topic: str, channel: str, job: Job, sequences: Sequence[int]) -> ChannelChange:
+    def bury_again(self, topic: str, channel: str, job: BuriedJob, sequences: Sequence[int]) -> ChannelChange:
         """Bury messages of a kick as they were. Return the change for the journal."""
         assert job.kicked is not None
         burials = job.kicked.give_back(sequences)

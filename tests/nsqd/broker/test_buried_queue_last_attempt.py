@@ -17,7 +17,7 @@ def test_a_message_is_buried_when_its_last_attempt_is_requeued() -> None:
         assert a.attempts == attempt
         consumer.say(req(a.id, 0))
     assert consumer.messages() == []
-    (burial,) = channel_of(node).burials.buried.from_place(0)
+    (burial,) = channel_of(node).buried_queue.buried.from_place(0)
     assert (burial.attempts, burial.note.reason) == (2, "2 attempts, the last one requeued")
 
 
@@ -26,7 +26,7 @@ def test_a_message_is_buried_when_its_last_attempt_times_out() -> None:
     consumer = node.consumer(ready=2)
     consumer.messages()
     node.pass_time(61.0)
-    reasons = [(it.sequence, it.note.reason) for it in channel_of(node).burials.buried.from_place(0)]
+    reasons = [(it.sequence, it.note.reason) for it in channel_of(node).buried_queue.buried.from_place(0)]
     assert reasons == [(0, "1 attempts, the last one timed out"), (1, "1 attempts, the last one timed out")]
     assert node.channel().timeout_count == 2
     assert sum(change[0] == "bury" for change in node.store.journal) == 1
@@ -42,7 +42,7 @@ def test_a_message_that_had_its_attempts_before_the_rule_is_buried_where_it_woul
     node.broker.rules_changed(["t"])
     consumer.say(b"RDY 5\n")
     assert consumer.messages() == []
-    (burial,) = channel_of(node).burials.buried.from_place(0)
+    (burial,) = channel_of(node).buried_queue.buried.from_place(0)
     assert (burial.sequence, burial.note) == (0, ("1 attempts", ""))
 
 
