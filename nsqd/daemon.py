@@ -266,7 +266,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
     nursery.start_soon(timers.retry_postponed, broker, turn)
-    nursery.start_soon(timers.free_leftovers, broker, turn)
+    nursery.start_soon(timers.reclaim_memory, broker, turn)
     nursery.start_soon(timers.watch_data_path, store.look_at_disk, store.disk_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, lambda: store.settings.retention_interval)
     nursery.start_soon(node.readers_file.keep)

@@ -95,12 +95,12 @@ async def retry_postponed(broker: Broker, turn: Turn) -> None:
             pass
 
 
-async def free_leftovers(broker: Broker, turn: Turn) -> None:
+async def reclaim_memory(broker: Broker, turn: Turn) -> None:
     """Begin turns while there are leftovers: each turn frees some thousands of entries, and there may be no others."""
     while True:
-        turn.something_is_left_over.clear()
-        if broker.leftovers.is_empty:
-            await turn.something_is_left_over.wait()
+        turn.something_to_reclaim.clear()
+        if broker.reclaimer.is_empty:
+            await turn.something_to_reclaim.wait()
         await trio.sleep(_FREEING_INTERVAL)
         with in_turn(turn):
             pass

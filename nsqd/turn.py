@@ -41,7 +41,7 @@ class Turn:
         self.alarm_came_closer = Wakeup()
         self.progress_made = Wakeup()
         self.publishes_wait = Wakeup()  # until files are removed
-        self.something_is_left_over = Wakeup()
+        self.something_to_reclaim = Wakeup()
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
@@ -67,8 +67,8 @@ class Turn:
             self.progress_made.set()
         if broker.postponed:
             self.publishes_wait.set()
-        if not broker.leftovers.is_empty:
-            self.something_is_left_over.set()
+        if not broker.reclaimer.is_empty:
+            self.something_to_reclaim.set()
 
     async def durable(self) -> None:
         """Wait until everything decided so far is on disk."""

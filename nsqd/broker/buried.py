@@ -17,7 +17,7 @@ from nsqd.broker.positions import between, in_pieces, number_of_ranges, ranges_i
 
 if TYPE_CHECKING:
     from nsqd.broker.change import ChannelChange
-    from nsqd.broker.leftovers import Leftovers
+    from nsqd.broker.reclaimer import Reclaimer
 
 BLOCK_BITS: Final = 14  # copying a full block takes a fraction of a millisecond, sorting it a few
 _PLACE_MASK: Final = (1 << BLOCK_BITS) - 1  # of a text in its piece
@@ -126,9 +126,9 @@ class Notes:
         self._lent.update(range(len(self._texts)))
         return self._texts.copy()
 
-    def clear(self, leftovers: Leftovers) -> None:
-        leftovers.add(self._counts, self._shared, self._free)
-        leftovers.add_blocks(self._texts)
+    def clear(self, reclaimer: Reclaimer) -> None:
+        reclaimer.add(self._counts, self._shared, self._free)
+        reclaimer.add_blocks(self._texts)
         self._texts, self._counts, self._shared, self._free = [], [], {}, []
         self._lent.clear()
 
@@ -285,10 +285,10 @@ class BuriedMessages:
             self.remove(sequence)
         return bool(beyond)
 
-    def clear(self, leftovers: Leftovers) -> None:
+    def clear(self, reclaimer: Reclaimer) -> None:
         """Forget everything."""
-        leftovers.add_blocks(self._blocks.values())
-        self._notes.clear(leftovers)
+        reclaimer.add_blocks(self._blocks.values())
+        self._notes.clear(reclaimer)
         self._blocks = {}
         self._shared.clear()
         self._count = 0

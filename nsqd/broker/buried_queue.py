@@ -227,7 +227,7 @@ class BuriedQueue:
     def clear(self) -> None:
         self.job = None
         self.drop_kick()
-        self.buried.clear(self._work.leftovers)
+        self.buried.clear(self._work.reclaimer)
 
     def snapshot_changes(self, topic: str, channel: str) -> Iterator[ChannelChange]:
         """Return the changes that tell a new journal of all this, as of this call, even if iterated later."""
@@ -331,5 +331,5 @@ class BuriedQueue:
     def drop_kick(self) -> None:
         """Have no kick that can be taken back."""
         if self.kicked is not None:
-            self.kicked.clear(self._work.leftovers)
+            self.kicked.clear(self._work.reclaimer)
             self.kicked = None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from nsqd.broker.split_dict import SplitDict
 
 if TYPE_CHECKING:
-    from nsqd.broker.leftovers import Leftovers
+    from nsqd.broker.reclaimer import Reclaimer
 
 _COUNT_BITS: Final = 32
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
@@ -36,10 +36,10 @@ class DeferredKeys:
 
     __slots__ = ("_left_behind", "_leftovers", "_order", "_places", "_window", "is_complete")
 
-    def __init__(self, window: int, *, is_complete: bool, leftovers: Leftovers) -> None:
+    def __init__(self, window: int, *, is_complete: bool, reclaimer: Reclaimer) -> None:
         self.is_complete = is_complete  # otherwise some are missing that only the log knows
         self._window = window
-        self._leftovers = leftovers
+        self._leftovers = reclaimer
         self._places = SplitDict()
         self._order: deque[bytes] | None = None  # in which the entries are looked at; None: there was no key yet
         self._left_behind = SplitDict()  # keys in that order that have no entry now; the numbers mean nothing

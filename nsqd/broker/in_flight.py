@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
-from nsqd.broker.leftovers import SpareList
 from nsqd.broker.positions import between, in_pieces
+from nsqd.broker.reclaimer import SpareList
 
 if TYPE_CHECKING:
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.leftovers import Leftovers
+    from nsqd.broker.reclaimer import Reclaimer
 
 _LOOKED_AT: Final = 5_000  # messages whose deadlines are looked at, before others have their turn: some milliseconds
 NOT_IN_FLIGHT: Final = b"ID not in flight"
@@ -83,8 +83,8 @@ class InFlight:
         "next_deadline",
     )
 
-    def __init__(self, leftovers: Leftovers) -> None:
-        self._leftovers = leftovers
+    def __init__(self, reclaimer: Reclaimer) -> None:
+        self._leftovers = reclaimer
         self._entries: dict[bytes, Delivery] = {}
         self._finished: dict[int, list[bytes]] = {}  # offset -> ids
         self._finished_ranges: list[tuple[int, int]] = []  # those that were taken out of `_sequences`

@@ -25,7 +25,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys, Waits
 
 if TYPE_CHECKING:
-    from nsqd.broker.leftovers import Leftovers
+    from nsqd.broker.reclaimer import Reclaimer
 
 _PARTS: Final = 8
 _LONGEST_AS_IT_IS: Final = 15  # bytes; such a key takes as much memory as a hash
@@ -64,16 +64,16 @@ class Shelf:
         self.keys: set[bytes] = set()
         self.forgotten: dict[bytes, int] | None = None  # with the packed places of their messages
 
-    def free(self, leftovers: Leftovers) -> None:
+    def free(self, reclaimer: Reclaimer) -> None:
         """Have its keys freed; nobody uses the shelf afterwards."""
-        leftovers.add(self.keys, self.forgotten or {})
+        reclaimer.add(self.keys, self.forgotten or {})
 
 
 class KeyMemory:
     """Bounds in time and number what the topics remember."""
 
-    def __init__(self, window: int, most: int, leftovers: Leftovers) -> None:
-        self.leftovers = leftovers
+    def __init__(self, window: int, most: int, reclaimer: Reclaimer) -> None:
+        self.reclaimer = reclaimer
         self.window = window  # 0: no key is remembered
         self.longest = window + window // _PARTS  # for which a key may be remembered
         self.count = 0
@@ -171,7 +171,7 @@ class TopicKeys:
     def __init__(self, memory: KeyMemory, refusal: Callable[[], str | None], *, is_new: bool = True) -> None:
         """`is_new`: nothing was published to the topic before, so there are no deferred publishes to learn of."""
         self.repeats = 0  # publishes that were not made again
-        self.deferred = DeferredKeys(memory.window, is_complete=is_new, leftovers=memory.leftovers)
+        self.deferred = DeferredKeys(memory.window, is_complete=is_new, reclaimer=memory.reclaimer)
         self._memory = memory
         self._refusal = refusal
         self._shelves: list[Shelf] = []
@@ -336,18 +336,18 @@ class TopicKeys:
         for shelf in self._shelves:
             self._count_on(shelf, -len(shelf.keys) - len(shelf.forgotten or ()))
             shelf.piece.topics.remove(self)
-            shelf.free(self._memory.leftovers)
+            shelf.free(self._memory.reclaimer)
         self._shelves = []
         before = len(self.deferred)
         self.deferred.clear()
         self._note_fewer_deferred(before)
-        self._memory.leftovers.add(self._waiting or [], self._receipts)
+        self._memory.reclaimer.add(self._waiting or [], self._receipts)
         self._waiting, self._receipts = None, {}
 
     def forget_slice(self, piece: Slice) -> None:
         for shelf in self._shelves:
             if shelf.piece is piece:
-                shelf.free(self._memory.leftovers)
+                shelf.free(self._memory.reclaimer)
         self._shelves = [it for it in self._shelves if it.piece is not piece]
 
     # The shelves

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nsqd.broker.buried import BLOCK_BITS, NOTE_SHIFT, BuriedMessage, parsed_note, unpacked
 
 if TYPE_CHECKING:
-    from nsqd.broker.leftovers import Leftovers
+    from nsqd.broker.reclaimer import Reclaimer
 
 KEPT_FOR: Final = 600.0  # seconds after the kick has ended
 _NOTHING: Final[dict[int, int]] = {}
@@ -82,9 +82,9 @@ class KickUndo:
                 del self._blocks[number]
         return packed
 
-    def clear(self, leftovers: Leftovers) -> None:
+    def clear(self, reclaimer: Reclaimer) -> None:
         """Forget everything."""
-        leftovers.add_blocks(self._blocks.values())
-        leftovers.add(self._texts, self._numbers)
+        reclaimer.add_blocks(self._blocks.values())
+        reclaimer.add(self._texts, self._numbers)
         self._blocks, self._count = {}, 0
         self._texts, self._numbers = [], {}

@@ -74,9 +74,9 @@ class Ledger:
         self.policy_counts: dict[str, int] = {}  # by cause: what rules have done, or would have done
         self.cursor = cursor
         self.skips = SkipRanges()
-        self.in_flight = InFlight(work.leftovers)
-        self.retries = RetryQueue(work.leftovers)
-        self.deferred = DeferredQueue(work.leftovers)
+        self.in_flight = InFlight(work.reclaimer)
+        self.retries = RetryQueue(work.reclaimer)
+        self.deferred = DeferredQueue(work.reclaimer)
         self.buried_queue = BuriedQueue(work)
         self.consumers: list[Consumer] = []
         self.idle_since = work.now  # when the last consumer left

@@ -28,7 +28,7 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from nsqd.broker.leftovers import MANY, Leftovers
+from nsqd.broker.reclaimer import MANY, Reclaimer
 
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
@@ -362,8 +362,8 @@ class RetryQueue:
 
     __slots__ = ("_former", "_leftovers", "_members", "_queue", "passed")
 
-    def __init__(self, leftovers: Leftovers) -> None:
-        self._leftovers = leftovers
+    def __init__(self, reclaimer: Reclaimer) -> None:
+        self._leftovers = reclaimer
         self._queue: deque[int] = deque()  # generation, sequence, attempts
         # Entries that come before those of the queue, while some are dropped. There are thousands of channels, and an empty
         # deque takes 800 bytes.
@@ -572,8 +572,8 @@ class DeferredQueue:
 
     __slots__ = ("_blocks", "_former", "_heap", "_in_blocks", "_leftovers", "_looks", "_members", "_runs")
 
-    def __init__(self, leftovers: Leftovers) -> None:
-        self._leftovers = leftovers
+    def __init__(self, reclaimer: Reclaimer) -> None:
+        self._leftovers = reclaimer
         self._heap: list[int] = []  # due, sequence, attempts, generation
         self._blocks: list[_Block] = []  # a heap as well
         self._former: list[_Block] = []  # another one, while its blocks are looked through for what was taken out

@@ -127,7 +127,7 @@ class Topic(Published):
             parked, self._early_deferrals = self._early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
                 channel.take_early_deferrals(parked, microseconds(now))
-            self._work.leftovers.add_blocks(parked.pieces)  # unless channels have them, they end here
+            self._work.reclaimer.add_blocks(parked.pieces)  # unless channels have them, they end here
         for start, count, delay_ms in deferred:
             due = microseconds(now) + delay_ms * 1000
             for channel in self.channels.values():
@@ -204,7 +204,7 @@ class Topic(Published):
 
     def _pass_over(self, end: int) -> None:
         self.handed_over = end
-        self._work.leftovers.add_blocks(self._early_deferrals.pass_over(end))
+        self._work.reclaimer.add_blocks(self._early_deferrals.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
 
@@ -312,7 +312,7 @@ class Topic(Published):
         before, self.handed_over = self.handed_over, self._written_tail
         if before == self.handed_over:
             return
-        self._work.leftovers.add_blocks(self._early_deferrals.clear())
+        self._work.reclaimer.add_blocks(self._early_deferrals.clear())
         for channel in self.channels.values():
             channel.pass_over(before, self.handed_over)
         self.record(("unpark", self.name))

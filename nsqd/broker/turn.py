@@ -79,5 +79,5 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     if broker.overflowing:
         broker.drop_overflow()
     broker.ranges_dropped = 0
-    if not broker.leftovers.is_empty:
-        broker.leftovers.free_some()
+    if not broker.reclaimer.is_empty:
+        broker.reclaimer.free_some()

@@ -22,7 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from nsqd.broker.keys import KeyMemory
-from nsqd.broker.leftovers import Leftovers
+from nsqd.broker.reclaimer import Reclaimer
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -102,7 +102,7 @@ class ChannelWork(Generic[C]):
         self.ranges_dropped = 0  # by bounds, in this turn
         self.unpacked = 0  # messages deferred together that got their entries since `expire` was last asked
         self.alarms: Alarms[C] = Alarms()
-        self.leftovers = Leftovers()
+        self.reclaimer = Reclaimer()
         self.urgent_changes = 0  # recorded since the start
 
     def record(self, change: Change, *, urgent: bool) -> None:
@@ -154,7 +154,7 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
             store, settings, now=now, timestamp=timestamp, random_percent=random_percent, rules=rules, note=note
         )
         self.ids = ids
-        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.leftovers)
+        self.keys = KeyMemory(settings.idempotence_window, settings.idempotence_keys, self.reclaimer)
         self.unsealed: dict[T, None] = {}  # topics with something published in this turn
         self.postponed: dict[T, None] = {}  # topics whose publishes wait until files of the log are removed
         self.dropping: dict[T, None] = {}  # topics on disk with a bound that drops the oldest messages

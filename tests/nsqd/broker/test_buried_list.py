@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.broker.buried import BuriedMessage, BuriedMessages, Note, buried_sequences, bury_change
-from nsqd.broker.leftovers import Leftovers
+from nsqd.broker.reclaimer import Reclaimer
 
 BAD = Note("bad", "worker-1")
 
@@ -106,7 +106,7 @@ def test_a_journal_is_told_in_pieces_as_of_one_moment() -> None:
     found.add(burial(5_000, Note("else", "")))
     changes = found.changes("t", "c")
     first = next(changes)
-    found.clear(Leftovers())
+    found.clear(Reclaimer())
     told = [first, *changes]
     again = BuriedMessages()
     for change in told:

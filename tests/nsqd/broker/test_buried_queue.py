@@ -504,10 +504,10 @@ def test_what_a_kick_has_left_over_is_freed_some_at_a_time() -> None:
     channel.take_buried("kick", sequences)
     channel.empty()
     assert channel.buried_queue.kicked is None
-    left = [node.broker.leftovers.entries]
-    while not node.broker.leftovers.is_empty:
+    left = [node.broker.reclaimer.entries]
+    while not node.broker.reclaimer.is_empty:
         node.turn()
-        left.append(node.broker.leftovers.entries)
+        left.append(node.broker.reclaimer.entries)
     assert left[0] - left[-1] >= len(sequences)
     assert max(before - after for before, after in pairwise(left)) < 10_000
 

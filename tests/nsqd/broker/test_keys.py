@@ -14,8 +14,8 @@ from pyroaring import BitMap64
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys
 from nsqd.broker.keys import KeyMemory, TopicKeys
-from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.operated import Found
+from nsqd.broker.reclaimer import Reclaimer
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -35,7 +35,7 @@ def settled(error: str | None = None) -> Receipt:
 
 
 def test_a_key_is_known_for_the_window_and_at_most_an_eighth_longer() -> None:
-    keys, receipt = keys_of(KeyMemory(80, 1000, Leftovers())), Receipt()
+    keys, receipt = keys_of(KeyMemory(80, 1000, Reclaimer())), Receipt()
     keys.add(b"k", 100, receipt)
     assert keys.find(b"k", 179) is receipt
     assert keys.find(b"other", 100) is None
@@ -44,7 +44,7 @@ def test_a_key_is_known_for_the_window_and_at_most_an_eighth_longer() -> None:
 
 
 def test_keys_whose_time_is_over_take_no_room() -> None:
-    memory = KeyMemory(80, 1_000_000, Leftovers())
+    memory = KeyMemory(80, 1_000_000, Reclaimer())
     keys = keys_of(memory)
     for number in range(1000):
         keys.add(b"%d" % number, number, settled())
@@ -54,7 +54,7 @@ def test_keys_whose_time_is_over_take_no_room() -> None:
 
 @pytest.mark.parametrize("topics", [1, 3])
 def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     known = [keys_of(memory) for _ in range(topics)]
     for number in range(1000):
         known[number % topics].add(b"%d" % number, 5, settled())
@@ -65,7 +65,7 @@ def test_there_is_a_bound_for_all_topics_together(topics: int) -> None:
 
 
 def test_keys_that_come_together_are_bounded_as_well() -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     keys = keys_of(memory)
     keys.add_all([b"%d" % number for number in range(1000)], 5, settled())
     assert 70 <= memory.count == len(keys) <= 80
@@ -74,7 +74,7 @@ def test_keys_that_come_together_are_bounded_as_well() -> None:
 
 
 def test_a_clock_that_goes_back_costs_nothing() -> None:
-    memory = KeyMemory(80, 1000, Leftovers())
+    memory = KeyMemory(80, 1000, Reclaimer())
     keys = keys_of(memory)
     for timestamp in (100, 50, 99, 20, 101):
         keys.add(b"%d" % timestamp, timestamp, settled())
@@ -83,7 +83,7 @@ def test_a_clock_that_goes_back_costs_nothing() -> None:
 
 
 def test_long_keys_are_told_apart() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1000, Leftovers()))
+    keys = keys_of(KeyMemory(SECOND, 1000, Reclaimer()))
     long = [b"%064d" % number for number in range(100)]
     for key in long[::2]:
         keys.add(key, 5, settled())
@@ -91,7 +91,7 @@ def test_long_keys_are_told_apart() -> None:
 
 
 def test_keys_of_the_log_are_known_and_settled() -> None:
-    keys = keys_of(KeyMemory(80, 1000, Leftovers()))
+    keys = keys_of(KeyMemory(80, 1000, Reclaimer()))
     keys.know([(b"k", 100)])
     receipt = keys.find(b"k", 105)
     assert receipt is not None
@@ -99,7 +99,7 @@ def test_keys_of_the_log_are_known_and_settled() -> None:
 
 
 def test_a_topic_that_forgets_its_keys_leaves_those_of_others() -> None:
-    memory = KeyMemory(SECOND, 1000, Leftovers())
+    memory = KeyMemory(SECOND, 1000, Reclaimer())
     here, there = keys_of(memory), keys_of(memory)
     for keys in (here, there):
         keys.add(b"k", 5, Receipt())
@@ -109,7 +109,7 @@ def test_a_topic_that_forgets_its_keys_leaves_those_of_others() -> None:
 
 
 def test_a_publish_that_failed_leaves_no_key_and_its_neighbours_do() -> None:
-    memory = KeyMemory(SECOND, 1000, Leftovers())
+    memory = KeyMemory(SECOND, 1000, Reclaimer())
     keys, bad, good = keys_of(memory), Receipt(), Receipt()
     keys.add(b"a", 5, good)
     keys.add(b"b", 5, bad)
@@ -134,7 +134,7 @@ class CountedKey(bytes):
 
 @pytest.mark.parametrize("count", [100, 2000])
 def test_a_repeat_looks_at_its_own_key_however_many_publishes_wait_for_the_disk(count: int) -> None:
-    keys = keys_of(KeyMemory(SECOND, 10_000, Leftovers()))
+    keys = keys_of(KeyMemory(SECOND, 10_000, Reclaimer()))
     receipts = [Receipt() for _ in range(count)]
     for number, receipt in enumerate(receipts):
         keys.add(CountedKey(b"%d" % number), 5, receipt)
@@ -153,7 +153,7 @@ def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_h
         asked += 1
         return "disk on fire"
 
-    keys = TopicKeys(KeyMemory(SECOND, 10_000, Leftovers()), refusal)
+    keys = TopicKeys(KeyMemory(SECOND, 10_000, Reclaimer()), refusal)
     for number in range(count):
         receipt = Receipt()
         keys.add(b"%d" % number, 5, receipt)
@@ -168,7 +168,7 @@ def test_a_repeat_asks_for_the_state_of_the_log_once_however_many_publishes_it_h
 
 def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
     """Settled receipts are let go from the front only, so a failed one may lie behind another for a while."""
-    memory = KeyMemory(SECOND, 1000, Leftovers())
+    memory = KeyMemory(SECOND, 1000, Reclaimer())
     keys, waits, failed, later = keys_of(memory), Receipt(), Receipt(), Receipt()
     keys.add(b"a", 5, waits)
     keys.add(b"b", 5, failed)
@@ -182,7 +182,7 @@ def test_a_publish_that_fails_behind_one_that_waits_leaves_no_key() -> None:
 
 
 def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the_log_refuses_now() -> None:
-    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000, Leftovers()), lambda: "disk on fire"), Receipt(), Receipt()
+    keys, waits, good = TopicKeys(KeyMemory(SECOND, 1000, Reclaimer()), lambda: "disk on fire"), Receipt(), Receipt()
     keys.add(b"a", 5, waits)
     keys.add(b"b", 5, good)
     good.settle()
@@ -192,7 +192,7 @@ def test_a_publish_that_succeeds_behind_one_that_waits_is_answered_ok_though_the
 
 
 def test_all_keys_are_let_go_in_time_after_the_disk_has_hung() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1_000_000, Leftovers()))
+    keys = keys_of(KeyMemory(SECOND, 1_000_000, Reclaimer()))
     receipts = [Receipt() for _ in range(10_000)]
     for number, receipt in enumerate(receipts):
         keys.add(b"%d" % number, 5, receipt)
@@ -215,7 +215,7 @@ KeyOperation = tuple[str, int, int, int]
 def test_it_never_forgets_what_it_may_not(operations: list[KeyOperation], most: int) -> None:
     """Compare with a dictionary: what is not older than the window and within the bound is known, nothing else is."""
     window, now = 80, 0
-    memory = KeyMemory(window, most, Leftovers())
+    memory = KeyMemory(window, most, Reclaimer())
     topics = [keys_of(memory) for _ in range(4)]
     expected: dict[tuple[int, bytes], int] = {}
     for what, place, number, seconds in operations:
@@ -250,7 +250,7 @@ def test_a_key_leads_to_its_messages_as_long_as_one_of_them_waits() -> None:
     def waits(start: int, end: int) -> bool:
         return not waiting.isdisjoint(range(start, end))
 
-    keys, now = DeferredKeys(10 * SECOND, is_complete=True, leftovers=Leftovers()), 100 * SECOND
+    keys, now = DeferredKeys(10 * SECOND, is_complete=True, reclaimer=Reclaimer()), 100 * SECOND
     for number in range(2_000):
         waiting.update((2 * number, 2 * number + 1))
         keys.drop_unneeded(2, now, waits)
@@ -274,14 +274,14 @@ def none_waits(start: int, end: int) -> bool:
 
 
 def test_a_key_that_is_used_again_names_the_later_message() -> None:
-    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
+    keys = DeferredKeys(SECOND, is_complete=True, reclaimer=Reclaimer())
     for start in (5, 9, 7_000_000_000):
         keys.add(b"k", start, 1, SECOND)
     assert (len(keys), keys.find(b"k")) == (1, (7_000_000_000, 7_000_000_001))
 
 
 def test_a_key_is_needed_for_the_window_and_while_its_message_waits() -> None:
-    keys = DeferredKeys(10 * SECOND, is_complete=True, leftovers=Leftovers())
+    keys = DeferredKeys(10 * SECOND, is_complete=True, reclaimer=Reclaimer())
     keys.add(b"k", 5, 1, 100 * SECOND)
     assert keys.is_needed(b"k", 109 * SECOND, none_waits)
     assert not keys.is_needed(b"k", 111 * SECOND, none_waits)
@@ -297,7 +297,7 @@ def test_a_look_at_keys_that_are_all_needed_is_short() -> None:
         asked += 1
         return True
 
-    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
+    keys = DeferredKeys(SECOND, is_complete=True, reclaimer=Reclaimer())
     for number in range(1000):
         keys.add(b"%d" % number, number, 1, 0)
     keys.drop_unneeded(500, 100 * SECOND, waits)
@@ -305,7 +305,7 @@ def test_a_look_at_keys_that_are_all_needed_is_short() -> None:
 
 
 def test_a_key_that_is_cancelled_and_set_again_takes_no_more_memory_each_time() -> None:
-    keys = DeferredKeys(SECOND, is_complete=True, leftovers=Leftovers())
+    keys = DeferredKeys(SECOND, is_complete=True, reclaimer=Reclaimer())
     for start in range(1000):
         keys.add(b"k", start, 1, 0)
         keys.remove(b"k")
@@ -322,7 +322,7 @@ def test_a_key_that_is_cancelled_and_set_again_takes_no_more_memory_each_time() 
 
 
 def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
-    memory = KeyMemory(10 * SECOND, 1000, Leftovers())
+    memory = KeyMemory(10 * SECOND, 1000, Reclaimer())
     keys, published = keys_of(memory), 100 * SECOND
     keys.add(b"k", published, settled())
     keys.defer(b"k", 7, 1, published)
@@ -338,7 +338,7 @@ def test_while_a_message_waits_its_key_is_known_beyond_the_window() -> None:
 
 
 def test_the_parts_of_a_publish_are_one_and_those_of_another_are_not() -> None:
-    keys = keys_of(KeyMemory(SECOND, 1000, Leftovers()))
+    keys = keys_of(KeyMemory(SECOND, 1000, Reclaimer()))
     for start in (20, 7, 12):
         keys.defer_part(b"k" * 64, start, 2, 5 * SECOND)
     assert keys.deferred_place(b"k" * 64) == (7, 22)
@@ -347,7 +347,7 @@ def test_the_parts_of_a_publish_are_one_and_those_of_another_are_not() -> None:
 
 
 def test_keys_of_deferred_publishes_count_and_go_last() -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     here, there = keys_of(memory), keys_of(memory)
     for number in range(40):
         here.add(b"later-%d" % number, 5, settled())
@@ -362,7 +362,7 @@ def test_keys_of_deferred_publishes_count_and_go_last() -> None:
 
 
 def test_the_oldest_keys_of_deferred_publishes_go_when_there_are_too_many_of_these_alone() -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     topics = [keys_of(memory) for _ in range(3)]
     for number in range(300):
         keys = topics[number % 3]
@@ -379,7 +379,7 @@ def test_the_oldest_keys_of_deferred_publishes_go_when_there_are_too_many_of_the
 
 
 def test_what_a_topic_forgets_leaves_the_room_to_others() -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     here, there = keys_of(memory), keys_of(memory)
     for number in range(70):
         here.defer(b"%d" % number, number, 1, 5)
@@ -391,7 +391,7 @@ def test_what_a_topic_forgets_leaves_the_room_to_others() -> None:
 
 
 def test_keys_that_are_needed_no_longer_make_room_before_others_go() -> None:
-    memory = KeyMemory(SECOND, 80, Leftovers())
+    memory = KeyMemory(SECOND, 80, Reclaimer())
     keys = keys_of(memory)
     for number in range(70):
         keys.defer(b"%d" % number, number, 1, SECOND)
@@ -404,7 +404,7 @@ def test_keys_that_are_needed_no_longer_make_room_before_others_go() -> None:
 
 @pytest.mark.parametrize("key", [b"k", b"k" * 64])
 def test_a_key_that_is_forgotten_is_new_and_leads_to_what_it_was(key: bytes) -> None:
-    memory = KeyMemory(SECOND, 1000, Leftovers())
+    memory = KeyMemory(SECOND, 1000, Reclaimer())
     keys = keys_of(memory)
     for start in (7, 9, 20):
         assert keys.find(key, 5) is None
@@ -419,7 +419,7 @@ def test_a_key_that_is_forgotten_is_new_and_leads_to_what_it_was(key: bytes) -> 
 
 
 def test_a_publish_that_is_forgotten_before_it_is_synced_leaves_its_successor_alone() -> None:
-    keys, first, second = keys_of(KeyMemory(SECOND, 1000, Leftovers())), Receipt(), Receipt()
+    keys, first, second = keys_of(KeyMemory(SECOND, 1000, Reclaimer())), Receipt(), Receipt()
     keys.add(b"k", 5, first)
     keys.forget_key(b"k", 0, 1, 5)
     assert keys.find(b"k", 5) is None
@@ -430,7 +430,7 @@ def test_a_publish_that_is_forgotten_before_it_is_synced_leaves_its_successor_al
 
 
 def test_the_key_of_a_deferred_publish_is_forgotten_as_well() -> None:
-    memory = KeyMemory(SECOND, 1000, Leftovers())
+    memory = KeyMemory(SECOND, 1000, Reclaimer())
     keys = keys_of(memory)
     keys.add(b"k", 5, settled())
     keys.defer(b"k", 7, 1, 5)
@@ -641,7 +641,7 @@ def test_the_journal_tells_from_where_on_a_start_looks_for_keys(node: Node) -> N
 
 @pytest.mark.parametrize("shape", ["%d", "AAAAAAAAAA:%04x", "%064d"])
 def test_a_million_keys_of_any_length_take_less_than_100_megabytes(shape: str) -> None:
-    keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000, Leftovers())), settled()
+    keys, receipt = keys_of(KeyMemory(600 * SECOND, 1_000_000, Reclaimer())), settled()
     tracemalloc.start()
     try:
         for number in range(60_000):  # one slice of a million has 125,000, with the same memory for each
@@ -861,10 +861,10 @@ def test_a_key_that_was_used_again_when_the_first_message_was_due_is_known_after
 
 def test_keys_that_are_cancelled_by_the_thousand_lie_in_no_single_set() -> None:
     """A set moves all of its entries when it grows, which takes tens of milliseconds at half a million."""
-    leftovers = Leftovers()
-    keys = DeferredKeys(SECOND, is_complete=True, leftovers=leftovers)
+    reclaimer = Reclaimer()
+    keys = DeferredKeys(SECOND, is_complete=True, reclaimer=reclaimer)
     for number in range(20_000):
         keys.add(b"%d" % number, number, 1, 0)
         keys.remove(b"%d" % number)
     keys.clear()
-    assert max(len(it) for it in leftovers._containers if not isinstance(it, deque)) < 1_000
+    assert max(len(it) for it in reclaimer._containers if not isinstance(it, deque)) < 1_000

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from nsqd.broker.keys import KeyMemory, TopicKeys
-from nsqd.broker.leftovers import Leftovers
 from nsqd.broker.positions import (
     AttemptCounts,
     DeferredQueue,
@@ -27,6 +26,7 @@ from nsqd.broker.positions import (
     number_of_ranges,
     ranges_in,
 )
+from nsqd.broker.reclaimer import Reclaimer
 from tests.nsqd.looks import Looks
 
 
@@ -77,7 +77,7 @@ def test_newest_uncovered_sequences_are_covered(gaps: list[tuple[int, int]], flo
 
 
 def test_retries_come_first_in_first_out_in_runs_of_equal_attempts() -> None:
-    retries = RetryQueue(Leftovers())
+    retries = RetryQueue(Reclaimer())
     for sequence, attempts in [(5, 1), (6, 1), (7, 2), (8, 2), (3, 1)]:
         retries.add(sequence, attempts)
     assert retries.pop_run(10, end=100) == (5, 7, 1)
@@ -91,7 +91,7 @@ ENTRIES = st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0,
 
 @given(st.lists(ENTRIES, unique_by=lambda entry: entry[1]))
 def test_deferred_come_out_by_due_time(entries: list[tuple[int, int, int]]) -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for due, sequence, attempts in entries:
         deferred.add(due, sequence, attempts)
     until = 2**62
@@ -102,7 +102,7 @@ def test_deferred_come_out_by_due_time(entries: list[tuple[int, int, int]]) -> N
 
 def test_filling_is_like_adding_one_by_one() -> None:
     entries = [(9, 1, 0), (3, 2, 1), (5, 3, 7)]
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     deferred.fill(iter(entries))
     assert deferred.next_due() == 3
     assert list(deferred.pop_due(100, 1000)) == [(2, 1), (3, 7), (1, 0)]
@@ -113,7 +113,7 @@ def test_filling_is_like_adding_one_by_one() -> None:
                           st.tuples(st.just("due"), st.integers(0, 50), st.just(0)),
                           st.tuples(st.just("before"), st.integers(0, 50), st.integers(0, 9)))))  # fmt: skip
 def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: list[tuple[str, int, int]]) -> None:
-    deferred, model = DeferredQueue(Leftovers()), dict[int, int]()
+    deferred, model = DeferredQueue(Reclaimer()), dict[int, int]()
     for word, number, sequence in steps:
         if word == "add" and sequence not in model:
             model[sequence] = number
@@ -145,7 +145,7 @@ def test_what_is_taken_out_early_never_comes_and_may_be_deferred_again(steps: li
 @pytest.mark.parametrize("distinct", [7, 20_000, 10**9])
 def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: int) -> None:
     random = Random(distinct)
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for sequence in range(60_000):
         deferred.add(random.randrange(distinct), sequence, sequence % 3)
     for sequence in range(0, 60_000, 5):
@@ -162,7 +162,7 @@ def test_every_page_of_many_is_in_order_and_lacks_what_was_taken_out(distinct: i
 
 
 def test_others_have_their_turn_also_where_much_of_a_page_was_taken_out() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for sequence in range(120_000):
         deferred.add(sequence, sequence, 0)
     for sequence in range(60_000, 70_000):
@@ -179,7 +179,7 @@ def in_blocks(deferred: DeferredQueue) -> list[list[int]]:
 @pytest.mark.parametrize("taken_out", [0, 31_000])
 def test_a_copy_of_many_touches_few_of_them(taken_out: int) -> None:
     """The garbage collector has no more to go over, either."""
-    deferred, random = DeferredQueue(Leftovers()), Random(3)
+    deferred, random = DeferredQueue(Reclaimer()), Random(3)
     for sequence in range(60_000):
         deferred.add(random.randrange(10**9), sequence, 0)
     deferred.take_out(BitMap64(range(taken_out)))
@@ -198,7 +198,7 @@ def test_a_copy_of_many_touches_few_of_them(taken_out: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_copy_has_what_was_there_whatever_comes_and_goes_before_it_is_read(seed: int) -> None:
-    random, deferred, model = Random(seed), DeferredQueue(Leftovers()), dict[int, tuple[int, int]]()
+    random, deferred, model = Random(seed), DeferredQueue(Reclaimer()), dict[int, tuple[int, int]]()
     copies, now, last = [(deferred.copy(), [*model.items()])], 0, 0
 
     def new(count: int) -> Iterator[tuple[int, int, int]]:
@@ -259,7 +259,7 @@ def test_a_copy_has_what_was_there_whatever_comes_and_goes_before_it_is_read(see
 
 
 def test_one_that_is_late_among_a_thousand_keeps_neither_their_memory_nor_a_block() -> None:
-    deferred, count = DeferredQueue(Leftovers()), 60 * 1_024
+    deferred, count = DeferredQueue(Reclaimer()), 60 * 1_024
     for sequence in range(count):
         deferred.add(sequence if sequence % 1_000 else 10**9, sequence, 0)
     due = [sequence for _ in range(3) for sequence, _ in deferred.pop_due(count, count)]
@@ -269,7 +269,7 @@ def test_one_that_is_late_among_a_thousand_keeps_neither_their_memory_nor_a_bloc
 
 
 def test_shortening_many_blocks_at_once_counts_as_much_as_messages_that_are_due() -> None:
-    deferred, blocks = DeferredQueue(Leftovers()), 50
+    deferred, blocks = DeferredQueue(Reclaimer()), 50
     for sequence in range(blocks * 1_024):
         place = sequence % 1_024
         deferred.add(1 if place < 511 else 2 if place == 511 else 3, sequence, 0)
@@ -286,7 +286,7 @@ def test_shortening_many_blocks_at_once_counts_as_much_as_messages_that_are_due(
 
 def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn() -> None:
     """Others may take messages out meanwhile, and add some. Those that stay are all there, and in order."""
-    deferred, looks, count = DeferredQueue(Leftovers()), Looks(), 60_000
+    deferred, looks, count = DeferredQueue(Reclaimer()), Looks(), 60_000
     order = Random(5).sample(range(count), count)
     for sequence in order:
         deferred.add(sequence, sequence, 0)
@@ -306,7 +306,7 @@ def test_a_page_far_behind_what_was_taken_out_looks_at_some_thousands_in_a_turn(
 
 
 def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for sequence in range(30_000):
         deferred.add(sequence % 1_000, sequence, 0)
     found = list(deferred.earliest(8_000))
@@ -315,7 +315,7 @@ def test_others_have_their_turn_after_each_thousand_of_a_long_page() -> None:
 
 
 def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for sequence in range(20_000):
         deferred.add(2 * sequence, sequence, 0)
     found: list[tuple[int, int, int]] = []
@@ -332,7 +332,7 @@ def test_a_long_page_is_in_order_although_messages_come_and_go_meanwhile() -> No
 
 
 def test_positions_are_taken_out_with_their_attempts() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     for sequence in range(6):
         deferred.add(10 - sequence, sequence, sequence * 2)
     assert [deferred.attempts_of(sequence) for sequence in (1, 4)] == [2, 8]
@@ -359,7 +359,7 @@ def test_single_sequences_are_covered_anywhere(gaps: list[tuple[int, int]], sing
 
 
 def test_a_retry_is_taken_out_of_the_middle() -> None:
-    retries = RetryQueue(Leftovers())
+    retries = RetryQueue(Reclaimer())
     for sequence in (4, 5, 6):
         retries.add(sequence, sequence * 2)
     assert retries.attempts_of(5) == 10
@@ -383,7 +383,7 @@ def test_a_retry_is_taken_out_of_the_middle() -> None:
     )
 )
 def test_retries_keep_their_order_whatever_is_taken_out_and_comes_back(steps: list[tuple[str, int, int]]) -> None:
-    retries, model = RetryQueue(Leftovers()), list[tuple[int, int]]()
+    retries, model = RetryQueue(Reclaimer()), list[tuple[int, int]]()
     for word, number, other in steps:
         if word == "add" and number not in dict(model):
             retries.add(number, other)
@@ -411,7 +411,7 @@ def test_retries_keep_their_order_whatever_is_taken_out_and_comes_back(steps: li
 
 
 def test_what_was_taken_out_takes_no_memory_for_long() -> None:
-    retries, deferred = RetryQueue(Leftovers()), DeferredQueue(Leftovers())
+    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
     for sequence in range(10_000):
         retries.add(sequence, 1)
         deferred.add(sequence, sequence, 1)
@@ -429,7 +429,7 @@ def test_what_was_taken_out_takes_no_memory_for_long() -> None:
 
 def test_replacing_again_and_again_leaves_no_more_over_from_some_time_on() -> None:
     count, waiting = 8_000, 2_000
-    retries, deferred = RetryQueue(Leftovers()), DeferredQueue(Leftovers())
+    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
     for sequence in range(count, count + waiting):
         retries.add(sequence, 0)
         deferred.add(sequence, sequence, 0)
@@ -445,7 +445,7 @@ def test_replacing_again_and_again_leaves_no_more_over_from_some_time_on() -> No
 
 def test_as_many_positions_as_a_document_has_are_replaced_without_a_call_for_each() -> None:
     count = 10_000
-    retries, deferred = RetryQueue(Leftovers()), DeferredQueue(Leftovers())
+    retries, deferred = RetryQueue(Reclaimer()), DeferredQueue(Reclaimer())
     for sequence in range(2 * count):
         retries.add(sequence, 0)
         deferred.add(sequence, sequence, 0)
@@ -468,7 +468,7 @@ def test_as_many_positions_as_a_document_has_are_replaced_without_a_call_for_eac
 
 
 def test_a_retry_is_met_although_most_before_it_were_taken_out() -> None:
-    retries = RetryQueue(Leftovers())
+    retries = RetryQueue(Reclaimer())
     for sequence in range(20_000):
         retries.add(sequence, 3)
     retries.add(7_000_000, 1)
@@ -513,7 +513,7 @@ def test_numbers_are_counted_in_bits(increments: list[set[int]], given: dict[int
 
 
 def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     deferred.add(5, 90, 2)
     deferred.add_runs(7, [[(10, 10, 0)]], bitmap_of(10, 20))
     assert (len(deferred), 12 in deferred, deferred.has_any(15, 30), deferred.lowest()) == (11, True, True, 10)
@@ -533,7 +533,7 @@ def test_a_run_is_deferred_at_once_and_comes_onto_the_heap_little_by_little() ->
 
 
 def test_a_run_of_many_batches_leaves_out_what_was_taken_back_before() -> None:
-    deferred = DeferredQueue(Leftovers())
+    deferred = DeferredQueue(Reclaimer())
     pieces = [[(10, 1, 5), (12, 3, 1)], [(20, 2, 0)]]
     deferred.add_runs(7_000, pieces, BitMap64([10, 12, 14, 21]))
     expected = [(12_000, 10, 0), (8_000, 12, 0), (8_000, 14, 0), (7_000, 21, 0)]
@@ -551,7 +551,7 @@ def test_a_run_of_many_batches_leaves_out_what_was_taken_back_before() -> None:
 
 
 def test_the_next_retries_are_listed_although_many_before_them_were_taken_out() -> None:
-    retries = RetryQueue(Leftovers())
+    retries = RetryQueue(Reclaimer())
     assert retries.next_ones(3) == []
     for sequence in range(20_000):
         retries.add(sequence, 3)
@@ -563,13 +563,13 @@ def test_the_next_retries_are_listed_although_many_before_them_were_taken_out() 
 
 def test_what_few_channels_use_takes_no_memory_in_the_others() -> None:
     """A node may have thousands of channels, and each empty deque takes 800 bytes."""
-    leftovers, kept = Leftovers(), list[object]()
-    memory = KeyMemory(window=1, most=1, leftovers=leftovers)
+    reclaimer, kept = Reclaimer(), list[object]()
+    memory = KeyMemory(window=1, most=1, reclaimer=reclaimer)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(100):
-            kept += [RetryQueue(leftovers), DeferredQueue(leftovers), TopicKeys(memory, lambda: None)]
+            kept += [RetryQueue(reclaimer), DeferredQueue(reclaimer), TopicKeys(memory, lambda: None)]
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

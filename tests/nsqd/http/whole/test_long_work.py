@@ -18,9 +18,9 @@ from pyroaring import BitMap64
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.leftovers import FREED_IN_TURN
 from nsqd.broker.operated import Found
 from nsqd.broker.recall import Recall
+from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
 from nsqd.http import Reading
@@ -348,7 +348,7 @@ def test_what_nobody_needs_any_more_is_freed_some_at_a_time(
         blocks.append(sys.getallocatedblocks())
     assert len(channel_of(nsqd).in_flight) + channel_of(nsqd).depth + len(channel_of(nsqd).deferred) == 0
     publish(nsqd, 5, f"&key=new&defer={DEFER}")
-    while not nsqd.broker.leftovers.is_empty:
+    while not nsqd.broker.reclaimer.is_empty:
         blocks.append(sys.getallocatedblocks())
         nsqd.turn.finish()
     blocks.append(sys.getallocatedblocks())

@@ -5,7 +5,7 @@ emptied or deleted, it begins with new containers, and the former ones come here
 
     clear() ──► leftovers ──► 5,000 entries at the end of each turn ──► gone
 
-While there are some, a task begins turns (`free_leftovers` in nsqd/timers.py): an idle broker gives memory back, too.
+While there are some, a task begins turns (`reclaim_memory` in nsqd/timers.py): an idle broker gives memory back, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Block = dict[int, int] | list[int] | list[tuple[int, int, int]] | list[str]
 Container = list[Any] | deque[Any] | dict[Any, Any] | set[Any]
 
 
-class Leftovers:
+class Reclaimer:
     """What is to be freed."""
 
     __slots__ = ("_blocks", "_containers", "is_empty")
