@@ -26,7 +26,7 @@ _LOOKED_AT: Final = 10  # messages for each that may be too much: some tens of m
 _DROPPED_IN_TURN: Final = 1_000  # ranges between skip ranges that bounds drop, in all channels: some milliseconds
 
 
-class Found(StrEnum):
+class CancelOutcome(StrEnum):
     """In which state a channel had messages that somebody wants to take back or to move, the least finished first."""
 
     IN_FLIGHT = "in_flight"  # left as they are
@@ -37,10 +37,10 @@ class Found(StrEnum):
     UNKNOWN = "unknown"  # nobody can tell
 
 
-_LEAST_FINISHED: Final = list(Found)
+_LEAST_FINISHED: Final = list(CancelOutcome)
 
 
-def least_finished(found: Iterable[Found]) -> Found:
+def least_finished(found: Iterable[CancelOutcome]) -> CancelOutcome:
     """Return the finding that stands for several messages of one publish: that of the least finished one."""
     return min(found, key=_LEAST_FINISHED.index)
 
@@ -196,7 +196,7 @@ class Operated(Ledger):
 
     # Taking back what waits
 
-    def cancel(self, sequences: BitMap64) -> dict[Found, int]:
+    def cancel(self, sequences: BitMap64) -> dict[CancelOutcome, int]:
         """Finish these messages, which lie before the topic's H, where they wait. Return how many were found how."""
         self.record_progress()
         waiting = self.deferred.take_out(sequences) | self.retries.take_out(sequences)
@@ -208,9 +208,9 @@ class Operated(Ledger):
                 self.ephemeral_batches.let_go(start, end)
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
-        return self._found(Found.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
+        return self._found(CancelOutcome.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
 
-    def move(self, sequences: BitMap64, delay_ms: int) -> dict[Found, int]:
+    def move(self, sequences: BitMap64, delay_ms: int) -> dict[CancelOutcome, int]:
         """Have those of these messages that wait become due after this delay; 0: now. Return how many were found how."""
         due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1 if delay_ms else 0
         retried, deferred = self.retries.among(sequences), self.deferred.among(sequences)
@@ -234,7 +234,7 @@ class Operated(Ledger):
                 self.retries.add(sequence, attempts)
         self._set_alarm()
         self.wants_attention()
-        return self._found(Found.MOVED, len(waiting), sequences - waiting)
+        return self._found(CancelOutcome.MOVED, len(waiting), sequences - waiting)
 
     def _attempts_of(self, sequence: int) -> int:
         """Return how often a message that waits was delivered so far."""
@@ -244,12 +244,12 @@ class Operated(Ledger):
         """Return those of these messages, which lie before H, that the cursor is going to meet."""
         return self.skips.free_among(between(sequences, self._advance_over_gaps(), self.topic.handed_over))
 
-    def _found(self, done: Found, count: int, others: BitMap64) -> dict[Found, int]:
+    def _found(self, done: CancelOutcome, count: int, others: BitMap64) -> dict[CancelOutcome, int]:
         in_flight, buried = len(self.in_flight.among(others)), len(self.buried_queue.buried.among(others))
-        counts = (done, count), (Found.IN_FLIGHT, in_flight), (Found.BURIED, buried)
+        counts = (done, count), (CancelOutcome.IN_FLIGHT, in_flight), (CancelOutcome.BURIED, buried)
         found = {outcome: count for outcome, count in counts if count}
         if rest := len(others) - in_flight - buried:
-            found[Found.DONE] = rest
+            found[CancelOutcome.DONE] = rest
         return found
 
     def drop_oldest(self, count: int, arrived: int | None = None) -> None:

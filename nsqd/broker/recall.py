@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyroaring import BitMap64
 
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.positions import between
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Recall:
         self.done = 0  # messages that every channel has dealt with
         self.who = who  # the holder's name, or the address that has asked for it
         self.started_at = started_at  # milliseconds of the wall clock
-        self.found: dict[str, dict[Found, int]] = {}  # by channel: how many were found how
+        self.found: dict[str, dict[CancelOutcome, int]] = {}  # by channel: how many were found how
         self.is_over = False
         self.is_stopped = False
         self._topic = topic
@@ -108,7 +108,7 @@ class Recall:
 
     def _forget_key(self) -> None:
         """Have the topic forget the key of a publish that no channel has kept a message of: it can be made anew."""
-        is_whole = all(counts == {Found.CANCELLED: self.count} for counts in self.found.values())
+        is_whole = all(counts == {CancelOutcome.CANCELLED: self.count} for counts in self.found.values())
         everybody = self._topic.channels.keys() or {""}
         if self._key and self._delay_ms < 0 and is_whole and self.found.keys() == everybody:
             start = self._sequences[0]
@@ -151,14 +151,14 @@ class Recall:
 
         A topic without channels counts as one.
         """
-        channels, outcome, fresh = self._channels(), Found.UNKNOWN, 0
+        channels, outcome, fresh = self._channels(), CancelOutcome.UNKNOWN, 0
         if self._delay_ms < 0 and len(channels) == len(self._topic.channels):
-            fresh, outcome = self._topic.cancel_beyond(sequences), Found.DONE
-        counts = (Found.CANCELLED, fresh), (outcome, len(sequences) - fresh)
+            fresh, outcome = self._topic.cancel_beyond(sequences), CancelOutcome.DONE
+        counts = (CancelOutcome.CANCELLED, fresh), (outcome, len(sequences) - fresh)
         for name in [channel.name for channel in channels] or [""]:
             self._note(name, {found: count for found, count in counts if count})
 
-    def _note(self, name: str, counts: dict[Found, int]) -> None:
+    def _note(self, name: str, counts: dict[CancelOutcome, int]) -> None:
         found = self.found.setdefault(name, {})
         for outcome, count in counts.items():
             found[outcome] = found.get(outcome, 0) + count

@@ -17,7 +17,7 @@ from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json
 from nsqcommon.wire.extensions import is_valid_key
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
-from nsqd.broker.operated import Found, least_finished
+from nsqd.broker.operated import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
 from nsqd.http.bodies import Bodies, body_members
 from nsqd.http.changes import STOPPED
@@ -71,16 +71,16 @@ class MessageEndpoints:
         self._node = node
 
     async def cancel(self, request: Request) -> Response:
-        return await self._recall(request, Found.CANCELLED, _TAKE_BACK)
+        return await self._recall(request, CancelOutcome.CANCELLED, _TAKE_BACK)
 
     async def due(self, request: Request) -> Response:
         arguments = request.query()
         delay_ms = self._delay_ms(arguments)
         if "defer" not in arguments or delay_ms is None:
             raise HttpError(400, "INVALID_DEFER" if "defer" in arguments else "MISSING_ARG_DEFER")
-        return await self._recall(request, Found.MOVED, delay_ms)
+        return await self._recall(request, CancelOutcome.MOVED, delay_ms)
 
-    async def _recall(self, request: Request, done: Found, delay_ms: int) -> Response:
+    async def _recall(self, request: Request, done: CancelOutcome, delay_ms: int) -> Response:
         """Change the messages that a request names: those of one publish, or by their sequences in one channel."""
         arguments = request.query()
         # Where ports are mapped, this may be another nsqd than the one meant: its "not found" would mislead.
@@ -259,9 +259,9 @@ def _asked(broker: Broker, request: Request) -> tuple[Topic, Sequence[Channel]]:
     return topic, [find_channel(broker, name, arguments["channel"])]
 
 
-def _counted(done: Found, found: Iterable[Mapping[Found, int]]) -> dict[str, int]:
+def _counted(done: CancelOutcome, found: Iterable[Mapping[CancelOutcome, int]]) -> dict[str, int]:
     """Return how many were found how: channels if the messages were published together, otherwise messages."""
-    outcomes = (done, Found.IN_FLIGHT, Found.BURIED, Found.DONE, Found.UNKNOWN)
+    outcomes = (done, CancelOutcome.IN_FLIGHT, CancelOutcome.BURIED, CancelOutcome.DONE, CancelOutcome.UNKNOWN)
     counts = list(found)
     return {outcome: sum(it.get(outcome, 0) for it in counts) for outcome in outcomes}
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -108,7 +108,7 @@ class KeysMachine(RuleBasedStateMachine):
         )
         self.node.turn()
         if publish.is_parked:
-            assert found == {"": Found.CANCELLED}
+            assert found == {"": CancelOutcome.CANCELLED}
             publish.is_forgotten, publish.is_parked = known, False
             return
         is_whole = all(publish.left.get(name) == publish.messages for name in self.topic.channels)

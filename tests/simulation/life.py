@@ -20,7 +20,7 @@ from nsqd.broker.bounded import Refused
 from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK, Channel
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.log.data_path import DataPathError, is_journal
@@ -661,7 +661,7 @@ class Life:
             return 0
         if start < real.handed_over < end:
             end = real.handed_over  # what was published with one key lies on one side
-        before = [self._expected(topic, name, range(start, end), Found.CANCELLED) for name in names]
+        before = [self._expected(topic, name, range(start, end), CancelOutcome.CANCELLED) for name in names]
         is_beyond = end > real.handed_over
         fresh = [s for s in range(max(start, real.handed_over), end) if s not in topic.cancelled]
         by_name = recalled(real, start, end, channel=self._only(topic, names))
@@ -670,14 +670,14 @@ class Life:
         if is_beyond:
             if len(names) != len(topic.channels):
                 return 0
-            if found != [Found.CANCELLED if fresh else Found.DONE] * max(len(names), 1):
+            if found != [CancelOutcome.CANCELLED if fresh else CancelOutcome.DONE] * max(len(names), 1):
                 raise Violation(f"{topic.name}: cancel of [{start}, {end}) finds {found}, {fresh} were not handed over")
             self.ledger.cancelled_beyond(topic, fresh)
             return len(names)
         for name, (waiting, expected), it in zip(names, before, found, strict=True):
             self._check_found(topic, name, range(start, end), it, expected)
             self.ledger.cancelled(topic.channels[name], waiting)
-        return found.count(Found.CANCELLED)
+        return found.count(CancelOutcome.CANCELLED)
 
     def move(self, topic: TopicModel, sequence: int, delay: float, names: list[str]) -> int:
         """Have a message become due after this delay. Return in how many channels."""
@@ -685,7 +685,7 @@ class Life:
         if sequence >= real.handed_over:
             return 0
         one = range(sequence, sequence + 1)
-        before = [self._expected(topic, name, one, Found.MOVED) for name in names]
+        before = [self._expected(topic, name, one, CancelOutcome.MOVED) for name in names]
         ahead = [sequence in ahead_in(real.channels[name]) for name in names]
         by_name = recalled(real, sequence, sequence + 1, channel=self._only(topic, names), delay_ms=int(delay * 1000))
         found = [by_name[name] for name in names]
@@ -694,24 +694,28 @@ class Life:
             self._check_found(topic, name, one, it, expected)
             if waiting and (delay or not stays):
                 self.ledger.moved(topic.channels[name], sequence, delay, self.clock.true, self.clock.forward)
-        return found.count(Found.MOVED)
+        return found.count(CancelOutcome.MOVED)
 
     def _only(self, topic: TopicModel, names: list[str]) -> str:
         """Return the channel that a request names; an empty name: all of them."""
         return "" if len(names) == len(topic.channels) else names[0]
 
-    def _expected(self, topic: TopicModel, name: str, sequences: range, done: Found) -> tuple[list[int], Found]:
+    def _expected(
+        self, topic: TopicModel, name: str, sequences: range, done: CancelOutcome
+    ) -> tuple[list[int], CancelOutcome]:
         """Return which of these messages wait in a channel, and what it should say of all of them together."""
         channel, real = topic.channels[name], self.running.broker.topics[topic.name].channels[name]
         held = {sequence for sequence, _ in real.in_flight.positions()}
         waiting = [sequence for sequence in sequences if sequence in channel.owed and sequence not in held]
         if not held.isdisjoint(sequences):
-            return waiting, Found.IN_FLIGHT
+            return waiting, CancelOutcome.IN_FLIGHT
         if not channel.buried.held.keys().isdisjoint(sequences):
-            return waiting, Found.BURIED
-        return waiting, done if waiting else Found.DONE
+            return waiting, CancelOutcome.BURIED
+        return waiting, done if waiting else CancelOutcome.DONE
 
-    def _check_found(self, topic: TopicModel, name: str, sequences: range, found: Found, expected: Found) -> None:
+    def _check_found(
+        self, topic: TopicModel, name: str, sequences: range, found: CancelOutcome, expected: CancelOutcome
+    ) -> None:
         if found is not expected and not is_ephemeral(name) and not topic.vague.intersection(sequences):
             raise Violation(f"{topic.name}/{name}: {sequences} are {found}, {expected} is right")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsqd.broker.operated import Found, least_finished
+from nsqd.broker.operated import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ TAKE_BACK: Final = -1  # instead of a delay
 
 def recalled(
     topic: Topic, start: int, end: int, *, key: bytes = b"", channel: str = "", delay_ms: int = TAKE_BACK
-) -> dict[str, Found]:
+) -> dict[str, CancelOutcome]:
     """Return how each channel had the messages of [start, end), which are the whole publish with this key, if any."""
     recall = Recall(topic, range(start, end), key=key, channel=channel, delay_ms=delay_ms, who="", started_at=0)
     while not recall.is_over:

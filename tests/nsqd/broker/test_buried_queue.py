@@ -14,7 +14,7 @@ from nsqd.broker.buried_queue import BuriedSelection, Verb
 from nsqd.broker.channel import NOT_ON_DISK
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.kick_undo import KickUndo
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.replay import replay
 from tests.nsqd.broker.burying import bury, channel_of, comes, consumer_of, node_with, node_with_two_buried, take
 from tests.support.fake_store import changes_in
@@ -349,7 +349,7 @@ def test_a_kicked_message_that_somebody_moved_stays_where_it_was_moved(delay_ms:
     node = node_with_two_buried()
     first, second = (it.sequence for it in buried_in(node))
     channel_of(node).take_buried("kick", [first, second])
-    assert channel_of(node).move(BitMap64([first]), delay_ms) == {Found.MOVED: 1}
+    assert channel_of(node).move(BitMap64([first]), delay_ms) == {CancelOutcome.MOVED: 1}
     assert undo(node, last_kick(node))
     assert [it.sequence for it in buried_in(node)] == [second]
     assert node.channel().deferred_count == (1 if delay_ms else 0)

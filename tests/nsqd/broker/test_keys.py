@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from nsqd.broker.batch import Receipt
 from nsqd.broker.deferred_keys import DeferredKeys
 from nsqd.broker.keys import KeyMemory, TopicKeys
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.reclaimer import Reclaimer
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
@@ -730,7 +730,7 @@ def test_a_key_whose_message_was_taken_back_may_be_used_again(
         later(topic, number, b"k", delay_ms)
         node.turn()
         found = recalled(topic, number, number + 1, key=b"k")
-        assert list(found.values()) == [Found.CANCELLED] * max(len(channels), 1)
+        assert list(found.values()) == [CancelOutcome.CANCELLED] * max(len(channels), 1)
         node.turn()
         topic = revive(node, crashes)
         assert topic.forgotten_place(b"k") == (number, number + 1)
@@ -762,8 +762,8 @@ def test_a_key_stays_if_a_message_was_not_taken_back_everywhere(node: Node, cras
     topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"batch")
     topic.publish(b"\0\0\0\1x" * 3, (0, 5, 10, 15), 3_600_000, b"part")
     node.turn()
-    both = {"c": Found.CANCELLED, "d": Found.CANCELLED}
-    assert recalled(topic, 0, 1, key=b"one-channel", channel="c") == {"c": Found.CANCELLED}
+    both = {"c": CancelOutcome.CANCELLED, "d": CancelOutcome.CANCELLED}
+    assert recalled(topic, 0, 1, key=b"one-channel", channel="c") == {"c": CancelOutcome.CANCELLED}
     channels[0].cancel(BitMap64([2]))
     recalled(topic, 1, 4, key=b"batch")  # but one of them was taken back before, in one channel
     assert recalled(topic, 4, 5) == both  # by its id, say

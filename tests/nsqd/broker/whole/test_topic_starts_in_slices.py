@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from nsqcommon.wire.frames import OK_FRAME
 from nsqd.broker.channel import Channel
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.topic import Topic
 from tests.support.fake_store import changes_in
 from tests.support.node import Node
@@ -261,8 +261,8 @@ def test_what_is_taken_back_or_moved_meanwhile_has_no_other_entry(node: Node) ->
     late = 2 * COUNT - 2  # its entry is made last
     place = topic.deferred_place(b"k-%d" % (COUNT - 1))
     assert place == (late, late + 1)
-    assert recalled(topic, *place) == {"c": Found.CANCELLED}
-    assert recalled(topic, late - 2, late - 1, delay_ms=1_000) == {"c": Found.MOVED}
+    assert recalled(topic, *place) == {"c": CancelOutcome.CANCELLED}
+    assert recalled(topic, late - 2, late - 1, delay_ms=1_000) == {"c": CancelOutcome.MOVED}
     settle(node)
     assert figures(node) == (COUNT - 1, COUNT, 0)
     node.pass_time(2)

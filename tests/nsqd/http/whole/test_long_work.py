@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from nsqcommon.wire.headers import encode_headers
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
-from nsqd.broker.operated import Found
+from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.replay import replay
@@ -289,7 +289,7 @@ def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd,
         nsqd.broker.expire()
     looks, rotation = counted(nsqd), Rotation()
     for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
-        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {Found.MOVED: end - start}
+        assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {CancelOutcome.MOVED: end - start}
     rotation.begin(Path("journal"), ["t"])
     told: list[Entry] = []
     looks.turn()
