@@ -138,7 +138,7 @@ class Bounded(Feed):
                 channel.drop_before(end)
         if any(channel.is_behind for channel in self.channels.values()):
             return False  # what nobody got yet is newer than what these still have
-        if (before := self.handed_over) < end:  # nobody got these yet
+        if (before := self.high_watermark) < end:  # nobody got these yet
             self._count("overflow, dropped", end - before)
             self._pass_over(end)
             for channel in self.channels.values():
@@ -197,7 +197,7 @@ class Bounded(Feed):
     @property
     def is_empty(self) -> bool:
         """Whether neither the topic nor a channel has a message. What retention keeps is finished."""
-        no_channel_got = self._written_tail - self.handed_over
+        no_channel_got = self._written_tail - self.high_watermark
         return not no_channel_got and all(channel.is_empty for channel in self.channels.values())
 
     def _count(self, cause: str, count: int) -> None:
@@ -206,4 +206,4 @@ class Bounded(Feed):
 
     def passed(self) -> int:
         """Return the sequence before which channels need single messages only; see `exceptions`."""
-        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.ephemeral_batches is None)])
+        return min([self.high_watermark, *(c.cursor for c in self.channels.values() if c.ephemeral_batches is None)])

@@ -149,12 +149,12 @@ class Broker(TopicWork[Channel, Topic]):
             topic.seal(self.timestamp)
             self._sealed[topic] = None
 
-    def hand_over(self) -> None:
+    def release_to_channels(self) -> None:
         """Give what the logs have taken to the channels, and from there to consumers that have room."""
         if self._sealed:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
-                topic.hand_over(self.now)
+                topic.release_to_channels(self.now)
         while self.to_deliver:
             channels, self.to_deliver = self.to_deliver, {}
             for channel in channels:
@@ -300,7 +300,7 @@ class Broker(TopicWork[Channel, Topic]):
             topic = self.topics[name] = Topic(name, log, self)
             state = states.get(name)
             if state is None:
-                topic.handed_over = log.first
+                topic.high_watermark = log.first
                 topic.record(("topic", name))
                 topic.record(("freeze", name, log.first))
             else:

@@ -155,7 +155,7 @@ class Channel(Ruled):
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         """Give up to `limit` messages that were never delivered to a consumer that has room for some."""
-        source, end = self._source, self.topic.handed_over
+        source, end = self._source, self.topic.high_watermark
         ttl = self.rules.ttl if self.is_ruled else None
         taken = deferred = expired = 0
         while taken < limit:

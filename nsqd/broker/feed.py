@@ -17,7 +17,7 @@ class Feed(metaclass=ABCMeta):
         self.name = name
         self.log = log
         self.ephemeral = ephemeral
-        self.handed_over = log.tail  # H: what lies before belongs to the channels
+        self.high_watermark = log.tail  # H: what lies before belongs to the channels
 
     @abstractmethod
     def let_go(self) -> None:

@@ -84,7 +84,7 @@ class Ledger:
         self._counted_from = cursor  # `message_count` is what was handed over from here on
         self._finished: list[tuple[int, int]] = []  # ranges that were finished without having been in flight
         self._saved_cursor = cursor
-        self._furthest = topic.handed_over  # before here, the cursor may meet deferred messages: nothing skips them
+        self._furthest = topic.high_watermark  # before here, the cursor may meet deferred messages: nothing skips them
         self._batch: Batch | None = None  # the batch at the cursor
         self.ephemeral_batches = (
             EphemeralBatches(topic.log) if ephemeral or topic.ephemeral else None
@@ -97,16 +97,16 @@ class Ledger:
     @property
     def depth(self) -> int:
         """How many messages could be taken now."""
-        return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
+        return self.topic.high_watermark - self.cursor - self.skips.total + len(self.retries)
 
     @property
     def ahead(self) -> int:
         """How many messages wait for their first delivery."""
-        return self.topic.handed_over - self.cursor - self.skips.total
+        return self.topic.high_watermark - self.cursor - self.skips.total
 
     def usage(self) -> Usage:
         """Return what waits, now or for its time, with what the topic has not handed over yet. Bytes are estimated."""
-        return self._sized(self.depth + len(self.deferred) + self.topic.log.tail - self.topic.handed_over)
+        return self._sized(self.depth + len(self.deferred) + self.topic.log.tail - self.topic.high_watermark)
 
     def _sized(self, messages: int) -> Usage:
         """Return so many messages with their bytes, if they are as large as the mean."""
@@ -126,14 +126,14 @@ class Ledger:
 
     @property
     def message_count(self) -> int:
-        return self.topic.handed_over - self._counted_from
+        return self.topic.high_watermark - self._counted_from
 
     @property
     def backend_depth(self) -> int:
         """How many messages of the depth are no longer in memory."""
         if self.ephemeral_batches is not None:
             return 0
-        end = min(self.topic.log.cached_from, self.topic.handed_over)
+        end = min(self.topic.log.cached_from, self.topic.high_watermark)
         return max(0, min(self.depth, end - self.cursor))
 
     def oldest_timestamp(self) -> int | None:
@@ -142,13 +142,13 @@ class Ledger:
         A message that is not in memory is fetched, so a caller that asks every few seconds gets its time later.
         """
         waiting = [self.retries.peek()[0]] if self.retries else []
-        if (cursor := self._advance_over_gaps()) < self.topic.handed_over:
+        if (cursor := self._advance_over_gaps()) < self.topic.high_watermark:
             waiting.append(cursor)
         batches = [self._source.batch_at(sequence) for sequence in waiting]
         times = [batch.timestamp for batch in batches if batch is not None]
         return min(times) if times and len(times) == len(batches) else None
 
-    def low_water(self) -> int:
+    def low_watermark(self) -> int:
         """Return the sequence before which this channel needs nothing any more."""
         places = (self.in_flight, self.retries, self.deferred, self.buried_queue.buried)
         lows = [self.cursor, *(place.lowest() for place in places)]
@@ -166,7 +166,7 @@ class Ledger:
         while True:
             if self.skips.total:
                 self.cursor = self.skips.pass_over(self.cursor)
-            readable = min(self._source.next_readable(self.cursor), self.topic.handed_over)
+            readable = min(self._source.next_readable(self.cursor), self.topic.high_watermark)
             if readable == self.cursor:
                 return readable
             # Damage, or an ephemeral channel for which the log has not waited. Skip ranges may end in this gap or
@@ -181,7 +181,7 @@ class Ledger:
 
     # Handing over
 
-    def handed_over(self, before: int) -> None:
+    def take_new(self, before: int) -> None:
         """Note that the topic's messages from `before` on belong to the channel now."""
         if self.ephemeral_batches is not None:
             self._work.overflowing.setdefault(self, before)
@@ -293,7 +293,7 @@ class Ledger:
         if (excess := self._excess(before)) > 0:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
-            for start, end in self.skips.add_newest(excess, floor, self.topic.handed_over):
+            for start, end in self.skips.add_newest(excess, floor, self.topic.high_watermark):
                 self.ephemeral_batches.let_go(start, end)
 
     def _excess(self, before: int) -> int:
@@ -308,7 +308,7 @@ class Ledger:
         self.record_progress()  # so that finished messages are not counted
         too_much = kept.bytes - kept.in_hand - work.mem_queue_bytes
         count = 0
-        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.handed_over)):
+        for start, end in reversed(self.skips.free_ranges(max(before, self.cursor), self.topic.high_watermark)):
             if too_much <= 0:
                 break
             newest, size = kept.newest_within(too_much, start, end)
@@ -428,7 +428,7 @@ class Ledger:
         if (job := recovered_job(state.job, self._work.now)) is not None:
             self.buried_queue.begin(job)
             self._come_back(job.next_step)
-        self._counted_from = self._furthest = self.topic.handed_over
+        self._counted_from = self._furthest = self.topic.high_watermark
         if self.rules.ttl is not None:
             self._come_back(self._work.now)
         self._set_alarm()

@@ -242,7 +242,7 @@ class Operated(Ledger):
 
     def _ahead_among(self, sequences: BitMap64) -> BitMap64:
         """Return those of these messages, which lie before H, that the cursor is going to meet."""
-        return self.skips.free_among(between(sequences, self._advance_over_gaps(), self.topic.handed_over))
+        return self.skips.free_among(between(sequences, self._advance_over_gaps(), self.topic.high_watermark))
 
     def _found(self, done: CancelOutcome, count: int, others: BitMap64) -> dict[CancelOutcome, int]:
         in_flight, buried = len(self.in_flight.among(others)), len(self.buried_queue.buried.among(others))
@@ -259,14 +259,14 @@ class Operated(Ledger):
         The retries stay. A message there was delivered before, or an operator has given it back: somebody wants it.
         `arrived`: where the messages begin that came just now and found no room; they are counted by themselves.
         """
-        end = self.topic.handed_over
+        end = self.topic.high_watermark
         dropped = self._drop_next(count, end if arrived is None else arrived, "overflow, dropped")
         if arrived is not None and not self.is_behind:
             self._drop_next(count - dropped, end, "full, dropped")
 
     def drop_before(self, end: int) -> None:
         """Finish what is next before this sequence, because of a bound of the topic. The retries stay."""
-        self._drop_next(end, min(end, self.topic.handed_over), "overflow, dropped")
+        self._drop_next(end, min(end, self.topic.high_watermark), "overflow, dropped")
 
     def go_on_dropping(self) -> None:
         """Have the topic and its channels drop more, unless bounds have dropped enough in this turn."""
@@ -299,7 +299,7 @@ class Operated(Ledger):
 
     def empty(self) -> None:
         """Finish everything handed over so far: waiting, in flight, deferred."""
-        self._forget_all(self.topic.handed_over)
+        self._forget_all(self.topic.high_watermark)
         self._record(("empty", self.topic.name, self.name, self.cursor))
 
     def waits_before(self, cursor: int) -> bool:
@@ -312,7 +312,7 @@ class Operated(Ledger):
         assert self.ephemeral_batches is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
-        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.handed_over))
+        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.high_watermark))
         self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once, so that no segment is removed that is needed again
 
@@ -324,11 +324,11 @@ class Operated(Ledger):
         waiting = list(filter(None, self._all_waiting()))
         return Backlog(
             next=self.cursor,
-            end=self.topic.handed_over,
+            end=self.topic.high_watermark,
             finished=without(self.skips, [sequence for sequence, _, _ in waiting]),
             requeued=[(sequence, attempts) for sequence, attempts, due_ms in waiting if not due_ms],
             deferred=[entry for entry in waiting if entry[2]],
-            buried=self.buried_queue.buried.ranges(0, self.topic.handed_over),
+            buried=self.buried_queue.buried.ranges(0, self.topic.high_watermark),
         )
 
     def restore_backlog(self, backlog: Backlog, most: int) -> Restored | None:
@@ -438,7 +438,7 @@ class Operated(Ledger):
         if self.ephemeral_batches is not None:
             self.ephemeral_batches.clear()
         self._batch = None
-        self._furthest = self.topic.handed_over
+        self._furthest = self.topic.high_watermark
         self.cursor = self._saved_cursor = cursor
         self.buried_queue.drop_kick()  # none of its messages waits any more
         self._full_from = None

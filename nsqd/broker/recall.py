@@ -138,7 +138,7 @@ class Recall:
         for at in range(0, self.count, SLICE):
             stop = min(at + SLICE, self.count)
             piece = BitMap64(self._sequences[at:stop])
-            if beyond := between(piece, topic.handed_over, piece.max() + 1):
+            if beyond := between(piece, topic.high_watermark, piece.max() + 1):
                 piece -= beyond
                 yield None, beyond, at if piece else stop
             channels = self._channels() if piece else []

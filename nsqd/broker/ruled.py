@@ -53,7 +53,7 @@ class Ruled(Operated):
         if ttl is None:
             return
         for _ in range(EXPIRED_AT_ONCE):
-            if self._advance_over_gaps() >= self.topic.handed_over:
+            if self._advance_over_gaps() >= self.topic.high_watermark:
                 return  # `handed_over` asks for the next look
             if not self._pass_expired(ttl):
                 break
@@ -74,7 +74,7 @@ class Ruled(Operated):
             batch = self._batch = self._source.batch_at(cursor)
         if batch is None or not is_older(batch, older):
             return False
-        stop = min(batch.end_sequence, self.topic.handed_over)
+        stop = min(batch.end_sequence, self.topic.high_watermark)
         if (next_skip := self.skips.next_start()) is not None:
             stop = min(stop, next_skip)
         self.cursor = stop
@@ -95,7 +95,7 @@ class Ruled(Operated):
         # A cursor that went back meets deferred messages, and a delay does not count as waiting.
         if self.ephemeral_batches is not None or self.rules.ttl_buries or self.cursor < self._furthest:
             return False
-        end = min(self.topic.log.older_than(older), self.topic.handed_over)
+        end = min(self.topic.log.older_than(older), self.topic.high_watermark)
         if end <= self.cursor:
             return False
         start = self.cursor
@@ -195,13 +195,13 @@ class Ruled(Operated):
         buried = 0
         while buried < count:
             oldest = self._advance_over_gaps()
-            if oldest >= self.topic.handed_over:
+            if oldest >= self.topic.high_watermark:
                 break  # fewer waited than it seemed: some of them are missing in the log
             batch = self._source.batch_at(oldest)
             if batch is None:
                 self._come_back(self._work.now + _PAUSE_TO_LOAD)
                 break
-            stop = min(oldest + count - buried, batch.end_sequence, self.topic.handed_over)
+            stop = min(oldest + count - buried, batch.end_sequence, self.topic.high_watermark)
             if (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
             self.cursor = stop

@@ -1,6 +1,6 @@
 """A topic: one log, and the channels that read it.
 
-`handed_over` (H in the documents) tells up to where the log belongs to the channels. While the topic has a channel and
+`high_watermark` (H in the documents) tells up to where the log belongs to the channels. While the topic has a channel and
 is not paused, H follows the tail; otherwise it stands still, and what is published waits behind it. H also stands still
 while the topic is *learning* which channels it has elsewhere in the cluster, so that none of them misses what is
 published here first.
@@ -69,15 +69,15 @@ class Topic(Published):
 
     @property
     def depth(self) -> int:
-        return self._written_tail - self.handed_over - len(self._early_deferrals.cancelled)
+        return self._written_tail - self.high_watermark - len(self._early_deferrals.cancelled)
 
     @property
     def backend_depth(self) -> int:
-        return max(0, min(self.depth, self.log.cached_from - self.handed_over))
+        return max(0, min(self.depth, self.log.cached_from - self.high_watermark))
 
     # Handing over
 
-    def hand_over(self, now: float) -> None:
+    def release_to_channels(self, now: float) -> None:
         """Count what the log has taken and, if the topic flows, give it to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
@@ -97,7 +97,7 @@ class Topic(Published):
         self._written_tail = self.log.tail
         if failed:
             self.record(("cut", self.name, self._written_tail))
-        before = self.handed_over
+        before = self.high_watermark
         if self.flowing and not self._early_deferrals:
             self._advance(now, sealed, deferred)
         else:
@@ -122,7 +122,7 @@ class Topic(Published):
         for channel in self.channels.values():
             if channel.ephemeral_batches is not None:
                 channel.keep(self._in_memory() if fresh is None else _written(fresh))
-        before, self.handed_over = self.handed_over, self._written_tail
+        before, self.high_watermark = self.high_watermark, self._written_tail
         if self._early_deferrals:
             parked, self._early_deferrals = self._early_deferrals, EarlyDeferrals()
             for channel in self.channels.values():
@@ -133,13 +133,13 @@ class Topic(Published):
             for channel in self.channels.values():
                 channel.defer(start, count, due)
         for channel in tuple(self.channels.values()):
-            channel.handed_over(before)
+            channel.take_new(before)
         if self.ephemeral:
-            self.log.release(self.handed_over)
+            self.log.release(self.high_watermark)
 
     def _in_memory(self) -> Iterator[Batch]:
         """Yield what is about to be handed over, as far as it is in memory."""
-        sequence = max(self.handed_over, self.log.cached_from)
+        sequence = max(self.high_watermark, self.log.cached_from)
         while sequence < self._written_tail and (batch := self.log.batch_at(sequence)) is not None:
             yield batch
             sequence = batch.end_sequence
@@ -150,7 +150,7 @@ class Topic(Published):
             self._record_early_deferrals()
             self.record(("unpark", self.name))
         self.record(("flow", self.name))
-        before = self.handed_over
+        before = self.high_watermark
         self._advance(self._work.now)
         if self._drops:
             self.drop_beyond_limits(before)
@@ -179,22 +179,22 @@ class Topic(Published):
             channel.record_progress()
         if not self.channels and not self.learning:
             self._drop_outdated()
-        self.log.release(self.low_water(), self.passed())
+        self.log.release(self.low_watermark(), self.passed())
 
     def need_again(self, sequence: int) -> None:
         for channel in self.channels.values():
             channel.record_progress()
         # Copying messages forward may be under way, without those that are needed again. For the log this looks as if
         # a cursor had gone back there: it keeps the originals (see `Carrying`). Then it learns where the cursors are.
-        self.log.release(min(sequence, self.low_water()))
+        self.log.release(min(sequence, self.low_watermark()))
         self.let_go()
 
     def _drop_outdated(self) -> None:
         """Drop what waited for a first channel longer than this topic's own retention allows."""
         outdated = min(self.log.outdated(), self._written_tail)
-        if outdated <= self.handed_over:
+        if outdated <= self.high_watermark:
             return
-        dropped = outdated - self.handed_over
+        dropped = outdated - self.high_watermark
         self.outdated_count += dropped
         self._pass_over(outdated)
         self._work.note(
@@ -203,7 +203,7 @@ class Topic(Published):
         )
 
     def _pass_over(self, end: int) -> None:
-        self.handed_over = end
+        self.high_watermark = end
         self._work.reclaimer.add_blocks(self._early_deferrals.pass_over(end))
         # The log removes nothing before the journal entry that says this is synced.
         self.record(("freeze", self.name, end))
@@ -218,18 +218,18 @@ class Topic(Published):
             channel.record_progress()
         return chain.from_iterable([channel.exceptions() for channel in channels])
 
-    def low_water(self) -> int:
+    def low_watermark(self) -> int:
         """Return the sequence before which no channel needs anything, and a new one would not either."""
-        low = self.handed_over
+        low = self.high_watermark
         for channel in self.channels.values():
             if channel.ephemeral_batches is None:
-                low = min(low, channel.low_water())
+                low = min(low, channel.low_watermark())
         return low
 
     @property
     def last_place(self) -> int:
         """The highest cursor that a channel can be given: H, or the place to which a first channel would move H."""
-        return self.handed_over if self.paused or self.learning else self._written_tail
+        return self.high_watermark if self.paused or self.learning else self._written_tail
 
     # Channels
 
@@ -241,7 +241,7 @@ class Topic(Published):
         channel = self.channels.get(name)
         if channel is None:
             was_flowing = self.flowing
-            begins = self.handed_over if cursor is None else cursor
+            begins = self.high_watermark if cursor is None else cursor
             channel = Channel(name, self, self._work, cursor=begins, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
             self._record_name(channel, ("channel", self.name, name, channel.cursor))
@@ -277,7 +277,7 @@ class Topic(Published):
             self.limits_changed()  # its own bound is in nobody's way any more
         if not self.channels:
             if was_flowing:
-                self.record(("freeze", self.name, self.handed_over))
+                self.record(("freeze", self.name, self.high_watermark))
             if self.ephemeral:
                 self._work.delete_topic(self.name)
         self._work.to_release[self] = None
@@ -292,7 +292,7 @@ class Topic(Published):
             self.paused = True
             self.record(("pause", self.name, True))
             if was_flowing:
-                self.record(("freeze", self.name, self.handed_over))
+                self.record(("freeze", self.name, self.high_watermark))
             self._work.shape_changed(self.name)
 
     def unpause(self) -> None:
@@ -309,16 +309,16 @@ class Topic(Published):
         if self._keys:
             self._keys.forget()
             self._note_no_keys()
-        before, self.handed_over = self.handed_over, self._written_tail
-        if before == self.handed_over:
+        before, self.high_watermark = self.high_watermark, self._written_tail
+        if before == self.high_watermark:
             return
         self._work.reclaimer.add_blocks(self._early_deferrals.clear())
         for channel in self.channels.values():
-            channel.pass_over(before, self.handed_over)
+            channel.pass_over(before, self.high_watermark)
         self.record(("unpark", self.name))
-        self.record(("freeze", self.name, self.handed_over))
+        self.record(("freeze", self.name, self.high_watermark))
         if self.ephemeral:
-            self.log.release(self.handed_over)  # makes room at once; a journal entry is not needed
+            self.log.release(self.high_watermark)  # makes room at once; a journal entry is not needed
         else:
             self._work.to_release[self] = None
 
@@ -391,7 +391,7 @@ class Topic(Published):
         self.record(("keyless", self.name, [start]))
 
     def waits(self, start: int, end: int) -> bool:
-        if end > self.handed_over:
+        if end > self.high_watermark:
             return True
         return any(channel.deferred.has_any(start, end) for channel in self.channels.values())
 
@@ -428,7 +428,7 @@ class Topic(Published):
         state += [("keyless", self.name, forgotten[at : at + _STARTS_IN_CHANGE]) for at in pieces]
         if self.paused:
             state.append(("pause", self.name, True))
-        state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
+        state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.high_watermark))
         parked = self._snapshot_early_deferrals(self._early_deferrals.copy())
         channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
         return chain(state, parked, *channels)
@@ -449,9 +449,9 @@ class Topic(Published):
             )
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
-                self.record(("freeze", self.name, self.handed_over))
+                self.record(("freeze", self.name, self.high_watermark))
             else:
-                self.handed_over = state.frozen_at
+                self.high_watermark = state.frozen_at
         self._early_deferrals = state.parked
         for name, channel_state in state.channels.items():
             self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)

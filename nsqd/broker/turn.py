@@ -64,7 +64,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             broker.keep_promise(disk.journal_error)
             broker.seal(disk.publishing_error)
             disk.write_logs()
-        broker.hand_over()
+        broker.release_to_channels()
         # If the disk does not take these changes, the frames leave anyway: consuming goes on. After a crash a message
         # may then come earlier than a REQ has asked for, or with fewer attempts.
         disk.write_journal()

@@ -99,7 +99,7 @@ class BacklogEndpoints:
         with self._calls.journaled_turn():
             past = self._find(topic_name, {"log": document.log})
             topic = find_topic(self._broker, topic_name)
-            if document.backlog.end > topic.handed_over:
+            if document.backlog.end > topic.high_watermark:
                 raise _beyond_end(past, topic)
             channel, missed = _channel(topic, name, document)
             result = channel.restore_backlog(document.backlog, MOST)
@@ -117,7 +117,7 @@ class BacklogEndpoints:
         past = self._find(topic_name, request.query())
         with self._calls.journaled_turn():
             channel, topic = find_channel(self._broker, topic_name, name), find_topic(self._broker, topic_name)
-            if wanted and max(wanted) >= topic.handed_over:
+            if wanted and max(wanted) >= topic.high_watermark:
                 raise _beyond_end(past, topic)
             result = channel.redeliver(wanted)
         await self._calls.durable()
@@ -140,7 +140,7 @@ def _channel(topic: Topic, name: str, document: Document) -> tuple[Channel, int]
 
 
 def _beyond_end(past: Past, topic: Topic) -> HttpError:
-    return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.handed_over})
+    return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.high_watermark})
 
 
 # The document

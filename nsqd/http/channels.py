@@ -72,7 +72,7 @@ class ChannelEndpoints:
             raise HttpError(400, "INVALID_ARG_LIMIT")
         channel = find_channel(self._broker, topic_name, name)
         places = next_places(channel, int(limit))
-        return json({"cursor": channel.cursor, "end": channel.topic.handed_over, "waiting": places})
+        return json({"cursor": channel.cursor, "end": channel.topic.high_watermark, "waiting": places})
 
     async def _pinned(self, topic: str, place: Place) -> Pinned:
         """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""

@@ -89,8 +89,8 @@ class MessageEndpoints:
         is_of_publish = arguments.keys().isdisjoint(("sequence", "from", "to"))
         sequences = range(*await self._place(request)) if is_of_publish else self._sequences(request)
         topic, _ = _asked(self._broker, request)
-        if not is_of_publish and sequences and sequences[-1] >= topic.handed_over:
-            raise HttpError(400, "BEYOND_END", details={"end": topic.handed_over})
+        if not is_of_publish and sequences and sequences[-1] >= topic.high_watermark:
+            raise HttpError(400, "BEYOND_END", details={"end": topic.high_watermark})
         recall = Recall(
             topic,
             sequences,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
     """Return (sequence, attempts so far) of the messages to be delivered next: requeued ones first, then new ones."""
     places = channel.retries.next_ones(limit)
-    end = channel.topic.handed_over
+    end = channel.topic.high_watermark
     sequence = channel.cursor
     for start, stop in chain(channel.skips, [(end, end)]):
         if len(places) >= limit:

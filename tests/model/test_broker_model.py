@@ -560,7 +560,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def restore_a_backlog(self, choice: int) -> None:
         noted = self.noted[choice % len(self.noted)]
         topic, backlog = self.topics[noted.topic], noted.backlog
-        if backlog.end > self.broker.topics[topic.name].handed_over:
+        if backlog.end > self.broker.topics[topic.name].high_watermark:
             return  # a crash took back that the messages were handed over, and HTTP refuses the document
         self._set_time()
         if noted.channel not in topic.channels:
@@ -1052,7 +1052,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 def _ahead(real: Channel) -> list[int]:
     skipped = {s for start, end in real.skips for s in range(start, end)}
-    return [s for s in range(real.cursor, real.topic.handed_over) if s not in skipped]
+    return [s for s in range(real.cursor, real.topic.high_watermark) if s not in skipped]
 
 
 def _ready(real: Channel) -> dict[int, int]:

@@ -125,7 +125,7 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                "        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.handed_over))\n",
+                "        self.skips.cover(between(self.buried_queue.buried.all(), cursor, self.topic.high_watermark))\n",
                 "",
             ),
         ),
@@ -178,7 +178,7 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
                 "        if len(in_flight := sorted(sequence for sequence, _ in self.in_flight.positions())) >= count:\n"
                 "            self.in_flight.clear()\n"
                 "            for consumer in self.consumers:\n"
@@ -186,7 +186,7 @@ BUGS: Final = (
                 "            self._finished += [(sequence, sequence + 1) for sequence in in_flight]\n"
                 '            self._count("overflow, dropped", len(in_flight))\n'
                 "            return\n"
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -197,13 +197,13 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
                 "        while count and self.retries:\n"
-                "            first, stop, _ = self.retries.pop_run(count, self.topic.handed_over)\n"
+                "            first, stop, _ = self.retries.pop_run(count, self.topic.high_watermark)\n"
                 "            self._finished.append((first, stop))\n"
                 '            self._count("overflow, dropped", stop - first)\n'
                 "            count -= stop - first\n"
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -214,13 +214,13 @@ BUGS: Final = (
         "nsqd/broker/operated.py",
         (
             (
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
                 "        for _, sequence, _ in sorted(self.deferred)[:count]:\n"
                 "            self.deferred.take_out(BitMap64([sequence]))\n"
                 "            self._finished.append((sequence, sequence + 1))\n"
                 '            self._count("overflow, dropped", 1)\n'
                 "            count -= 1\n"
-                "        end = self.topic.handed_over\n        dropped = self._drop_next(count, end if",
+                "        end = self.topic.high_watermark\n        dropped = self._drop_next(count, end if",
             ),
         ),
         ("simulation",),
@@ -457,7 +457,7 @@ BUGS: Final = (
         "a backlog that is noted does not know what is buried",
         _BURIED,
         "nsqd/broker/operated.py",
-        (("buried=self.buried_queue.buried.ranges(0, self.topic.handed_over),", "buried=[],"),),
+        (("buried=self.buried_queue.buried.ranges(0, self.topic.high_watermark),", "buried=[],"),),
         ("broker",),
     ),
     # What kills find
@@ -641,7 +641,7 @@ BUGS: Final = (
         "nsqd/broker/topic.py",
         (
             (
-                "begins = self.handed_over if cursor is None else cursor",
+                "begins = self.high_watermark if cursor is None else cursor",
                 "begins = self._written_tail if cursor is None else cursor",
             ),
         ),

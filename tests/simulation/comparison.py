@@ -145,7 +145,7 @@ class _Comparison:
                 raise Violation(f"{topic.name}: the pause is {real.paused}")
             topic.paused = real.paused
         topic.paused_since = self.ledger.number
-        topic.tail, topic.handed_over = tail, real.handed_over
+        topic.tail, topic.high_watermark = tail, real.high_watermark
         topic.counted, topic.began_at = dict(real.policy_counts), first
         self._find_unparked()
         self._compare_cancelled()
@@ -156,7 +156,7 @@ class _Comparison:
         topic = self.topic
         parked = {s for start, count, _ in self.real._early_deferrals.batches for s in range(start, start + count)}
         parked |= set(self.real._early_deferrals.cancelled)
-        behind = range(topic.handed_over, topic.tail)
+        behind = range(topic.high_watermark, topic.tail)
         delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
         before, topic.unparked = topic.unparked, delayed - parked
         # The record of a refused message may be complete, if it could not be taken back; nobody got an OK for it.
@@ -169,7 +169,9 @@ class _Comparison:
         topic, real = self.topic, self.real
         for sequence, number in topic.cancelled.items():
             is_back = (
-                sequence >= real.handed_over and not real._early_deferrals.holds(sequence) and self._survived(sequence)
+                sequence >= real.high_watermark
+                and not real._early_deferrals.holds(sequence)
+                and self._survived(sequence)
             )
             if is_back and max(number, topic.created) <= self.marks.urgent:
                 raise Violation(f"{topic.name}: message {sequence} was taken back, and waits for a channel")
@@ -212,7 +214,7 @@ class _Comparison:
         topic, real = self.topic, self.real
         place = f"{topic.name}/{channel.name}"
         places = dict(places_in(topic.name, found))
-        beyond = [it for it in range(real.handed_over, real.log.tail) if not real._early_deferrals.holds(it)]
+        beyond = [it for it in range(real.high_watermark, real.log.tail) if not real._early_deferrals.holds(it)]
         places.update((sequence, 0) for sequence in beyond)
         buried = {burial.sequence: burial for burial in found.buried_queue.buried.from_place(0)}
         number = self.ledger.number
@@ -361,9 +363,11 @@ class _Comparison:
         topic, real = self.topic, self.real
         if topic.flowing or had_channels or topic.name in self.ledger.may_drop:
             return  # all of it went to ephemeral or deleted channels, or was too old
-        lost = {s for s in self.needed if topic.handed_over <= s < real.handed_over}
+        lost = {s for s in self.needed if topic.high_watermark <= s < real.high_watermark}
         if len(lost) > real.policy_counts.get(limiting.DROPPED, 0):
-            raise Violation(f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.handed_over} now")
+            raise Violation(
+                f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.high_watermark} now"
+            )
 
 
 def _short(body: bytes | None) -> str:

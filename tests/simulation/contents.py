@@ -15,7 +15,7 @@ from tests.simulation.promise import Violation
 def ahead_in(channel: Channel) -> list[int]:
     """Return what the cursor is going to meet."""
     skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
-    return [s for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
+    return [s for s in range(channel.cursor, channel.topic.high_watermark) if s not in skipped]
 
 
 def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:

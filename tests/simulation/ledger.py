@@ -76,10 +76,10 @@ class Ledger:
         number = self.next_number()
         was_flowing = topic.flowing
         channel = topic.channels[name] = ChannelModel(name, number)
-        for sequence in range(topic.handed_over, topic.tail):
+        for sequence in range(topic.high_watermark, topic.tail):
             if sequence not in topic.cancelled:
                 channel.owed[sequence] = Owed()
-        for sequence in range(topic.handed_over if cursor is None else cursor, topic.handed_over):
+        for sequence in range(topic.high_watermark if cursor is None else cursor, topic.high_watermark):
             channel.owed[sequence] = Owed(since=number, due=self.due_by_publication(topic, sequence))
         if topic.flowing and not was_flowing:
             self._start_flowing(topic, now, forward)
@@ -101,14 +101,14 @@ class Ledger:
     def empty_topic(self, topic: TopicModel) -> None:
         number = self.next_number()
         for channel in topic.channels.values():
-            for sequence in range(topic.handed_over, topic.tail):
+            for sequence in range(topic.high_watermark, topic.tail):
                 if (owed := channel.owed.pop(sequence, None)) is not None:
                     channel.gone[sequence] = Gone(number, owed, False)
-        topic.handed_over = topic.tail
+        topic.high_watermark = topic.tail
 
     def empty_channel(self, topic: TopicModel, channel: ChannelModel) -> None:
         number = self.next_number()
-        for sequence in [sequence for sequence in channel.owed if sequence < topic.handed_over]:
+        for sequence in [sequence for sequence in channel.owed if sequence < topic.high_watermark]:
             channel.gone[sequence] = Gone(number, channel.owed.pop(sequence), False)
 
     def channel_sought(self, topic: TopicModel, channel: ChannelModel, cursor: int) -> None:
@@ -118,8 +118,8 @@ class Ledger:
         """
         number = channel.sought = self.next_number()
         before = channel.owed
-        channel.owed = {s: owed for s, owed in before.items() if s >= topic.handed_over}
-        for sequence in range(cursor, topic.handed_over):
+        channel.owed = {s: owed for s, owed in before.items() if s >= topic.high_watermark}
+        for sequence in range(cursor, topic.high_watermark):
             if sequence in channel.buried.held:
                 continue
             since = before[sequence].since if sequence in before else number
@@ -154,13 +154,13 @@ class Ledger:
             return None
         return Due(published.at + published.delay, published.forward, self.number, is_publication=True, outlived=True)
 
-    def outdated(self, topic: TopicModel, handed_over: int) -> None:
+    def outdated(self, topic: TopicModel, high_watermark: int) -> None:
         """Note that retention has dropped messages that waited for a first channel."""
         self.next_number()
-        topic.handed_over = handed_over
+        topic.high_watermark = high_watermark
 
     def _start_flowing(self, topic: TopicModel, now: float, forward: float) -> None:
-        self._hand_over(topic, range(topic.handed_over, topic.tail), now, forward)
+        self._hand_over(topic, range(topic.high_watermark, topic.tail), now, forward)
 
     def _hand_over(self, topic: TopicModel, sequences: Iterable[int], now: float, forward: float) -> None:
         for sequence in sequences:
@@ -174,7 +174,7 @@ class Ledger:
                 if sequence in channel.owed:
                     channel.owed[sequence].due = replace(due)
                     channel.owed[sequence].is_new = sequence in topic.unparked
-        topic.handed_over = topic.tail
+        topic.high_watermark = topic.tail
 
     # Messages
 
@@ -199,7 +199,7 @@ class Ledger:
 
     def turn_over(self, topic: TopicModel, first: int, now: float, forward: float) -> None:
         if topic.flowing:
-            self._hand_over(topic, range(min(first, topic.handed_over), topic.tail), now, forward)
+            self._hand_over(topic, range(min(first, topic.high_watermark), topic.tail), now, forward)
 
     def was_acknowledged(self, topic: TopicModel, first: int, count: int) -> None:
         topic.acknowledged.update(range(first, first + count))
@@ -229,7 +229,7 @@ class Ledger:
             raise Violation(f"{place} is delivered, but it is owed {len(found)} times")
         (sequence,) = found
         owed = channel.owed[sequence]
-        if channel.paused or (sequence >= topic.handed_over):
+        if channel.paused or (sequence >= topic.high_watermark):
             raise Violation(f"{place} is delivered during a pause")
         if now < owed.held_until:
             raise Violation(f"{place} is delivered while it is in flight")
@@ -401,15 +401,15 @@ class Ledger:
                 raise Violation(f"{topic.name}: the log ends at {real.log.tail}, {topic.tail} is right")
             if set(topic.channels) != set(real.channels):
                 raise Violation(f"{topic.name}: channels {sorted(real.channels)} for {sorted(topic.channels)}")
-            if topic.handed_over != real.handed_over:
-                raise Violation(f"{topic.name}: handed over to {real.handed_over}, {topic.handed_over} is right")
+            if topic.high_watermark != real.high_watermark:
+                raise Violation(f"{topic.name}: handed over to {real.high_watermark}, {topic.high_watermark} is right")
             for name, channel in topic.channels.items():
                 if not is_ephemeral(name):
                     self._check_channel(topic, channel, real.channels[name])
 
     def _check_channel(self, topic: TopicModel, channel: ChannelModel, real: Channel) -> None:
         places = dict(places_in(topic.name, real))
-        owed = {sequence for sequence in channel.owed if sequence < topic.handed_over}
+        owed = {sequence for sequence in channel.owed if sequence < topic.high_watermark}
         wrong = (owed ^ places.keys()) - topic.vague
         if wrong:
             raise Violation(
@@ -421,7 +421,7 @@ class Ledger:
             held = sorted(channel.buried.held)
             raise Violation(f"{topic.name}/{channel.name}: buried are {buried}, {held} is right: {sorted(wrong)}")
         for sequence in set(buried) - topic.vague:
-            if real.topic.log.next_readable(sequence) != sequence or real.low_water() > sequence:
+            if real.topic.log.next_readable(sequence) != sequence or real.low_watermark() > sequence:
                 raise Violation(f"{topic.name}/{channel.name}: message {sequence} is buried, and may go with the log")
         if real.alarm > real.buried_queue.next_step:
             raise Violation(f"{topic.name}/{channel.name}: nobody is going to do the next step of the job")

@@ -339,9 +339,9 @@ class Life:
                 self._check_what_went(topic, real.log, before)
             self._firsts[topic.log_id] = real.log.first
             may_drop = topic.name in self.ledger.may_drop and not topic.channels
-            if may_drop and real.handed_over > topic.handed_over:
-                self.note(f"  retention drops {topic.name} to {real.handed_over}")
-                self.ledger.outdated(topic, real.handed_over)
+            if may_drop and real.high_watermark > topic.high_watermark:
+                self.note(f"  retention drops {topic.name} to {real.high_watermark}")
+                self.ledger.outdated(topic, real.high_watermark)
 
     def _check_what_went(self, topic: TopicModel, log: DiskLog, before: int) -> None:
         """Check that retention has kept removed messages for as long as it should."""
@@ -439,7 +439,7 @@ class Life:
     def place_in(self, topic: TopicModel) -> int:
         """Return any place in what is left of its history."""
         real = self.running.broker.topics[topic.name]
-        first, last = real.log.first, real.handed_over
+        first, last = real.log.first, real.high_watermark
         return self.random.choice((first, last, self.random.randint(first, last)))
 
     def create_channel_from(self, topic: TopicModel, name: str) -> None:
@@ -468,7 +468,7 @@ class Life:
         if topic is None or topic.log_id != noted.log_id:
             return False
         real = self.running.broker.topics[topic.name]
-        if backlog.end > real.handed_over:
+        if backlog.end > real.high_watermark:
             return False
         self.note(f"restore {topic.name}/{noted.channel}: {backlog}")
         if noted.channel not in topic.channels:
@@ -659,11 +659,11 @@ class Life:
         real = self.running.broker.topics[topic.name]
         if end > real.log.tail:
             return 0
-        if start < real.handed_over < end:
-            end = real.handed_over  # what was published with one key lies on one side
+        if start < real.high_watermark < end:
+            end = real.high_watermark  # what was published with one key lies on one side
         before = [self._expected(topic, name, range(start, end), CancelOutcome.CANCELLED) for name in names]
-        is_beyond = end > real.handed_over
-        fresh = [s for s in range(max(start, real.handed_over), end) if s not in topic.cancelled]
+        is_beyond = end > real.high_watermark
+        fresh = [s for s in range(max(start, real.high_watermark), end) if s not in topic.cancelled]
         by_name = recalled(real, start, end, channel=self._only(topic, names))
         found = [by_name[name] for name in names or by_name]
         self.note(f"cancel {topic.name}/{names} [{start}, {end}): {found}")
@@ -682,7 +682,7 @@ class Life:
     def move(self, topic: TopicModel, sequence: int, delay: float, names: list[str]) -> int:
         """Have a message become due after this delay. Return in how many channels."""
         real = self.running.broker.topics[topic.name]
-        if sequence >= real.handed_over:
+        if sequence >= real.high_watermark:
             return 0
         one = range(sequence, sequence + 1)
         before = [self._expected(topic, name, one, CancelOutcome.MOVED) for name in names]

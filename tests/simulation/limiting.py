@@ -107,14 +107,14 @@ class _Look:
 
     def _passed_over(self) -> int:
         """Return how many messages the topic's bound has dropped before a channel got them."""
-        topic, before, end = self.topic, self.topic.handed_over, self.real.handed_over
+        topic, before, end = self.topic, self.topic.high_watermark, self.real.high_watermark
         if topic.flowing or end <= before or not drops(self.ledger.topic_rules):
             return 0
         if self.is_last and self.real.flowing:
             return 0  # the process ended as its first channel came, and that got them
         if not self._is_beyond_the_topics_bound(end - 1):
             raise Violation(f"{topic.name}: messages to {end} are dropped, the log ends at {self.real.log.tail}")
-        number, topic.handed_over = self.ledger.next_number(), end
+        number, topic.high_watermark = self.ledger.next_number(), end
         for channel in topic.channels.values():
             for sequence in range(before, end):
                 if (owed := channel.owed.pop(sequence, None)) is not None:
@@ -193,7 +193,7 @@ class _Look:
         return cause
 
     def _missing(self, channel: ChannelModel, found: Channel) -> list[int]:
-        places, end = dict(places_in(self.topic.name, found)), min(self.topic.handed_over, self.real.handed_over)
+        places, end = dict(places_in(self.topic.name, found)), min(self.topic.high_watermark, self.real.high_watermark)
         gone = [s for s in channel.owed if s < end and s not in places and s not in found.buried_queue.buried]
         return sorted(sequence for sequence in gone if sequence not in self.topic.vague)
 

@@ -126,7 +126,7 @@ class TopicModel:
     paused_since: int = 0
     first: int = 0
     tail: int = 0
-    handed_over: int = 0
+    high_watermark: int = 0
     messages: dict[int, bytes] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     written_tail: int = 0

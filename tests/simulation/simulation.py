@@ -233,7 +233,7 @@ class Simulation:
         if (found := self._some_lasting()) is not None:
             topic, name = found
             first = self.life.place_in(topic)
-            end = self.life.running.broker.topics[topic.name].handed_over
+            end = self.life.running.broker.topics[topic.name].high_watermark
             self.life.redeliver(topic, name, range(first, min(first + self.random.choice((1, 3, 20)), end)))
             self.counts["redeliveries"] += 1
 

@@ -205,7 +205,7 @@ def test_ephemeral_channel_has_what_the_log_has_let_go_of() -> None:
     publish(node, *numbers(5))
     messages = client.messages()
     log = node.store.logs["t"]
-    log.release(node.broker.topic("t").low_water())
+    log.release(node.broker.topic("t").low_watermark())
     log.evict()
     log.unlink()
     requeue_all(client, messages)
@@ -470,7 +470,7 @@ def test_what_the_disk_refuses_to_read_is_deferred_and_what_lies_behind_goes_on(
     node = refusing_node()
     assert finish_all(node) == numbers(2) + numbers(10)[5:]
     channel = node.broker.topics["t"].channels["c"]
-    assert (len(channel.deferred), channel.depth, channel.low_water()) == (3, 0, 2)
+    assert (len(channel.deferred), channel.depth, channel.low_watermark()) == (3, 0, 2)
     node.pass_time(61)
     assert finish_all(node) == []
     assert (len(channel.deferred), channel.depth) == (3, 0)

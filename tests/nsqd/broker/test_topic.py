@@ -258,9 +258,9 @@ def test_low_water_is_the_oldest_thing_that_somebody_needs() -> None:
     publish(node, b"a", b"b", b"c")
     topic = node.broker.topic("t")
     first, second, third = client.messages()
-    assert topic.low_water() == 0
+    assert topic.low_watermark() == 0
     client.say(fin(first.id) + fin(second.id) + fin(third.id))
-    assert topic.low_water() == 3
+    assert topic.low_watermark() == 3
 
 
 def test_low_water_does_not_wait_for_ephemeral_channels() -> None:
@@ -269,13 +269,13 @@ def test_low_water_does_not_wait_for_ephemeral_channels() -> None:
     node.broker.topic("t").channel("e#ephemeral")
     publish(node, b"a")
     client.say(b"".join(fin(m.id) for m in client.messages()))
-    assert node.broker.topic("t").low_water() == 1
+    assert node.broker.topic("t").low_watermark() == 1
 
 
 def test_low_water_never_passes_what_waits_for_a_channel() -> None:
     node = Node()
     publish(node, b"a")
-    assert node.broker.topic("t").low_water() == 0
+    assert node.broker.topic("t").low_watermark() == 0
 
 
 def test_progress_lets_the_log_go() -> None:
@@ -420,7 +420,7 @@ def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
     node.broker.let_go(["t", "unknown"])
     node.turn()
     topic = node.broker.topic("t")
-    assert (topic.handed_over, topic.depth, topic.outdated_count) == (2, 1, 2)
+    assert (topic.high_watermark, topic.depth, topic.outdated_count) == (2, 1, 2)
     assert node.store.logs["t"].released == 2
     assert notes == ["TOPIC(t): retention drops 2 messages that no channel got, 2 since the start"]
     assert node.store.journal[-1] == ("freeze", "t", 2)
@@ -465,7 +465,7 @@ def test_nothing_is_outdated_that_a_channel_waits_for() -> None:
     node.store.logs["t"].outdated_before = 2
     node.broker.let_go(["t"])
     topic = node.broker.topic("t")
-    assert (topic.handed_over, topic.outdated_count) == (0, 0)
+    assert (topic.high_watermark, topic.outdated_count) == (0, 0)
 
 
 # What waits behind all cursors
