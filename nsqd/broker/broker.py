@@ -180,7 +180,7 @@ class Broker(TopicWork[Channel, Topic]):
         topic = self.topics.get(topic_name)
         if topic is not None:
             for channel in topic.channels.values():
-                channel.wants_attention()
+                channel.schedule_delivery()
 
     def record_progress(self) -> None:
         """Tell the journal what was finished, and logs what they can remove. Up to twenty times a second."""
@@ -252,7 +252,7 @@ class Broker(TopicWork[Channel, Topic]):
             self.promised = Receipt()
         return self.promised
 
-    def keep_promise(self, error: str | None) -> None:
+    def settle_promised(self, error: str | None) -> None:
         promised, self.promised = self.promised, None
         if promised is not None:
             promised.settle(error)

@@ -71,8 +71,8 @@ class Channel(Ruled):
         self._breaker = breaker_of(self._breaker, self.rules.breaker)
         self._dry_run_breaker = breaker_of(self._dry_run_breaker, self.dry_run.breaker)
         if self.rules.ttl is not None:
-            self._come_back(self._work.now)
-        self.wants_attention()
+            self._wake_at(self._work.now)
+        self.schedule_delivery()
 
     # Consumers
 
@@ -109,7 +109,7 @@ class Channel(Ruled):
         if pace is not None:
             pace.spend(taken)
             if self.consumers and self.depth and not pace.allowed(now):
-                self._come_back(pace.next_at(now))
+                self._wake_at(pace.next_at(now))
         return taken
 
     def _distribute(self, available: int, now: float) -> int:
@@ -175,14 +175,14 @@ class Channel(Ruled):
                 expired += 1
                 if expired < EXPIRED_AT_ONCE:
                     continue
-                self._come_back(now)
+                self._wake_at(now)
                 break
             batch = self._batch
             if batch is None or not batch.base_sequence <= cursor < batch.base_sequence + batch.count:
                 batch = self._batch = source.batch_at(cursor)
                 if batch is None:
                     if self._put_off_new(cursor, end):
-                        self._come_back(now)
+                        self._wake_at(now)
                     break
                 if ttl is not None:
                     continue  # the disk had nothing a moment ago, so the batch may have expired
@@ -197,11 +197,11 @@ class Channel(Ruled):
                 deferred += stop - cursor
                 if deferred < _DEFERRED_AT_ONCE:
                     continue
-                self._come_back(now)
+                self._wake_at(now)
                 break
             if batch.headers and batch.may_expire:
                 if self._judged >= _JUDGED_IN_TURN and self._judged_at == now:
-                    self._come_back(now)
+                    self._wake_at(now)
                     break
                 stop, is_over = batch.expired_run(cursor, stop, self._work.timestamp)
                 self._judged = stop - cursor + (self._judged if self._judged_at == now else 0)
@@ -212,7 +212,7 @@ class Channel(Ruled):
                     expired += 1
                     if expired < EXPIRED_AT_ONCE:
                         continue
-                    self._come_back(now)
+                    self._wake_at(now)
                     break
             if cursor + limit - taken < stop:
                 stop = cursor + limit - taken
@@ -240,7 +240,7 @@ class Channel(Ruled):
             self._passed_from, self._passed_at = self.retries.passed, now
         while taken < limit and self.retries and consumer.room > 0:
             if self.retries.passed - self._passed_from >= _PASSED_IN_TURN:
-                self._come_back(now)
+                self._wake_at(now)
                 break
             sequence, _ = self.retries.peek()
             if source.next_readable(sequence) != sequence:
@@ -250,7 +250,7 @@ class Channel(Ruled):
             batch = source.batch_at(sequence)
             if batch is None:
                 if self._put_off_retries():
-                    self._come_back(now)
+                    self._wake_at(now)
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
             if self._is_last(attempts):  # it had failed so often before the rule was made, or while nsqd was down
@@ -408,7 +408,7 @@ class Channel(Ruled):
         consumer.in_flight -= 1
         consumer.requeue_count += 1
         self.requeue_count += 1
-        self.wants_attention()
+        self.schedule_delivery()
         return None
 
     def _delay_after(self, attempts: int) -> int:
@@ -442,7 +442,7 @@ class Channel(Ruled):
         place = delivery.sequence_of(message_id), int(message_id, 16), delivery.attempts
         self._bury([place], _note_by(reason, consumer))
         consumer.in_flight -= 1
-        self.wants_attention()
+        self.schedule_delivery()
         return None
 
     def touch(self, consumer: Consumer, message_id: bytes, *, msg_timeout: float, now: float) -> bytes | None:
@@ -489,7 +489,7 @@ class Channel(Ruled):
             or self.deferred.has_runs
             or ((due := self.deferred.next_due()) is not None and due <= until)
         ):
-            self._come_back(now)
+            self._wake_at(now)
         self._work_on_job(now)
         self.look_for_expired(now)
         if self.is_behind:
@@ -497,7 +497,7 @@ class Channel(Ruled):
         elif drops(self.rules):
             self.apply_limits()
         if self.consumers:
-            self.wants_attention()
+            self.schedule_delivery()
 
     # The end
 

@@ -40,7 +40,7 @@ class EphemeralBatches:
         self.messages += batch.count
         self.bytes += batch.held
 
-    def let_go(self, start: int, end: int) -> None:
+    def release(self, start: int, end: int) -> None:
         """Drop the messages [start, end). Let each message go only once; messages that are not kept do not matter."""
         bases = self._bases
         index = max(0, bisect_right(bases, start) - 1)

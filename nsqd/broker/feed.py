@@ -24,7 +24,7 @@ class Feed(metaclass=ABCMeta):
         """Tell the log what no channel needs any more."""
 
     @abstractmethod
-    def need_again(self, sequence: int) -> None:
+    def rewind_to(self, sequence: int) -> None:
         """Tell the log, before it removes anything else, that a channel needs messages from here on once more."""
 
     @abstractmethod

@@ -204,7 +204,7 @@ class PollingConsumer(HttpConsumer):
         self.msg_timeout = poll.lease
         self.ready_count = poll.most
         self.leases.measure_anew()
-        self.channel.wants_attention()
+        self.channel.schedule_delivery()
 
     def end(self, poll: LeasePoll) -> None:
         if poll.is_over:
@@ -264,7 +264,7 @@ class StreamingConsumer(HttpConsumer):
     def begin(self, most: int) -> None:
         """Let it have messages, up to so many in flight."""
         self._most = self.ready_count = most
-        self.channel.wants_attention()
+        self.channel.schedule_delivery()
 
     @property
     def held(self) -> int:
@@ -286,7 +286,7 @@ class StreamingConsumer(HttpConsumer):
         had_room = self.room > 0
         self.unsent_bytes = 0
         if not had_room and self.room > 0:
-            self.channel.wants_attention()
+            self.channel.schedule_delivery()
         ids = list(ids_in(pieces))
         self.sent += ids
         self._taken.update(dict.fromkeys(ids))

@@ -244,7 +244,7 @@ class Leases:
             self._some_starve = False
             for poller in self._pollers.values():
                 if poller.ready_count:
-                    poller.channel.wants_attention()
+                    poller.channel.schedule_delivery()
 
     # Answers. Each returns the ids that it could do nothing about, with the reason: mostly, they are not the holder's.
 

@@ -186,9 +186,9 @@ class Ledger:
         if self.ephemeral_batches is not None:
             self._work.overflowing.setdefault(self, before)
         if self.consumers:
-            self.wants_attention()
+            self.schedule_delivery()
         if self.is_ruled and self.rules.ttl is not None:
-            self._come_back(self._work.now + self.rules.expiry_pause)
+            self._wake_at(self._work.now + self.rules.expiry_pause)
 
     def defer(self, start: int, count: int, due: int) -> None:
         """Make the messages of a batch wait until `due` (microseconds), even if they are ahead of the cursor."""
@@ -197,7 +197,7 @@ class Ledger:
             return  # `keep` had no room for the batch
         if count > _DEFERRED_ONE_BY_ONE:
             self.deferred.add_runs(due, [[(start, count, 0)]], bitmap_of(start, start + count))
-            self._come_back(self._work.now)  # `expire` unpacks it
+            self._wake_at(self._work.now)  # `expire` unpacks it
         else:
             for sequence in range(start, start + count):
                 self.deferred.add(due, sequence, 0)
@@ -216,7 +216,7 @@ class Ledger:
             self.deferred.add_runs(at, pieces, deferred)
             self._unpack(_DEFERRED_ONE_BY_ONE)
             if self.deferred.has_runs:
-                self._come_back(self._work.now)  # `expire` unpacks the rest
+                self._wake_at(self._work.now)  # `expire` unpacks the rest
             self._set_alarm()
 
     def _unpack(self, most: int) -> None:
@@ -238,7 +238,7 @@ class Ledger:
             pieces = [batches]
             deferred = bitmap_of_ranges([(start, start + count) for start, count, _ in batches]) - parked.cancelled
         for start, end in ranges_in(parked.cancelled - bitmap_of(0, self.topic.log.cached_from)):
-            kept.let_go(start, end)
+            kept.release(start, end)
         return pieces, deferred
 
     def pass_over(self, start: int, end: int) -> None:
@@ -294,7 +294,7 @@ class Ledger:
             assert self.ephemeral_batches is not None
             floor = max(before, self.cursor)
             for start, end in self.skips.add_newest(excess, floor, self.topic.high_watermark):
-                self.ephemeral_batches.let_go(start, end)
+                self.ephemeral_batches.release(start, end)
 
     def _excess(self, before: int) -> int:
         """Return how many of the newest messages are beyond one of the two bounds."""
@@ -327,11 +327,11 @@ class Ledger:
 
     # The turn
 
-    def wants_attention(self) -> None:
+    def schedule_delivery(self) -> None:
         """Look at this channel when the turn ends, because a consumer may have room or something came to deliver."""
         self._work.to_deliver[self] = None
 
-    def _come_back(self, when: float) -> None:
+    def _wake_at(self, when: float) -> None:
         """Ask to be called then. If that is now, this channel has more to do, but others have their turn first."""
         if when < self.alarm:
             self.alarm = when
@@ -350,7 +350,7 @@ class Ledger:
             self._finished = []
         if self.ephemeral_batches is not None:
             for start, end in finished:
-                self.ephemeral_batches.let_go(start, end)
+                self.ephemeral_batches.release(start, end)
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
@@ -427,10 +427,10 @@ class Ledger:
         self.buried_queue.buried = state.buried
         if (job := recovered_job(state.job, self._work.now)) is not None:
             self.buried_queue.begin(job)
-            self._come_back(job.next_step)
+            self._wake_at(job.next_step)
         self._counted_from = self._furthest = self.topic.high_watermark
         if self.rules.ttl is not None:
-            self._come_back(self._work.now)
+            self._wake_at(self._work.now)
         self._set_alarm()
 
     def _restored(

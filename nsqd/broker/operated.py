@@ -76,7 +76,7 @@ class Operated(Ledger):
 
     def unpause(self) -> None:
         self._hold(False)
-        self.wants_attention()
+        self.schedule_delivery()
 
     def _hold(self, paused: bool | str) -> None:
         """Pause or unpause; a text is the reason why nobody but the channel itself pauses."""
@@ -91,7 +91,7 @@ class Operated(Ledger):
         `kick`: the number of a kick of which this is a part.
         """
         taken = self._carry_out(self.buried_queue.take(verb, sequences, kick))
-        self._come_back(self.buried_queue.next_step)
+        self._wake_at(self.buried_queue.next_step)
         return taken
 
     def begin_job(
@@ -140,7 +140,7 @@ class Operated(Ledger):
                 self._note_job(job, "has ended")
             elif job.is_worth_a_note(now):
                 self._note_job(job, "goes on")
-        self._come_back(self.buried_queue.next_step)
+        self._wake_at(self.buried_queue.next_step)
 
     def _take_step(self, job: BuriedJob, now: float) -> None:
         taken = self.buried_queue.step(now, self.room())
@@ -174,7 +174,7 @@ class Operated(Ledger):
                 self.retries.add(sequence, 0)
             entries = [it for sequence in sequences for it in (sequence, 0, 0)]
             self._record_urgent(("wait", self.topic.name, self.name, entries))
-            self.wants_attention()
+            self.schedule_delivery()
         else:
             self._finished += joined([(sequence, sequence + 1) for sequence in sequences])
             self.record_progress(urgent=True)
@@ -205,7 +205,7 @@ class Operated(Ledger):
         for start, end in ranges_in(ahead):
             self._skip(start, end)
             if self.ephemeral_batches is not None:
-                self.ephemeral_batches.let_go(start, end)
+                self.ephemeral_batches.release(start, end)
         self.record_progress(urgent=True)
         self._work.changed[self] = None  # the log may be able to remove something
         return self._found(CancelOutcome.CANCELLED, len(waiting) + len(ahead), sequences - waiting - ahead)
@@ -233,7 +233,7 @@ class Operated(Ledger):
             else:
                 self.retries.add(sequence, attempts)
         self._set_alarm()
-        self.wants_attention()
+        self.schedule_delivery()
         return self._found(CancelOutcome.MOVED, len(waiting), sequences - waiting)
 
     def _attempts_of(self, sequence: int) -> int:
@@ -273,7 +273,7 @@ class Operated(Ledger):
         if self._work.ranges_dropped < _DROPPED_IN_TURN:
             self.topic.drop_beyond_limits()
         else:
-            self._come_back(self._work.now)
+            self._wake_at(self._work.now)
 
     def _drop_next(self, count: int, end: int, cause: str) -> int:
         dropped, work = 0, self._work
@@ -281,7 +281,7 @@ class Operated(Ledger):
             if dropped and work.ranges_dropped >= _DROPPED_IN_TURN:  # the first one is dropped in any case
                 self.is_behind = True
                 self.record_progress()  # of thousands of ranges, perhaps: it does not wait for those of other turns
-                self._come_back(work.now)
+                self._wake_at(work.now)
                 break
             work.ranges_dropped += 1
             stop = min(cursor + count - dropped, end)
@@ -373,7 +373,7 @@ class Operated(Ledger):
             end, [(due(due_ms), sequence, attempts) for sequence, attempts, due_ms in deferred]
         )
         self._set_alarm()
-        self.topic.need_again(min(self.cursor, places.min()) if places else self.cursor)
+        self.topic.rewind_to(min(self.cursor, places.min()) if places else self.cursor)
         ahead = end - cursor - len(skipped)
         lies_buried = len(between(buried.all(), backlog.next, end) - finished) + len(between(here, 0, backlog.next))
         restored = ahead + len(requeued) + len(deferred) - len(kicked) + backlog.count_among(held) + lies_buried
@@ -409,7 +409,7 @@ class Operated(Ledger):
         self._saved_cursor = cursor
         self.cursor = self.skips.pass_over(cursor)
         self._work.changed[self] = None
-        self.wants_attention()
+        self.schedule_delivery()
 
     def redeliver(self, sequences: Iterable[int]) -> Redelivered:
         """Have finished messages delivered once more, with attempts counted anew. They lie before the topic's H."""
@@ -425,8 +425,8 @@ class Operated(Ledger):
             for sequence in again:
                 self.retries.add(sequence, 0)
             self._record(("wait", self.topic.name, self.name, [it for sequence in again for it in (sequence, 0, 0)]))
-            self.topic.need_again(again[0])
-            self.wants_attention()
+            self.topic.rewind_to(again[0])
+            self.schedule_delivery()
         return Redelivered(len(again), len(waiting), len(wanted) - len(waiting) - len(again))
 
     def _forget_all(self, cursor: int) -> None:
@@ -443,8 +443,8 @@ class Operated(Ledger):
         self.buried_queue.drop_kick()  # none of its messages waits any more
         self._full_from = None
         self.alarm = inf
-        self._come_back(self._work.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
+        self._wake_at(self._work.now if self.is_behind else self.buried_queue.next_step)  # a bound or a job goes on
         for consumer in self.consumers:
             consumer.in_flight = 0
         self._work.changed[self] = None  # the log may be able to remove something
-        self.wants_attention()
+        self.schedule_delivery()

@@ -59,10 +59,10 @@ class Ruled(Operated):
                 break
         else:
             self.record_progress()  # which may be thousands of ranges, so it does not wait for those of other turns
-            self._come_back(now)
+            self._wake_at(now)
             return
         is_read = self._batch is not None and self._batch.base_sequence <= self.cursor < self._batch.end_sequence
-        self._come_back(now + (self.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
+        self._wake_at(now + (self.rules.expiry_pause if is_read else _PAUSE_TO_LOAD))
 
     def _pass_expired(self, ttl: int) -> bool:
         """Pass over expired messages at the cursor: whole segments, or one batch. Return whether there were any."""
@@ -132,7 +132,7 @@ class Ruled(Operated):
                 buried = self._bury_oldest(min(beyond, _BURIED_AT_ONCE))
                 self._count("overflow, buried", buried)
                 if beyond > buried == _BURIED_AT_ONCE:
-                    self._come_back(self._work.now)
+                    self._wake_at(self._work.now)
             else:
                 if self._full_from is None and arrived is not None and self.room() == 0:
                     self._full_from = arrived
@@ -199,7 +199,7 @@ class Ruled(Operated):
                 break  # fewer waited than it seemed: some of them are missing in the log
             batch = self._source.batch_at(oldest)
             if batch is None:
-                self._come_back(self._work.now + _PAUSE_TO_LOAD)
+                self._wake_at(self._work.now + _PAUSE_TO_LOAD)
                 break
             stop = min(oldest + count - buried, batch.end_sequence, self.topic.high_watermark)
             if (next_skip := self.skips.next_start()) is not None:

@@ -181,7 +181,7 @@ class Topic(Published):
             self._drop_outdated()
         self.log.release(self.low_watermark(), self.passed())
 
-    def need_again(self, sequence: int) -> None:
+    def rewind_to(self, sequence: int) -> None:
         for channel in self.channels.values():
             channel.record_progress()
         # Copying messages forward may be under way, without those that are needed again. For the log this looks as if

@@ -61,7 +61,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             if broker.deferring:
                 broker.record_deferred()
             disk.write_journal()
-            broker.keep_promise(disk.journal_error)
+            broker.settle_promised(disk.journal_error)
             broker.seal(disk.publishing_error)
             disk.write_logs()
         broker.release_to_channels()

@@ -91,7 +91,7 @@ class Subscription:
         if not 0 <= count <= most:
             raise ProtocolError(Fault.INVALID, f"RDY count {count} out of range 0-{most}")
         self.consumer.ready_count = count
-        self._channel.wants_attention()
+        self._channel.schedule_delivery()
 
     def finish_one(self, params: list[bytes]) -> None:
         """Carry out a FIN that the reader left as a plain line because it is malformed or unusual."""
@@ -145,7 +145,7 @@ class Subscription:
         was_full = consumer.unsent_bytes > MOST_UNSENT_BYTES
         consumer.unsent_bytes = unsent
         if was_full and consumer.room > 0:
-            self._channel.wants_attention()
+            self._channel.schedule_delivery()
 
     def leave(self) -> None:
         """Leave the channel, unless the channel itself is gone."""

@@ -216,7 +216,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if not client.stalled:
                 client.consumer.unsent_bytes = 0
             if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
-                self._real(client).wants_attention()
+                self._real(client).schedule_delivery()
         for topic, model, real in self._channels():
             self._account_for_what_is_gone(topic, model, self._places(real))
 
@@ -368,7 +368,7 @@ class BrokerMachine(RuleBasedStateMachine):
         real = self.broker.topics[topic].channels[channel]
         real.join(consumer)
         consumer.ready_count = ready
-        real.wants_attention()
+        real.schedule_delivery()
         self._step_done()
 
     def some_client(self) -> bool:
@@ -379,7 +379,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def change_ready_count(self, choice: int, ready: int) -> None:
         client = self._client(choice)
         client.consumer.ready_count = ready
-        self._real(client).wants_attention()
+        self._real(client).schedule_delivery()
         self._step_done()
 
     @precondition(some_client)
@@ -388,7 +388,7 @@ class BrokerMachine(RuleBasedStateMachine):
         client = self._client(choice)
         client.stalled = stalled
         client.consumer.unsent_bytes = MOST_UNSENT_BYTES + 1 if stalled else 0
-        self._real(client).wants_attention()
+        self._real(client).schedule_delivery()
         self._step_done()
 
     @precondition(some_client)

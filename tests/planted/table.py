@@ -138,9 +138,9 @@ BUGS: Final = (
         (
             (
                 '            self._record_urgent(("wait", self.topic.name, self.name, entries))\n'
-                "            self.wants_attention()\n"
+                "            self.schedule_delivery()\n"
                 "        else:",
-                "            self.wants_attention()\n        else:",
+                "            self.schedule_delivery()\n        else:",
             ),
         ),
         ("simulation", "broker model"),

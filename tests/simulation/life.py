@@ -247,7 +247,7 @@ class Life:
             had_room = client.consumer.room > 0
             client.consumer.unsent_bytes = 0
             if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
-                self._real_channel(client).wants_attention()
+                self._real_channel(client).schedule_delivery()
             self._received(client, b"".join(pieces))
 
     def _received(self, client: Client, data: bytes) -> None:
@@ -596,7 +596,7 @@ class Life:
 
     def set_ready(self, client: Client, ready: int) -> None:
         client.consumer.ready_count = ready
-        self._real_channel(client).wants_attention()
+        self._real_channel(client).schedule_delivery()
 
     def finish(self, client: Client, ids: list[bytes]) -> None:
         real = self._real_channel(client)

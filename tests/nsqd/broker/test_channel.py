@@ -322,7 +322,7 @@ def test_a_publish_looks_at_no_message_that_consumers_hold() -> None:
         node.broker.topic("t").publish(b"\0\0\0\1x" * 1_000, range(0, 5_001, 5))
         node.turn()
         consumer.unsent_bytes = 0
-        channel.wants_attention()
+        channel.schedule_delivery()
     node.turn()
     assert consumer.in_flight == 20_000
     looks = Looks()

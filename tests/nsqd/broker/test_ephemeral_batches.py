@@ -28,26 +28,26 @@ def found(kept: EphemeralBatches, end: int) -> list[int]:
 
 def test_batch_stays_until_all_of_it_is_let_go() -> None:
     it = kept(3, 2)
-    it.let_go(0, 1)
-    it.let_go(2, 4)
+    it.release(0, 1)
+    it.release(2, 4)
     assert found(it, 5) == [0, 1, 2, 3, 4]
-    it.let_go(1, 2)
+    it.release(1, 2)
     assert found(it, 5) == [3, 4]
-    it.let_go(4, 5)
+    it.release(4, 5)
     assert (it.messages, it.bytes) == (0, 0)
 
 
 def test_batch_does_not_hold_those_behind_it() -> None:
     it = kept(1, 1, 1)
-    it.let_go(1, 3)
+    it.release(1, 3)
     assert found(it, 3) == [0]
 
 
 def test_unknown_messages_do_not_matter() -> None:
     it = kept(-2, 2, -2, 2)
-    it.let_go(0, 3)
+    it.release(0, 3)
     assert it.messages == 3
-    it.let_go(4, 20)
+    it.release(4, 20)
     assert found(it, 20) == [2, 3]
 
 
@@ -71,7 +71,7 @@ def test_any_order_of_letting_go_leaves_nothing() -> None:
             batch = it.find(sequence)
             assert isinstance(batch, Batch)
             assert batch.base_sequence <= sequence < batch.end_sequence
-            it.let_go(sequence, sequence + 1)
+            it.release(sequence, sequence + 1)
             assert it.messages == len(left)
         assert it.bytes == 0
 

@@ -42,7 +42,7 @@ def test_a_channel_that_is_deleted_leaves_nothing_to_be_done() -> None:
     node = Node()
     topic = node.broker.topic("t")
     channel = topic.channel("c")
-    channel.wants_attention()
+    channel.schedule_delivery()
     node.broker.changed[channel] = None
     topic.delete_channel("c")
     assert channel not in node.broker.to_deliver
@@ -64,7 +64,7 @@ def test_a_channel_that_asks_again_for_the_same_time_is_called_once() -> None:
     due = node.now + 10
     for earlier in (due, due - 1, due):  # it was put off in between
         channel.alarm = inf
-        channel._come_back(earlier)
+        channel._wake_at(earlier)
     node.now = node.broker.now = due
     node.broker.expire()
     later = [when for when, _ in node.broker.alarms.pop_due(inf)]

@@ -96,7 +96,7 @@ class Sparse:
         consumer.ready_count = count
         channel = self.channel(name)
         channel.join(consumer)
-        channel.wants_attention()
+        channel.schedule_delivery()
         self.node.turn()
         self.node.load()
         return sorted(sequence for piece in channel.in_flight.sequences() for sequence in piece)

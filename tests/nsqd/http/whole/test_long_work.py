@@ -91,12 +91,12 @@ def take(nsqd: Nsqd, count: int) -> tuple[Consumer, list[bytes]]:
     consumer.ready_count = count
     channel = channel_of(nsqd)
     channel.join(consumer)
-    channel.wants_attention()
+    channel.schedule_delivery()
     while consumer.in_flight < count:
         before = consumer.in_flight
         nsqd.turn.finish()
         consumer.unsent_bytes = 0
-        channel.wants_attention()
+        channel.schedule_delivery()
         assert consumer.in_flight > before
     consumer.ready_count = 0
     return consumer, got[1::3]
@@ -176,7 +176,7 @@ def test_a_turn_passes_some_thousands_of_retries_that_were_taken_out(nsqd: Nsqd)
     consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
     consumer.ready_count = 100
     channel.join(consumer)
-    channel.wants_attention()
+    channel.schedule_delivery()
     while consumer.in_flight < 100:
         before = looks.count
         nsqd.turn.finish()
@@ -324,7 +324,7 @@ def hold_all(nsqd: Nsqd) -> None:
         consumer = Consumer(send=lambda pieces: None, close=lambda: None, describe=lambda: CLIENT, msg_timeout=60.0)
         consumer.ready_count = ready
         channel_of(nsqd).join(consumer)
-        channel_of(nsqd).wants_attention()
+        channel_of(nsqd).schedule_delivery()
         nsqd.turn.finish()
     assert len(channel_of(nsqd).in_flight) == COUNT
 

@@ -263,7 +263,7 @@ def test_the_oldest_message_of_each_consumer_is_looked_for_in_many_turns(monkeyp
         channel.join(consumer)
         while consumer.in_flight < ready:
             consumer.unsent_bytes = 0
-            channel.wants_attention()
+            channel.schedule_delivery()
             nsqd.turn.finish()
     monkeypatch.setattr(slices, "SLICE", 0.0)
     monkeypatch.setattr(asgi, "run", counter.run)
