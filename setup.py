@@ -34,7 +34,7 @@ COMPILED: Final = (
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
     *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "stretch", "subscription")),
     # Each batch, on its way to the disk and back.
-    "nsqd/log/carrying.py",
+    "nsqd/log/compaction/compaction.py",
     "nsqd/log/expiry.py",
     "nsqd/log/faults.py",
     "nsqd/log/log_fault.py",

@@ -163,7 +163,7 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
         recovered.topology,
         {name: topic_log.first for name, topic_log in logs.items() if name not in deleted},
         journal_is_whole=recovered.journal_is_whole,
-        carried=lambda topic: patiently(lambda: list(logs[topic].reader.carried_messages()), pause),
+        compacted=lambda topic: patiently(lambda: list(logs[topic].reader.compacted_messages()), pause),
         deleted=dropped.channels,
     )
     return states, untold

@@ -305,7 +305,7 @@ def complete(
     firsts: Mapping[str, int],
     *,
     journal_is_whole: bool,
-    carried: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
+    compacted: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
     deleted: Collection[tuple[str, str]] = (),
 ) -> set[str]:
     """Add what the journal has lost and the second place, `named`, still knows. Return the topics that were completed.
@@ -329,7 +329,7 @@ def complete(
                 mended.add(name)
                 state = topic.channels[channel] = ChannelState(firsts[name])
                 state.paused = details["paused"]
-                for start, count, due_ms in carried(name):
+                for start, count, due_ms in compacted(name):
                     state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None

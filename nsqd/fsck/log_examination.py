@@ -12,7 +12,7 @@ from nsqcommon.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Finding, Severity, joined
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
-from nsqd.log.carry.carried import CarriedFile, number_of_name, scan_carried
+from nsqd.log.compaction.compacted import CompactedFile, number_of_name, scan_compacted
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.reading.refusals import ReadRefused, Salvage
 from nsqd.log.segment import (
@@ -57,7 +57,7 @@ class LogExamination:
         self.first = 0
         self.tail = 0
         self.is_known = True
-        self.carried: list[CarriedFile] = []
+        self.compacted: list[CompactedFile] = []
         self._files = files
         self._folder = data_path.topic_folder(topic)
         self._topic = topic
@@ -108,7 +108,7 @@ class LogExamination:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
             text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
             yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
-        yield from self._examine_carried(names)
+        yield from self._examine_compacted(names)
         yield from joined(self._newer)
         yield from self._leftovers(names, segments)
 
@@ -221,25 +221,25 @@ class LogExamination:
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
             yield self._finding(Severity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
 
-    def _examine_carried(self, names: list[str]) -> Iterator[Finding]:
+    def _examine_compacted(self, names: list[str]) -> Iterator[Finding]:
         for name in names:
             if (number := number_of_name(name)) is None:
                 continue
             scanned = yield from readable(
-                partial(scan_carried, self._files, self._folder, number), file=name, topic=self._topic
+                partial(scan_compacted, self._files, self._folder, number), file=name, topic=self._topic
             )
             if scanned is None:
                 self.is_known = False
                 continue
             found, holes = scanned
             self._progress(found.size)
-            self.carried.append(found)
+            self.compacted.append(found)
             self._look_for_newer(found)
             for hole in holes:
                 text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
                 yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
 
-    def _look_for_newer(self, file: CarriedFile) -> None:
+    def _look_for_newer(self, file: CompactedFile) -> None:
         with opened_to_salvage(self._files, file.path) as read:
             for place in range(len(file)):
                 offset, _ = file.extent(place)
@@ -250,7 +250,7 @@ class LogExamination:
 
     def has(self, sequence: int) -> bool:
         """Return whether the message of this sequence should be in a segment or a side file."""
-        return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.carried)
+        return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.compacted)
 
     # Indexes
 

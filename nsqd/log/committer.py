@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
+from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, COMPACTION_SLICE, Compaction, compact
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal
@@ -78,7 +78,7 @@ class Committer:
             self._rotate,
             self._repair,
             self._tidy,
-            self._carry,
+            self._compact_logs,
         )
         async with trio.open_nursery() as nursery:
             for task in tasks:
@@ -216,21 +216,21 @@ class Committer:
                 if self._store.give_back_what_is_idle():
                     break
 
-    async def _carry(self) -> None:
+    async def _compact_logs(self) -> None:
         store = self._store
         while True:
-            await self._wakeups.carry.wait()
-            while store.carrying:
+            await self._wakeups.compaction.wait()
+            while store.compaction:
                 # While the data path is not in its place, a side file would be written to whatever is there now.
-                due = [one for one in store.carrying if one.due_at <= store.now()] if store.is_in_place else []
-                for carrying in due:
-                    await self._carry_forward(carrying)
-                await trio.sleep(CARRY_INTERVAL)
+                due = [one for one in store.compaction if one.due_at <= store.now()] if store.is_in_place else []
+                for compaction in due:
+                    await self._compact(compaction)
+                await trio.sleep(COMPACTION_INTERVAL)
 
-    async def _carry_forward(self, carrying: Carrying) -> None:
-        for job in carry_forward(self._store, carrying, self._topics.exceptions):
+    async def _compact(self, compaction: Compaction) -> None:
+        for job in compact(self._store, compaction, self._topics.exceptions):
             if job is None:
-                await trio.sleep(CARRY_SLICE)
+                await trio.sleep(COMPACTION_SLICE)
                 continue
             with trio.CancelScope(shield=True):  # as in `_commit`; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)

@@ -84,7 +84,7 @@ class Past:
         self._files = files
         self._pause = pause
         self._views = topic_log.segment_views(synced=synced)
-        self._carried = tuple(topic_log.reader.carried.files)
+        self._compacted = tuple(topic_log.reader.compacted.files)
         self._unwritten = [] if synced else topic_log.unwritten_times()
 
     @property
@@ -155,9 +155,9 @@ class Past:
             self._headers_of(it, _as_it_is, is_before=lambda header: _id_of(header) <= message_id)
             for it in places[start : start + 1]
         )
-        carried = (header for header, _ in self._carried_keys())
+        compacted = (header for header, _ in self._compacted_keys())
         everything = (self._headers_of(it, _as_it_is) for it in places)
-        for header in chain(chain.from_iterable(near), carried, chain.from_iterable(everything)):
+        for header in chain(chain.from_iterable(near), compacted, chain.from_iterable(everything)):
             if header.base_id <= message_id < header.base_id + header.count:
                 return header.base_sequence + message_id - header.base_id
         return None
@@ -196,11 +196,11 @@ class Past:
                         if header.key_length and header.timestamp >= since and (header.delay_ms or not deferred):
                             found += decode_keyed(header, block.data, position)
             yield from reversed(found)
-        yield from (place for _, place in self._carried_keys() if place[0])
+        yield from (place for _, place in self._compacted_keys() if place[0])
 
-    def _carried_keys(self) -> Iterator[tuple[Header, KeyPlace]]:
+    def _compacted_keys(self) -> Iterator[tuple[Header, KeyPlace]]:
         """Yield the headers and keys of what lies in side files, where only deferred messages have keys."""
-        for file in self._carried:
+        for file in self._compacted:
             with suppress(FileNotFoundError), opened_to_read(self._files, file.path) as read:
                 for place in range(len(file)):
                     data = read(*file.extent(place))

@@ -14,7 +14,7 @@ from nsqd.log.segment import Segment, Walk, load_index, proven_entry
 
 if TYPE_CHECKING:
     from nsqd.broker.store import KeyedPublish
-    from nsqd.log.carry.carried import CarriedFile
+    from nsqd.log.compaction.compacted import CompactedFile
     from nsqd.log.files import Files
     from nsqd.log.segment import ReadAt
 
@@ -50,7 +50,7 @@ def keys_in(
 
 
 def deferred_keys(
-    files: Files, segments: Sequence[Segment], carried: Sequence[CarriedFile], wanted: Sequence[int]
+    files: Files, segments: Sequence[Segment], compacted: Sequence[CompactedFile], wanted: Sequence[int]
 ) -> list[KeyedPublish]:
     """Return the keys of the publishes with a delay that have one of these messages, which ascend.
 
@@ -59,9 +59,9 @@ def deferred_keys(
     found: list[KeyedPublish] = []
     if not segments:
         return found
-    for file in carried:
+    for file in compacted:
         with suppress(FileNotFoundError):
-            found += _in_carried(files, file, wanted[: bisect_left(wanted, segments[0].base)])
+            found += _in_compacted(files, file, wanted[: bisect_left(wanted, segments[0].base)])
     bases = [segment.base for segment in segments]
     for segment, (base, end) in zip(segments, pairwise([*bases, 1 << 64]), strict=True):
         here = wanted[bisect_left(wanted, base) : bisect_left(wanted, end)]
@@ -103,7 +103,7 @@ def _in_segment(files: Files, segment: Segment, read: ReadAt, wanted: Sequence[i
             return  # the rest cannot be read
 
 
-def _in_carried(files: Files, file: CarriedFile, wanted: Sequence[int]) -> Iterator[KeyedPublish]:
+def _in_compacted(files: Files, file: CompactedFile, wanted: Sequence[int]) -> Iterator[KeyedPublish]:
     if not wanted:
         return
     with opened_to_read(files, file.path) as read:

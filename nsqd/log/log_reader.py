@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.carry.carried import Carried, CarriedLoad
+from nsqd.log.compaction.compacted import Compacted, CompactedLoad
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.cold_reader import ColdReader
 
@@ -27,19 +27,19 @@ class LogReader:
 
     def __init__(self, topic: str, host: ReadingHost, segments: SegmentList, state: LogState) -> None:
         self.cold = ColdReader(topic, host, segments, holes=state.holes)
-        self.carried = Carried(topic, host, state.carried)
+        self.compacted = Compacted(topic, host, state.compacted)
         self._segments = segments
 
     def batch_at(self, sequence: int) -> Batch | None:
         """Return the batch if it can be had without waiting; None: a thread has been asked to read it."""
         if sequence < self._segments.first:
-            return self.carried.batch_at(sequence)
+            return self.compacted.batch_at(sequence)
         return self.cold.batch_at(sequence)
 
     def next_readable(self, sequence: int) -> int:
         first = self._segments.first
         if sequence < first:
-            if self.carried and self.carried.holds(sequence):
+            if self.compacted and self.compacted.holds(sequence):
                 return sequence
             sequence = first
         return self.cold.next_readable(sequence)
@@ -48,33 +48,33 @@ class LogReader:
         return self._refusals_at(sequence).end_of(sequence)
 
     def _refusals_at(self, sequence: int) -> Refusals:
-        return self.cold.refusals if sequence >= self._segments.first else self.carried.refusals
+        return self.cold.refusals if sequence >= self._segments.first else self.compacted.refusals
 
     def ask_again(self, refusals: Refusals) -> None:
         """Read again what the disk has refused for long, if `refusals` belongs to this log."""
         if self.cold.refusals is refusals:
             self.cold.ask_again()
-        elif self.carried.refusals is refusals:
-            self.carried.ask_again()
+        elif self.compacted.refusals is refusals:
+            self.compacted.ask_again()
 
     @property
     def refused(self) -> int:
         """How many reads are being tried again because the disk refuses them."""
-        return len(self.cold.refusals) + len(self.carried.refusals)
+        return len(self.cold.refusals) + len(self.compacted.refusals)
 
     def loaded(self, load: AnyLoad) -> None:
         """Take what a thread has read."""
-        if isinstance(load, CarriedLoad):
-            self.carried.loaded(load)
+        if isinstance(load, CompactedLoad):
+            self.compacted.loaded(load)
         elif isinstance(load, Load):
             self.cold.loaded(load)
 
-    def carried_messages(self) -> Iterator[tuple[int, int, int]]:
+    def compacted_messages(self) -> Iterator[tuple[int, int, int]]:
         """Yield (sequence, count, due) of the messages that are in side files only.
 
         `due` is in milliseconds of the wall clock; 0: at once. Blocks on the disk.
         """
-        for header in self.carried.headers():
+        for header in self.compacted.headers():
             if header.base_sequence < self._segments.first:
                 due = header.timestamp // 1_000_000 + header.delay_ms + 1 if header.delay_ms else 0
                 yield header.base_sequence, header.count, due

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.store import KeyedPublish
-    from nsqd.log.carry.carried import CarriedFile
+    from nsqd.log.compaction.compacted import CompactedFile
     from nsqd.log.segment import Hole, Segment
 
 
@@ -26,7 +26,7 @@ class LogState:
     keys: list[tuple[bytes, int]] = field(default_factory=list)  # with their times of publication, the oldest first
     forgotten_keys: list[KeyedPublish] = field(default_factory=list)  # of these, which the journal calls forgotten
     keys_from: int = -1  # no remembered key lies before it; ~sequence: there was none up to it
-    carried: list[CarriedFile] = field(default_factory=list)
+    compacted: list[CompactedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
     unsaved_identity: OSError | None = None  # why log.json could not be written

@@ -46,8 +46,8 @@ from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
-    from nsqd.log.carry.job import CarryJob
-    from nsqd.log.carrying import Carrying
+    from nsqd.log.compaction.compaction import Compaction
+    from nsqd.log.compaction.job import CompactionJob
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.settings import LogSettings
@@ -103,7 +103,7 @@ class Store:
         self.logs: dict[str, DiskLog | MemoryLog] = {}
         self.dirty: list[DiskLog] = []  # to be written in this turn
         self._buffered: dict[DiskLog, None] = {}  # to be written soon: they hold acknowledged messages in memory
-        self.carrying: dict[Carrying, None] = {}  # logs that may have something to be carried forward
+        self.compaction: dict[Compaction, None] = {}  # logs that may have something to be carried forward
         self._dropped = 0  # batches that caches have dropped since the last collection of young garbage
 
         self.wakeups = Wakeups()
@@ -264,7 +264,7 @@ class Store:
             return
         self._buffered.pop(topic_log, None)
         self.writers.forget(topic_log.writer)
-        self.carrying.pop(topic_log.carrying, None)
+        self.compaction.pop(topic_log.compaction, None)
         self.removals.spare(topic_log.folder)
         topic_log.drop("exiting")
         self.rounds.log_dropped(topic_log)
@@ -384,20 +384,20 @@ class Store:
         for topic_log in buffered:
             topic_log.write()
 
-    def end_carry(self, carrying: Carrying, job: CarryJob) -> None:
+    def end_compaction(self, compaction: Compaction, job: CompactionJob) -> None:
         if job.error is not None:
-            log.warning("cannot carry messages forward topic=%s error=%s", carrying.topic, job.error)
+            log.warning("cannot carry messages forward topic=%s error=%s", compaction.topic, job.error)
             if job.is_refused:
                 self.reads.refused_reads += 1
         elif len(job.target):
             log.info(
                 "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
-                carrying.topic,
+                compaction.topic,
                 job.target.messages,
                 job.target.path.name,
                 job.target.size,
             )
-        carrying.end(job)
+        compaction.end(job)
 
     def end_load(self, load: AnyLoad) -> None:
         topic_log = self.logs.get(load.topic)
@@ -457,10 +457,10 @@ class Store:
             self._dropped = 0
             gc.collect(1)
 
-    def wants_carry(self, carrying: Carrying) -> None:
-        if not self.carrying:
-            self.wakeups.carry.set()
-        self.carrying[carrying] = None
+    def wants_compaction(self, compaction: Compaction) -> None:
+        if not self.compaction:
+            self.wakeups.compaction.set()
+        self.compaction[compaction] = None
 
     def _unwritten_bytes(self) -> int:
         waiting = {**dict.fromkeys(self.dirty), **self._buffered}

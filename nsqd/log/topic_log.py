@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack import Ack
-from nsqd.log.carrying import Carrying, CarryingHost
+from nsqd.log.compaction.compaction import Compaction, CompactionHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import error_text
 from nsqd.log.keys import deferred_keys
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 BUFFER_BYTES: Final = 1 << 20  # acknowledged messages that may wait in memory, for at most 100 ms
 
 
-class LogHost(ExpiryHost, CarryingHost, Protocol):
+class LogHost(ExpiryHost, CompactionHost, Protocol):
     """What a log and its parts ask of their store."""
 
     settings: LogSettings
@@ -120,7 +120,7 @@ class DiskLog:
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
         self.reader = LogReader(topic, host.reads, self._segments, state)
         self.expiry = Expiry(topic, host, self._segments, self.reader.cold, self._unsynced)
-        self.carrying = Carrying(
+        self.compaction = Compaction(
             topic,
             folder,
             host,
@@ -156,8 +156,8 @@ class DiskLog:
         return taken
 
     def deferred_keys(self, wanted: Sequence[int]) -> list[KeyedPublish]:
-        files, segments, carried = self._host.files, list(self._segments), self.reader.carried.files
-        return patiently(lambda: deferred_keys(files, segments, carried, wanted), self._host.pause)
+        files, segments, compacted = self._host.files, list(self._segments), self.reader.compacted.files
+        return patiently(lambda: deferred_keys(files, segments, compacted, wanted), self._host.pause)
 
     # Publishing
 
@@ -304,7 +304,7 @@ class DiskLog:
                 pass
         unwanted = expiry.unwanted_before(timestamp)
         expiry.remove_before(min(sequence, unwanted))
-        self.carrying.release(sequence, sequence if passed is None else passed, unwanted)
+        self.compaction.release(sequence, sequence if passed is None else passed, unwanted)
 
     def older_than(self, timestamp: int) -> int:
         return self._segments.older_than(timestamp)
@@ -328,7 +328,7 @@ class DiskLog:
     @property
     def waiting_for_disk(self) -> int:
         """How many reads and carry jobs are being tried again because the disk refuses to read."""
-        return self.reader.refused + self.carrying.is_refused
+        return self.reader.refused + self.compaction.is_refused
 
     def segment_views(self, *, synced: bool) -> list[SegmentView]:
         """Return the segments, up to what is synced or, with `synced` false, up to what is written."""
@@ -383,7 +383,7 @@ class DiskLog:
             self._sync_has_failed(error)
             return True
         answered = self._unsynced.synced(job)
-        self.carrying.synced()
+        self.compaction.synced()
         return answered
 
     @property
@@ -480,13 +480,16 @@ class DiskLog:
     def close(self) -> None:
         """Release descriptors. What was not written is lost."""
         self.writer.close()
-        for path in [*(segment.path for segment in self._segments), *(file.path for file in self.reader.carried.files)]:
+        for path in [
+            *(segment.path for segment in self._segments),
+            *(file.path for file in self.reader.compacted.files),
+        ]:
             self._host.reads.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
         """Release everything, as the topic is deleted. Publishers that still wait receive the reason as an error."""
         self.dropped = True
-        self.carrying.dropped = True
+        self.compaction.dropped = True
         _, receipts = self._buffer.take_all()
         receipts += self._unsynced.take_receipts()
         # An alarm of the broker may keep a channel alive, and through it this log, for as long as the longest delay.

@@ -17,4 +17,4 @@ class Wakeups:
         self.rotation = Wakeup()
         self.repair = Wakeup()
         self.idle = Wakeup()
-        self.carry = Wakeup()
+        self.compaction = Wakeup()

@@ -33,7 +33,7 @@ def places_in(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
 def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
     """Return every message that can be read, by sequence."""
     found: dict[int, bytes] = {}
-    for file in log.reader.carried.files:
+    for file in log.reader.compacted.files:
         data = disk.peek(file.path)
         for place in range(len(file)):
             position, _ = file.extent(place)

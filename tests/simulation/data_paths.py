@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nsqcommon.wire.unfinished import UnfinishedBodies
 from nsqd.broker.rules import NO_RULES
 from nsqd.fsck import cli as fsck
-from nsqd.log.carrying import carry_forward
+from nsqd.log.compaction.compaction import compact
 from nsqd.log.damage import Damage
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
@@ -100,10 +100,10 @@ class DiskNode:
     def write_next_snapshot(self) -> bool:
         return self.store.write_next_snapshot(self.broker.snapshot_topic)
 
-    def carry(self) -> None:
+    def compaction(self) -> None:
         """Let some seconds pass: finished segments are removed, and what waits in them is copied into side files."""
-        for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log, self.broker.exceptions):
+        for log in tuple(self.store.compaction):
+            for job in compact(self.store, log, self.broker.exceptions):
                 if job is not None:
                     job.perform(self.store.files)
 
@@ -204,7 +204,7 @@ def make(path: Path, *, kill: bool = False) -> None:
 WAITING = BODIES[3:30:5]  # make_carried leaves these in side files
 
 
-def make_carried(path: Path) -> None:
+def make_compacted(path: Path) -> None:
     """Make topic t with a channel that has finished all but a few messages, which wait in side files."""
     path.mkdir(exist_ok=True)
     with running(path) as node:
@@ -215,12 +215,12 @@ def make_carried(path: Path) -> None:
         for it in WAITING:
             consumer.requeue(it, 3_000_000)
         node.settle()
-        node.carry()
+        node.compaction()
         node.settle()
         node.stop()
 
 
-def make_buried(path: Path, *, carried: bool) -> None:
+def make_buried(path: Path, *, compacted: bool) -> None:
     """Make topic t with a channel that has buried a few messages and finished all others."""
     path.mkdir(exist_ok=True)
     with running(path) as node:
@@ -230,8 +230,8 @@ def make_buried(path: Path, *, carried: bool) -> None:
         consumer.finish(*(it for it in BODIES if it not in WAITING))
         consumer.bury(*WAITING)
         node.settle()
-        if carried:
-            node.carry()
+        if compacted:
+            node.compaction()
             node.settle()
         node.stop()
 

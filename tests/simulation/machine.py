@@ -15,7 +15,6 @@ from typing import Final
 
 from nsqcommon.wakeup import Wakeup
 from nsqd.broker.rules import NO_RULES, Rules
-from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.committer import (
     FLUSH_INTERVAL,
@@ -24,6 +23,7 @@ from nsqd.log.committer import (
     TOPOLOGY_INTERVAL,
     disk_takes_data,
 )
+from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import Fault
 from nsqd.log.reading.cold import AnyLoad
@@ -148,7 +148,7 @@ class Machine:
             self._rotate,
             self._repair,
             self._tidy,
-            self._carry,
+            self._compact_logs,
             self._save_progress,
             self._apply_retention,
         ):
@@ -338,17 +338,17 @@ class Machine:
             while not self.store.give_back_what_is_idle():
                 yield IDLE_AFTER
 
-    def _carry(self) -> Task:
+    def _compact_logs(self) -> Task:
         store = self.store
         while True:
-            yield store.wakeups.carry
-            while store.carrying:
-                for carrying in [one for one in store.carrying if one.due_at <= store.now()]:
-                    yield from self._carry_forward(carrying)
-                yield CARRY_INTERVAL
+            yield store.wakeups.compaction
+            while store.compaction:
+                for compaction in [one for one in store.compaction if one.due_at <= store.now()]:
+                    yield from self._compact(compaction)
+                yield COMPACTION_INTERVAL
 
-    def _carry_forward(self, carrying: Carrying) -> Task:
-        steps = carry_forward(self.store, carrying, self.broker.exceptions, stretch=0.0)
+    def _compact(self, compaction: Compaction) -> Task:
+        steps = compact(self.store, compaction, self.broker.exceptions, stretch=0.0)
         for job in steps:
             if job is None:
                 yield self._a_while()

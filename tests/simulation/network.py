@@ -118,8 +118,8 @@ class _Passage:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._carry, self._client, self._server, self._upward)
-                    nursery.start_soon(self._carry, self._server, self._client, trio.CancelScope())
+                    nursery.start_soon(self._compact_logs, self._client, self._server, self._upward)
+                    nursery.start_soon(self._compact_logs, self._server, self._client, trio.CancelScope())
         finally:
             for stream in (self._client, self._server):
                 await _end(stream, with_reset=self._with_reset)
@@ -132,7 +132,7 @@ class _Passage:
             self._is_ending = True  # the connection ends in the middle of what comes next, if anything does
             self._scope.deadline = trio.current_time() + _NEXT
 
-    async def _carry(self, source: trio.SocketStream, sink: trio.SocketStream, scope: trio.CancelScope) -> None:
+    async def _compact_logs(self, source: trio.SocketStream, sink: trio.SocketStream, scope: trio.CancelScope) -> None:
         """Carry bytes in one direction, in order, up to their end, which is passed on, too."""
         try:
             with scope:

@@ -16,7 +16,7 @@ from tests.simulation.data_paths import (
     DiskNode,
     lay_out,
     make,
-    make_carried,
+    make_compacted,
     outcome,
     records_of,
     run_fsck,
@@ -95,7 +95,7 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
 
 @pytest.mark.parametrize("harm", ["missing", "empty", "garbage", "cut"])
 def test_harmed_side_file_is_reported_and_costs_nothing_else(harm: str, tmp_path: Path) -> None:
-    make_carried(tmp_path)
+    make_compacted(tmp_path)
     (side,) = (tmp_path / T).glob("carried.*")
     data = side.read_bytes()
     if harm == "missing":

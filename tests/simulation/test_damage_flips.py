@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.carry.carried import number_of_name, scan_carried
+from nsqd.log.compaction.compacted import number_of_name, scan_compacted
 from nsqd.log.record import decode_header
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.nsqd.log.harness import opened
-from tests.simulation.data_paths import BODIES, WAITING, FastFiles, make_carried, run_fsck, snapshot
+from tests.simulation.data_paths import BODIES, WAITING, FastFiles, make_compacted, run_fsck, snapshot
 from tests.simulation.flips import flips
 from tests.support.lengths import sized
 
@@ -44,7 +44,7 @@ def test_any_flipped_bit_is_found_and_costs_at_most_its_record(part: int, quick_
 def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick_path: Path) -> None:
     """Tries one bit of every byte."""
     path = quick_path / "original"
-    make_carried(path)
+    make_compacted(path)
     assert run_fsck(path)[:2] == (0, [])
     files = snapshot(path)
     ((name, side),) = ((n, data) for n, data in files.items() if number_of_name(n.name) is not None)
@@ -56,7 +56,7 @@ def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick
         (path / name).write_bytes(data)
         assert [it["file"] for it in run_fsck(path).serious][:1] == [name.name], f"byte {offset} is not found"
         (costs,) = (sequence for sequence, (start, end) in records.items() if start <= offset < end)
-        found, _ = scan_carried(FastFiles(), path / name.parent, 1)
+        found, _ = scan_compacted(FastFiles(), path / name.parent, 1)
         left = {sequence for sequence in records if found.place_of(sequence) >= 0}
         assert left >= records.keys() - {costs}, f"byte {offset} costs more than message {costs}"
 

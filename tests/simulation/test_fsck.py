@@ -273,10 +273,10 @@ def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_nothing_is_found_where_messages_are_buried(path: Path, carried: bool) -> None:
+def test_nothing_is_found_where_messages_are_buried(path: Path, compacted: bool) -> None:
     shutil.rmtree(path)
-    make_buried(path, carried=carried)
-    assert bool([*(path / T).glob("carried.*")]) == carried
+    make_buried(path, compacted=compacted)
+    assert bool([*(path / T).glob("carried.*")]) == compacted
     before = snapshot(path)
     assert run_fsck(path)[:2] == (0, [])
     assert snapshot(path) == before
@@ -284,7 +284,7 @@ def test_nothing_is_found_where_messages_are_buried(path: Path, carried: bool) -
 
 def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
     shutil.rmtree(path)
-    make_buried(path, carried=False)
+    make_buried(path, compacted=False)
     for base in (0, 5):
         (path / T / f"{base:020}.log").unlink()
     texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
@@ -297,7 +297,7 @@ def test_buried_message_that_is_nowhere_is_told(path: Path) -> None:
 @pytest.mark.parametrize("again", [False, True])
 def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, again: bool) -> None:
     shutil.rmtree(path)
-    make_buried(path, carried=True)
+    make_buried(path, compacted=True)
     with running(path) as node:
         channel = node.broker.topics["t"].channels["c"]
         log = node.store.logs["t"]
@@ -311,7 +311,7 @@ def test_a_buried_message_outlives_its_segment_and_can_be_kicked(path: Path, aga
             more.bury(BODIES[0])
             more.client.say(b"RDY 0\n")
             node.settle()
-            node.carry()
+            node.compaction()
             node.settle()
         taken = channel.take_buried("kick", [burial.sequence for burial in burials])
         assert taken == len(WAITING)

@@ -84,7 +84,7 @@ def files_of(nsqd: Nsqd) -> list[str]:
     return [path.name for path in (nsqd.data_path / "topics" / "t.t").iterdir()]
 
 
-def has_carried(nsqd: Nsqd) -> bool:
+def has_compacted(nsqd: Nsqd) -> bool:
     names = files_of(nsqd)
     return any(name.startswith("carried.0") for name in names) and sum(name.endswith(".log") for name in names) <= 2
 
@@ -108,7 +108,7 @@ def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path,
     with broker(tmp_path, disk) as nsqd:
         consumer = publish(nsqd, delay_ms=5000)
         finish(consumer, DEFERRED * len(OTHERS))
-        eventually(lambda: has_carried(nsqd), LONG)
+        eventually(lambda: has_compacted(nsqd), LONG)
         with disk.refusing("carried.0"):
             eventually(lambda: said(nsqd, "cannot read now"), LONG)
             time.sleep(0.3)  # for as long as the disk refuses
@@ -116,7 +116,7 @@ def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path,
         assert not [name for name in files_of(nsqd) if "damaged" in name]
 
 
-def test_segments_that_are_refused_while_they_are_carried_forward_stay(tmp_path: Path, disk: RefusingDisk) -> None:
+def test_segments_that_are_refused_while_they_are_compacted_forward_stay(tmp_path: Path, disk: RefusingDisk) -> None:
     with broker(tmp_path, disk, mem_queue_size=1000) as nsqd:  # the consumer reads from memory
         consumer = publish(nsqd, delay_ms=9000)
         before = {name for name in files_of(nsqd) if name.endswith(".log")}
@@ -126,7 +126,7 @@ def test_segments_that_are_refused_while_they_are_carried_forward_stay(tmp_path:
             time.sleep(1.2)
             assert before <= set(files_of(nsqd))
             assert not [name for name in files_of(nsqd) if name == "carried.000001"]
-        eventually(lambda: has_carried(nsqd), LONG)
+        eventually(lambda: has_compacted(nsqd), LONG)
         assert not [name for name in files_of(nsqd) if "damaged" in name]
         nsqd.kill()
         status, report = fsck(nsqd, {})
@@ -144,7 +144,7 @@ def test_side_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, di
     with broker(tmp_path, disk) as nsqd:
         consumer = publish(nsqd, delay_ms=5000)
         finish(consumer, DEFERRED * len(OTHERS))
-        eventually(lambda: has_carried(nsqd), LONG)
+        eventually(lambda: has_compacted(nsqd), LONG)
         disk.refuse("carried.0")
         eventually(lambda: said(nsqd, "messages cannot be read now, and are put off"), LONG)
         consumer.publish("t", b"behind")
@@ -169,7 +169,7 @@ def test_start_waits_for_the_disk_and_changes_nothing(tmp_path: Path, disk: Refu
     with broker(tmp_path, disk) as nsqd:
         consumer = publish(nsqd, delay_ms=600_000)
         finish(consumer, DEFERRED * len(OTHERS))
-        eventually(lambda: has_carried(nsqd), LONG)
+        eventually(lambda: has_compacted(nsqd), LONG)
         nsqd.kill()
         before = contents(nsqd.data_path)
     with ThreadPoolExecutor(len(REFUSED)) as threads:  # each start waits for some seconds

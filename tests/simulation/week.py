@@ -20,7 +20,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import complete, replay
 from nsqd.broker.rules import NO_RULES
-from nsqd.log.carrying import carry_forward
+from nsqd.log.compaction.compaction import compact
 from nsqd.log.store import Store
 from tests.nsqd.log.harness import headers_of
 from tests.support.broker_settings import broker_settings
@@ -137,7 +137,7 @@ class Life:
 
     def settle(self) -> None:
         self._save()
-        for _ in self._carry():
+        for _ in self._compact_logs():
             pass
         self._round()
 
@@ -147,13 +147,13 @@ class Life:
             step()
             yield
         if carries:
-            yield from self._carry()
+            yield from self._compact_logs()
             yield
             self._round()
 
-    def _carry(self) -> Iterator[None]:
-        for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log, self.broker.exceptions):
+    def _compact_logs(self) -> Iterator[None]:
+        for log in tuple(self.store.compaction):
+            for job in compact(self.store, log, self.broker.exceptions):
                 if job is not None:
                     yield
                     job.perform(self.store.files)

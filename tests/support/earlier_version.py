@@ -56,7 +56,7 @@ def fill(nsqd: Nsqd) -> None:
     for topic in ("unread", "paused"):
         client.publish(topic, b"one", b"two")
         client.defer(topic, CENTURY_MS, b"much later")
-    _have_one_carried(nsqd)
+    _have_one_compacted(nsqd)
 
 
 def _take_some(nsqd: Nsqd) -> None:
@@ -75,7 +75,7 @@ def _take_some(nsqd: Nsqd) -> None:
     eventually(lambda: nsqd.channel("orders", "work")["deferred_count"] == 4)
 
 
-def _have_one_carried(nsqd: Nsqd) -> None:
+def _have_one_compacted(nsqd: Nsqd) -> None:
     nsqd.connect().defer("long", CENTURY_MS, b"much later")
     publish_and_finish(nsqd, "long", 100)
     folder = nsqd.data_path / "topics" / "t.long"

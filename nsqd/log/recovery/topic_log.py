@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.carry.carried import number_of_name, scan_carried
+from nsqd.log.compaction.compacted import number_of_name, scan_compacted
 from nsqd.log.damage import Damage
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.log_state import LogState
@@ -96,7 +96,7 @@ class _Recovery:
         state.segments = self._find_segments()
         if state.segments:
             self._read_segments()
-        self._read_carried()
+        self._read_compacted()
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
             self._ends_early(new_id())
         if not self._is_vouched_for():
@@ -159,12 +159,12 @@ class _Recovery:
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
 
-    def _read_carried(self) -> None:
+    def _read_compacted(self) -> None:
         for name in self._files.names_in(self._folder):
             if (number := number_of_name(name)) is None:
                 continue
-            found, holes = scan_carried(self._files, self._folder, number)
-            self._state.carried.append(found)
+            found, holes = scan_compacted(self._files, self._folder, number)
+            self._state.compacted.append(found)
             for hole in holes:
                 kept = keep_aside(self._files, found.path, "damaged", hole.offset, hole.end_offset)
                 self._note(name, hole.offset, hole.first, hole.end, kept, "damage is skipped")

@@ -14,9 +14,9 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.carry.job import CarryJob
-from nsqd.log.carrying import carry_forward
 from nsqd.log.committer import LOAD_INTERVAL, Committer
+from nsqd.log.compaction.compaction import compact
+from nsqd.log.compaction.job import CompactionJob
 from nsqd.log.files import Buffers, Files
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.refusals import READ_PATIENCE
@@ -135,12 +135,12 @@ class OpenStore:
             self.on_loaded(load.topic)
         return [load for load in loads if isinstance(load, Load)]
 
-    def carry(self) -> list[CarryJob]:
+    def compaction(self) -> list[CompactionJob]:
         """Do what the committer does some time later: look for something to carry forward, and carry it."""
         self.sync()
         jobs = []
-        for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log, self.exceptions):
+        for log in tuple(self.store.compaction):
+            for job in compact(self.store, log, self.exceptions):
                 if job is not None:
                     job.perform(self.store.files)
                     jobs.append(job)

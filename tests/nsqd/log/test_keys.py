@@ -230,7 +230,7 @@ def test_only_the_parts_that_hold_them_are_read(tmp_path: Path) -> None:
         store.kill()
 
 
-def test_keys_of_deferred_messages_are_found_where_they_were_carried(tmp_path: Path) -> None:
+def test_keys_of_deferred_messages_are_found_where_they_were_compacted(tmp_path: Path) -> None:
     settings = {**WINDOW, "max_bytes_per_file": 700, "mem_queue_size": 0}
     with opened(tmp_path, **settings) as store:
         mixed(store)
@@ -240,7 +240,7 @@ def test_keys_of_deferred_messages_are_found_where_they_were_carried(tmp_path: P
         needed = [3, 5, 16, 27, 28, 29]
         store.exceptions_of = lambda topic: [needed]
         store.log().release(3, store.log().tail)
-        assert store.carry()
+        assert store.compaction()
         store.sync()
         assert store.log().first > 29
         store.kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Batch
-from nsqd.log.carry.carried import CarriedFile, CarriedLoad, scan_carried
+from nsqd.log.compaction.compacted import CompactedFile, CompactedLoad, scan_compacted
 from nsqd.log.damage import Damage
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
@@ -51,10 +51,10 @@ class Log:
         segment = Segment(folder / f"{20:020}.log", 20, 0)
         batches = [make_batch(sequence, [b"%d" % sequence]) for sequence in range(20, 25)]
         segment.size = self._write(segment.path, batches)
-        carried = [make_batch(3, [b"3", b"4"]), make_batch(10, [b"10"], timestamp=now_ns, delay_ms=5000)]
-        self._write(CarriedFile(folder, 1).path, carried)
-        side_file, _ = scan_carried(self.disk, folder, 1)
-        state = LogState("id", holes=[Hole(22, 23, 0, 0)], carried=[side_file])
+        compacted = [make_batch(3, [b"3", b"4"]), make_batch(10, [b"10"], timestamp=now_ns, delay_ms=5000)]
+        self._write(CompactedFile(folder, 1).path, compacted)
+        side_file, _ = scan_compacted(self.disk, folder, 1)
+        state = LogState("id", holes=[Hole(22, 23, 0, 0)], compacted=[side_file])
         self.reader = LogReader("t", self.reads, SegmentList([segment], 25), state)
 
     def _write(self, path: Path, batches: list[Batch]) -> int:
@@ -75,7 +75,7 @@ class Log:
         loads = list(self.reads.loads)
         self.reads.loads.clear()
         for load in loads:
-            assert isinstance(load, Load | CarriedLoad)
+            assert isinstance(load, Load | CompactedLoad)
             load.perform(self.disk)
             self.reader.loaded(load)
         return [type(load) for load in loads]
@@ -94,7 +94,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-@pytest.mark.parametrize(("sequence", "kind"), [(20, Load), (24, Load), (3, CarriedLoad), (10, CarriedLoad)])
+@pytest.mark.parametrize(("sequence", "kind"), [(20, Load), (24, Load), (3, CompactedLoad), (10, CompactedLoad)])
 def test_a_thread_is_asked_to_read_the_file_that_has_the_message(log: Log, sequence: int, kind: type) -> None:
     assert log.reader.batch_at(sequence) is None
     assert log.perform_loads() == [kind]
@@ -131,16 +131,16 @@ def test_what_the_disk_refuses_for_long_is_bypassed_where_it_lies(log: Log, sequ
 @pytest.mark.parametrize("sequence", [3, 20])
 def test_what_was_refused_is_asked_for_again(log: Log, sequence: int) -> None:
     log.refuse(sequence)
-    cold, carried = log.reader.cold.refusals, log.reader.carried.refusals
-    log.reader.ask_again(carried if sequence == 20 else cold)  # of which nothing is refused
+    cold, compacted = log.reader.cold.refusals, log.reader.compacted.refusals
+    log.reader.ask_again(compacted if sequence == 20 else cold)  # of which nothing is refused
     log.reader.ask_again(Refusals(lambda: log.now))  # of another log
     assert log.perform_loads() == []
     log.disk.refuses = False
-    log.reader.ask_again(cold if sequence == 20 else carried)
+    log.reader.ask_again(cold if sequence == 20 else compacted)
     assert len(log.perform_loads()) == 1
     assert log.reader.refused == 0
     assert log.reader.end_of_refused(sequence) == sequence
 
 
-def test_carried_messages_are_told_with_the_times_at_which_they_are_due(log: Log) -> None:
-    assert list(log.reader.carried_messages()) == [(3, 2, 0), (10, 1, WALL_MS + 5000 + 1)]
+def test_compacted_messages_are_told_with_the_times_at_which_they_are_due(log: Log) -> None:
+    assert list(log.reader.compacted_messages()) == [(3, 2, 0), (10, 1, WALL_MS + 5000 + 1)]

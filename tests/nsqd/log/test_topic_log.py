@@ -48,7 +48,7 @@ def test_more_buffers_than_a_system_call_takes_are_written_too(tmp_path: Path) -
         assert len(store.read()) == 3000
 
 
-def test_short_writes_are_carried_on(tmp_path: Path) -> None:
+def test_short_writes_are_compacted_on(tmp_path: Path) -> None:
     files = TroubledFiles()
     with opened(tmp_path, files) as store:
         files.most_per_write = 7

@@ -387,12 +387,12 @@ def test_a_key_is_found_when_only_a_side_file_has_the_message(start_nsqd: StartN
     with nsqd.connect() as client:
         client.subscribe("t", "a", ready=100)
 
-        def is_carried() -> bool:
+        def is_compacted() -> bool:
             nsqd.connect().publish("t", *[b"x" * 1000] * 60)
             client.finish(*client.messages(60))
             return bool(nsqd.http("GET", "/topic/log?topic=t").json["first"] > 3)
 
-        assert eventually(is_carried, timeout=30)
+        assert eventually(is_compacted, timeout=30)
     assert cancel(nsqd, key="k-1") == {"cancelled": 1, **NOTHING}
     nsqd.restart()
     assert [it["key"] for it in deferred(nsqd)] == ["k-2", "k-3"]

@@ -11,8 +11,8 @@ from nsqd.fsck.examination import Examination
 from nsqd.fsck.finding import Severity
 from nsqd.log.files import Files
 from tests.nsqd.log.batches import bodies_of
+from tests.nsqd.log.compaction.test_compaction import SEGMENT, Topic
 from tests.nsqd.log.harness import OpenStore, contents, opened
-from tests.nsqd.log.test_carrying import SEGMENT, Topic
 from tests.nsqd.log.test_history import CHUNK, events, messages, past
 from tests.support.later_version import write_later
 
@@ -63,7 +63,7 @@ def test_carrying_forward_leaves_the_segment(tmp_path: Path) -> None:
         for file in topic.log.folder.glob("*.log"):
             write_later(file, needed)
         before = contents(topic.log.folder)
-        topic.carry()
+        topic.compaction()
         assert contents(topic.log.folder) == before
         assert (store.store.damage, topic.log.waiting_for_disk) == ([], 1)
 
@@ -73,13 +73,13 @@ def test_a_side_file_stays_too(tmp_path: Path) -> None:
         topic = Topic(store)
         topic.publish(21)
         topic.needed = {1, 6}
-        topic.carry()
+        topic.compaction()
         write_later(topic.log.folder / "carried.000001", 1)
         assert store.batch_at(topic.log, 1) is None
         assert topic.log.next_readable(1) == 1
         assert "a later version wrote messages 1 to 1" in store.store.health
         topic.needed = {1}
-        topic.carry()
+        topic.compaction()
         assert (topic.side_files(), store.store.damage) == (["carried.000001"], [])
 
 

@@ -15,8 +15,8 @@ from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.retention import Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
+from tests.nsqd.log.compaction.test_compaction import SEGMENT, Topic
 from tests.nsqd.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
-from tests.nsqd.log.test_carrying import SEGMENT, Topic
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: Tr
         topic.let_one_be_needed()
         before = contents(topic.log.folder)
         refuse(files, ".log")
-        topic.carry()
+        topic.compaction()
         assert contents(topic.log.folder) == before
         assert (store.store.damage, topic.log.waiting_for_disk, store.store.reads.refused_reads) == ([], 1, 1)
-        assert topic.log.carrying.due_at == store.clock.now + 1.0
-        topic.carry()
-        assert topic.log.carrying.due_at == store.clock.now + 2.0
+        assert topic.log.compaction.due_at == store.clock.now + 1.0
+        topic.compaction()
+        assert topic.log.compaction.due_at == store.clock.now + 2.0
         files.recover()
-        topic.carry()
+        topic.compaction()
         assert (topic.segments(), topic.side_files(), topic.log.waiting_for_disk) == ([8], ["carried.000001"], 0)
         topic.read_needed()
 
@@ -64,13 +64,13 @@ def test_carry_that_is_refused_a_side_file_is_put_off(tmp_path: Path, files: Tro
         topic = Topic(store)
         topic.publish(21)
         topic.needed = {1, 6, 11}
-        topic.carry()
+        topic.compaction()
         topic.needed = {6}
         refuse(files, "carried.")
-        topic.carry()
+        topic.compaction()
         assert topic.side_files() == ["carried.000001"]
         files.recover()
-        topic.carry()
+        topic.compaction()
         assert topic.side_files() == ["carried.000002"]
         topic.read_needed()
 
@@ -80,10 +80,10 @@ def test_carry_that_is_not_needed_any_more_does_not_wait_for_the_disk(tmp_path: 
         topic = Topic(store)
         topic.let_one_be_needed()
         refuse(files, ".log")
-        topic.carry()
+        topic.compaction()
         assert topic.log.waiting_for_disk == 1
         topic.needed = set()
-        topic.carry()
+        topic.compaction()
         assert topic.log.waiting_for_disk == 0
 
 
@@ -99,7 +99,7 @@ def test_reader_waits_and_then_goes_round_what_stays_where_it_is(
         topic.publish(9)
         topic.needed = {1}
         if refused == "carried.":
-            topic.carry()
+            topic.compaction()
         refuse(files, refused)
         assert store.batch_at(topic.log, 1) is None
         assert store.clock.now > START + READ_PATIENCE - RETRY_INTERVAL
@@ -196,7 +196,7 @@ def written(path: Path) -> None:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1}
-        topic.carry()
+        topic.compaction()
         store.checkpoint()
         store.publish(b"behind the checkpoint")
 

@@ -33,7 +33,7 @@ _READ_SIZE: Final = 128 * 1024
 _MOST_BLOCKS: Final = 8
 
 
-def carried_name(number: int) -> str:
+def compacted_name(number: int) -> str:
     return f"{_PREFIX}{number:06}"
 
 
@@ -42,11 +42,11 @@ def number_of_name(name: str) -> int | None:
     return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
 
 
-class CarriedFile:
+class CompactedFile:
     __slots__ = ("_firsts", "_offsets", "_starts", "messages", "number", "path", "size")
 
     def __init__(self, folder: Path, number: int) -> None:
-        self.path = folder / carried_name(number)
+        self.path = folder / compacted_name(number)
         self.number = number
         self.size = 0
         self.messages = 0
@@ -91,12 +91,12 @@ class CarriedFile:
         return self._starts[place] + sequence - self._firsts[place] if place >= 0 else -1
 
 
-def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, list[Hole]]:
+def scan_compacted(files: Files, folder: Path, number: int) -> tuple[CompactedFile, list[Hole]]:
     """Read a side file and check its checksums. The sequences of a hole are those between its neighbours' sequences.
 
     Raises ReadRefused if the disk refuses any part of the file: without all of its bytes nobody knows what it holds.
     """
-    found = CarriedFile(folder, number)
+    found = CompactedFile(folder, number)
     holes: list[Hole] = []
     with opened_to_read(files, found.path) as read:
         end = files.size_of(found.path)
@@ -135,10 +135,10 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
     return Hole(sequence, sequence, offset, offset + len(data))
 
 
-class CarriedLoad:
+class CompactedLoad:
     """A read of a side file that needs a thread. The loop makes it and takes it back; `perform` runs in the thread."""
 
-    def __init__(self, topic: str, file: CarriedFile, place: int, *, bypasses: bool) -> None:
+    def __init__(self, topic: str, file: CompactedFile, place: int, *, bypasses: bool) -> None:
         self.topic = topic
         self.segment = file
         self.place = place
@@ -202,7 +202,7 @@ def _decode_known(data: bytes, position: int) -> Batch | None:
         return None
 
 
-class Carried:
+class Compacted:
     """All side files of a log, as its readers see them."""
 
     __slots__ = (
@@ -217,7 +217,7 @@ class Carried:
         "refusals",
     )
 
-    def __init__(self, topic: str, host: ReadingHost, files: list[CarriedFile]) -> None:
+    def __init__(self, topic: str, host: ReadingHost, files: list[CompactedFile]) -> None:
         self._topic = topic
         self._host = host
         self.files = files  # ascending numbers
@@ -241,11 +241,11 @@ class Carried:
             first <= sequence < end for first, end in self._lost
         )
 
-    def add(self, file: CarriedFile) -> None:
+    def add(self, file: CompactedFile) -> None:
         self.files.append(file)
         self._next_number = file.number + 1
 
-    def take_out(self, files: list[CarriedFile]) -> list[Path]:
+    def take_out(self, files: list[CompactedFile]) -> list[Path]:
         """Forget these files, and return their paths for them to be removed."""
         self.files = [file for file in self.files if file not in files]
         for file in files:
@@ -275,20 +275,20 @@ class Carried:
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(*self._find(sequence))
 
-    def _load(self, file: CarriedFile, place: int) -> None:
+    def _load(self, file: CompactedFile, place: int) -> None:
         if (file.number, place) not in self._loading:
             self._loading[file.number, place] = None
             bypasses = self.refusals.has_lasted(file.first(place))
-            self._host.load(CarriedLoad(self._topic, file, place, bypasses=bypasses))
+            self._host.load(CompactedLoad(self._topic, file, place, bypasses=bypasses))
 
-    def _find(self, sequence: int) -> tuple[CarriedFile, int]:
+    def _find(self, sequence: int) -> tuple[CompactedFile, int]:
         for file in reversed(self.files):
             place = file.place_of(sequence)
             if place >= 0:
                 return file, place
         raise LookupError(sequence)
 
-    def _in_blocks(self, file: CarriedFile, offset: int) -> Batch | None:
+    def _in_blocks(self, file: CompactedFile, offset: int) -> Batch | None:
         for (number, start), data in self._blocks.items():
             if number == file.number and start <= offset < start + len(data):
                 self._used = True
@@ -297,7 +297,7 @@ class Carried:
                     return batch
         return None
 
-    def _in_page_cache(self, file: CarriedFile, offset: int, size: int) -> Batch | None:
+    def _in_page_cache(self, file: CompactedFile, offset: int, size: int) -> Batch | None:
         host = self._host
         if not host.reads_cache:
             return None
@@ -317,7 +317,7 @@ class Carried:
         self._used = True
         self._host.reads_cold(self)
 
-    def loaded(self, load: CarriedLoad) -> None:
+    def loaded(self, load: CompactedLoad) -> None:
         self._loading.pop((load.segment.number, load.place), None)
         if load.segment not in self.files:  # removed meanwhile, as a job has carried its messages on
             return
@@ -331,7 +331,7 @@ class Carried:
                 del self._blocks[next(iter(self._blocks))]
             self._hold()
 
-    def _note_refusal(self, load: CarriedLoad) -> None:
+    def _note_refusal(self, load: CompactedLoad) -> None:
         refusals = self.refusals
         if load.bypassed is not None:
             refusals.bypass(*load.bypassed)

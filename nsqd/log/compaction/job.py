@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from nsqd.broker.batch import Batch
-from nsqd.log.carry.carried import CarriedFile
+from nsqd.log.compaction.compacted import CompactedFile
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import ReadRefused, opened_to_read, refused_to_read
@@ -35,7 +35,7 @@ MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
 _WRITE_SIZE: Final = 1 << 20
 
 
-class CarriedLog(Protocol):
+class CompactedLog(Protocol):
     """What a job has to know about the log whose messages it carries."""
 
     @property
@@ -53,11 +53,11 @@ class Ended(NamedTuple):
     end: int
 
 
-class CarryPlan:
+class CompactionPlan:
     """Which messages of the oldest segments and of the side files are needed."""
 
     def __init__(
-        self, log: CarriedLog, segments: list[Ended], files: list[CarriedFile], first: int, epoch: int
+        self, log: CompactedLog, segments: list[Ended], files: list[CompactedFile], first: int, epoch: int
     ) -> None:
         self.log = log
         self.epoch = epoch
@@ -74,23 +74,23 @@ class CarryPlan:
                 if place < length:
                     marks[place] = 1
             else:
-                self._need_carried(sequence)
+                self._need_compacted(sequence)
 
-    def _need_carried(self, sequence: int) -> None:
+    def _need_compacted(self, sequence: int) -> None:
         for file, marks in self._files:
             message = file.message_of(sequence)
             if message >= 0:
                 marks[message] = 1
                 return
 
-    def decide(self, number: int, folder: Path) -> CarryJob | None:
+    def decide(self, number: int, folder: Path) -> CompactionJob | None:
         """Return the job that is worth doing; None: none is."""
         segments, needed = self._choose_segments()
         files = self._choose_files(needed)
         if not segments and not files:
             return None
         parts = [(ended, self._marks[ended.segment.base - self._first : ended.end - self._first]) for ended in segments]
-        return CarryJob(self.log, self.epoch, parts, files, CarriedFile(folder, number))
+        return CompactionJob(self.log, self.epoch, parts, files, CompactedFile(folder, number))
 
     def _choose_segments(self) -> tuple[list[Ended], float]:
         """Return the stretch of segments that is worth carrying, and about how many bytes of it are needed."""
@@ -104,7 +104,7 @@ class CarryPlan:
                 chosen, chosen_bytes = place + 1, needed
         return self._segments[:chosen], chosen_bytes
 
-    def _choose_files(self, writing: float) -> list[tuple[CarriedFile, bytearray]]:
+    def _choose_files(self, writing: float) -> list[tuple[CompactedFile, bytearray]]:
         """Return the files of which less than half is needed, or no more than is written anyway."""
         chosen = []
         for file, marks in self._files:
@@ -115,22 +115,22 @@ class CarryPlan:
         return chosen[::-1]
 
 
-class CarryJob:
+class CompactionJob:
     """Copies what is needed. The loop makes the job and takes it back; only `perform` runs in a thread."""
 
     def __init__(
         self,
-        log: CarriedLog,
+        log: CompactedLog,
         epoch: int,
         segments: list[tuple[Ended, bytearray]],
-        files: list[tuple[CarriedFile, bytearray]],
-        target: CarriedFile,
+        files: list[tuple[CompactedFile, bytearray]],
+        target: CompactedFile,
     ) -> None:
         self.log = log
         self.epoch = epoch
         self.target = target  # empty: nothing was needed, or the job has failed
         self.end = segments[0][0].segment.base if segments else 0  # the job is done with all segments before this
-        self.done: list[CarriedFile] = []  # side files that the job is done with
+        self.done: list[CompactedFile] = []  # side files that the job is done with
         self.loads: list[Load] = []  # reads that have found damage
         self.error: str | None = None
         self.is_refused = False  # whether the disk refuses to read what is to be copied
@@ -157,7 +157,7 @@ class CarryJob:
         except OSError as error:
             self.error = error_text("carry", error.filename or path, error)
             self.is_refused = isinstance(error, ReadRefused)
-            self.target = CarriedFile(self.target.path.parent, self.target.number)
+            self.target = CompactedFile(self.target.path.parent, self.target.number)
             try:
                 remove_file(files, path)
             except OSError:  # the next start removes it
@@ -275,7 +275,7 @@ class CarryJob:
         return True
 
 
-def _needed_runs(file: CarriedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
+def _needed_runs(file: CompactedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
     """Yield (first sequence, number of the record, start and end in it) of each run of needed neighbours."""
     place = 0
     message = marks.find(1)

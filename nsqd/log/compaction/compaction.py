@@ -1,4 +1,4 @@
-"""When a log carries messages forward, and what happens with the result. See carry/job.py for what is worth it."""
+"""When a log carries messages forward, and what happens with the result. See compaction/job.py for what is worth it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.carry.job import MOST_MARKED, CarryJob, CarryPlan, Ended
+from nsqd.log.compaction.job import MOST_MARKED, CompactionJob, CompactionPlan, Ended
 
 if TYPE_CHECKING:
     from nsqd.log.expiry import Expiry
@@ -16,29 +16,31 @@ if TYPE_CHECKING:
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.writing.unsynced import Unsynced
 
-CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, if the last look found some
-LONGEST_CARRY_INTERVAL: Final = 60.0  # after several looks that found nothing, or jobs that failed
-CARRY_SHARE: Final = 100  # looking may take one part in this many of the processor's time
-CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before other tasks have their turn
+COMPACTION_INTERVAL: Final = (
+    1.0  # seconds between two looks for what can be carried forward, if the last look found some
+)
+LONGEST_COMPACTION_INTERVAL: Final = 60.0  # after several looks that found nothing, or jobs that failed
+COMPACTION_SHARE: Final = 100  # looking may take one part in this many of the processor's time
+COMPACTION_SLICE: Final = 0.005  # seconds of looking at what is needed, before other tasks have their turn
 
 
-class CarryingHost(Protocol):
+class CompactionHost(Protocol):
     """What carrying forward asks of the store."""
 
-    carrying: dict[Carrying, None]  # logs whose segments or side files could go after carrying forward
+    compaction: dict[Compaction, None]  # logs whose segments or side files could go after carrying forward
 
     def now(self) -> float: ...
 
-    def wants_carry(self, carrying: Carrying) -> None:
+    def wants_compaction(self, compaction: Compaction) -> None:
         """Add the log to those that `carry_forward` looks at."""
 
-    def end_carry(self, carrying: Carrying, job: CarryJob) -> None:
+    def end_compaction(self, compaction: Compaction, job: CompactionJob) -> None:
         """Log what the job has done, and hand it back with `Carrying.end`."""
 
     def remove(self, paths: list[Path]) -> None: ...
 
 
-class Carrying:
+class Compaction:
     """Copies the few messages still needed out of a log's oldest segments and side files, so that these can go.
 
     May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
@@ -57,7 +59,7 @@ class Carrying:
         self,
         topic: str,
         folder: Path,
-        host: CarryingHost,
+        host: CompactionHost,
         *,
         segments: SegmentList,
         reader: LogReader,
@@ -73,15 +75,15 @@ class Carrying:
         self._host = host
         self._segments = segments
         self._reader = reader
-        self._carried = reader.carried
+        self._compacted = reader.compacted
         self._expiry = expiry
         self._unsynced = unsynced
         self._fault = fault
         self._passed = 0  # every cursor is here or beyond
         self._epoch = 0  # how often `_passed` went back
         self._awaits_sync = False  # some segments could be carried from, but are not synced
-        self._pause = CARRY_INTERVAL  # until the next look; doubled by each look that finds nothing
-        self._rest = CARRY_INTERVAL / 2  # the same after a job that fails; doubled by each
+        self._pause = COMPACTION_INTERVAL  # until the next look; doubled by each look that finds nothing
+        self._rest = COMPACTION_INTERVAL / 2  # the same after a job that fails; doubled by each
 
     def release(self, sequence: int, passed: int, unwanted: int) -> None:
         """Note that nothing before `sequence` is needed, and that every cursor is at `passed` or beyond.
@@ -91,19 +93,19 @@ class Carrying:
         if passed < self._passed:
             self._epoch += 1
         self._passed = passed
-        carried = self._carried
-        if carried and sequence >= self._segments.first:
-            self._host.remove(carried.take_out(carried.files))
-        if carried or self._segments.ends_before(min(passed, unwanted)):
-            self._host.wants_carry(self)
+        compacted = self._compacted
+        if compacted and sequence >= self._segments.first:
+            self._host.remove(compacted.take_out(compacted.files))
+        if compacted or self._segments.ends_before(min(passed, unwanted)):
+            self._host.wants_compaction(self)
 
     def synced(self) -> None:
         """Look again, if the last look found segments that were not synced."""
         if self._awaits_sync:
             self._awaits_sync = False
-            self._host.wants_carry(self)
+            self._host.wants_compaction(self)
 
-    def begin(self) -> CarryPlan | None:
+    def begin(self) -> CompactionPlan | None:
         """Return a plan, which then has to be told of every message that is needed; None: there is nothing to look at.
 
         The plan covers only what is synced. The removal of a segment may not be durable when the power fails; then the
@@ -118,22 +120,22 @@ class Carrying:
         unsynced = self._unsynced.files  # after a start without a checkpoint, also files before the synced tail
         front = list(takewhile(lambda one: one[1] <= synced_tail and one[0].path not in unsynced, ended))
         self._awaits_sync = len(front) < len(ended)
-        if not front and not self._carried:
+        if not front and not self._compacted:
             self.is_refused = False
             return None
-        return CarryPlan(self, [Ended(*one) for one in front], self._carried.files, first, self._epoch)
+        return CompactionPlan(self, [Ended(*one) for one in front], self._compacted.files, first, self._epoch)
 
-    def decide(self, plan: CarryPlan, took: float) -> CarryJob | None:
+    def decide(self, plan: CompactionPlan, took: float) -> CompactionJob | None:
         """Return the job for a thread, for `end` to take back. `took`: seconds of work to make the plan."""
         if self.dropped:  # a new topic of the same name has the same folder
             return None
-        job = plan.decide(self._carried.next_number, self._folder)
+        job = plan.decide(self._compacted.next_number, self._folder)
         self.is_refused = self.is_refused and job is not None  # without a job, nothing refused has to be carried
-        self._pause = CARRY_INTERVAL if job is not None else min(2 * self._pause, LONGEST_CARRY_INTERVAL)
-        self.due_at = self._host.now() + max(self._pause, took * CARRY_SHARE)
+        self._pause = COMPACTION_INTERVAL if job is not None else min(2 * self._pause, LONGEST_COMPACTION_INTERVAL)
+        self.due_at = self._host.now() + max(self._pause, took * COMPACTION_SHARE)
         return job
 
-    def end(self, job: CarryJob) -> None:
+    def end(self, job: CompactionJob) -> None:
         """Remove what the job has copied from: the needed messages are in the side file, which is durable."""
         if self.dropped:
             return
@@ -141,42 +143,42 @@ class Carrying:
             self._reader.cold.learn(load)
         self.is_refused = job.is_refused
         if job.error is not None:
-            self._rest = min(2 * self._rest, LONGEST_CARRY_INTERVAL)
+            self._rest = min(2 * self._rest, LONGEST_COMPACTION_INTERVAL)
             self.due_at = self._host.now() + self._rest
             return
-        self._rest = CARRY_INTERVAL / 2
+        self._rest = COMPACTION_INTERVAL / 2
         if not job.frees:  # because of damage; trying again every second would write the same again and again
-            self.due_at = self._host.now() + LONGEST_CARRY_INTERVAL
+            self.due_at = self._host.now() + LONGEST_COMPACTION_INTERVAL
         if len(job.target):
-            self._carried.add(job.target)
+            self._compacted.add(job.target)
         if job.epoch == self._epoch:
-            self._host.remove(self._carried.take_out(job.done))
+            self._host.remove(self._compacted.take_out(job.done))
             self._expiry.remove_before(min(job.end, self._passed))
 
 
-def carry_forward(
-    host: CarryingHost,
-    carrying: Carrying,
+def compact(
+    host: CompactionHost,
+    compaction: Compaction,
     exceptions: Callable[[str], Iterable[Iterable[int]]],
     *,
-    stretch: float = CARRY_SLICE,
-) -> Iterator[CarryJob | None]:
+    stretch: float = COMPACTION_SLICE,
+) -> Iterator[CompactionJob | None]:
     """Carry forward what is worth it in one log, step by step. `exceptions`: what the topic's channels need of the log.
 
     Yields None after each stretch of `stretch` seconds, so that others have their turn. A job that is yielded must be
     performed before the next step is asked for, because that step takes the job's result.
     """
-    plan = carrying.begin()
+    plan = compaction.begin()
     if plan is None:
-        host.carrying.pop(carrying, None)  # until a channel makes progress
+        host.compaction.pop(compaction, None)  # until a channel makes progress
         return
     took, began = 0.0, host.now()
-    for sequences in exceptions(carrying.topic):
+    for sequences in exceptions(compaction.topic):
         plan.need(sequences)
         if (spent := host.now() - began) >= stretch:
             yield None
             took, began = took + spent, host.now()
-    job = carrying.decide(plan, took + host.now() - began)
+    job = compaction.decide(plan, took + host.now() - began)
     if job is not None:
         yield job
-        host.end_carry(carrying, job)
+        host.end_compaction(compaction, job)

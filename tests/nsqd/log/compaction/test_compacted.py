@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.carry.job import CarryJob, CarryPlan
-from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.compaction.compaction import (
+    COMPACTION_INTERVAL,
+    COMPACTION_SHARE,
+    LONGEST_COMPACTION_INTERVAL,
+    Compaction,
+    compact,
+)
+from nsqd.log.compaction.job import CompactionJob, CompactionPlan
 from nsqd.log.expiry import Expiry
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
@@ -31,7 +37,7 @@ class Log:
         self.unsynced = Unsynced(folder, state)
         self.reader = LogReader("t", self.store.reads, self.segments, state)
         self.fault = LogFault(lambda: self.now)
-        self.carrying = Carrying(
+        self.compaction = Compaction(
             "t",
             folder,
             self.store,
@@ -42,15 +48,15 @@ class Log:
             fault=self.fault,
         )
 
-    def plan(self) -> CarryPlan:
-        plan = self.carrying.begin()
+    def plan(self) -> CompactionPlan:
+        plan = self.compaction.begin()
         assert plan is not None
         return plan
 
-    def job(self) -> CarryJob:
+    def job(self) -> CompactionJob:
         plan = self.plan()
         plan.need([3])
-        job = self.carrying.decide(plan, 0.0)
+        job = self.compaction.decide(plan, 0.0)
         assert job is not None
         return job
 
@@ -58,32 +64,32 @@ class Log:
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     log = Log(tmp_path)
-    log.carrying.release(3, 30, 30)
+    log.compaction.release(3, 30, 30)
     log.store.abandon()
     return log
 
 
 def test_a_log_whose_oldest_segments_are_passed_wants_to_be_looked_at(log: Log) -> None:
-    assert list(log.store.carrying) == [log.carrying]
+    assert list(log.store.compaction) == [log.compaction]
 
 
 def test_a_log_that_fails_or_is_dropped_carries_nothing(log: Log) -> None:
     log.fault.begin("no")
-    assert log.carrying.begin() is None
+    assert log.compaction.begin() is None
     log.fault.end()
-    log.carrying.dropped = True
-    assert log.carrying.begin() is None
+    log.compaction.dropped = True
+    assert log.compaction.begin() is None
 
 
-def test_only_what_is_synced_is_carried_and_the_sync_asks_again(log: Log) -> None:
+def test_only_what_is_synced_is_compacted_and_the_sync_asks_again(log: Log) -> None:
     log.unsynced.checkpoint = (0, 0, 0)
-    assert log.carrying.begin() is None
-    log.store.carrying.clear()
-    log.carrying.synced()
-    assert list(log.store.carrying) == [log.carrying]
-    log.store.carrying.clear()
-    log.carrying.synced()
-    assert not log.store.carrying
+    assert log.compaction.begin() is None
+    log.store.compaction.clear()
+    log.compaction.synced()
+    assert list(log.store.compaction) == [log.compaction]
+    log.store.compaction.clear()
+    log.compaction.synced()
+    assert not log.store.compaction
 
 
 def test_looking_in_vain_is_done_less_and_less_often(log: Log) -> None:
@@ -91,16 +97,16 @@ def test_looking_in_vain_is_done_less_and_less_often(log: Log) -> None:
     for _ in range(8):
         plan = log.plan()
         plan.need(range(30))
-        assert log.carrying.decide(plan, 0.0) is None
-        pauses.append(log.carrying.due_at - log.now)
-    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, LONGEST_CARRY_INTERVAL]
+        assert log.compaction.decide(plan, 0.0) is None
+        pauses.append(log.compaction.due_at - log.now)
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, LONGEST_COMPACTION_INTERVAL]
 
 
 def test_a_long_look_is_followed_by_a_longer_pause(log: Log) -> None:
     plan = log.plan()
     plan.need([3])
-    log.carrying.decide(plan, 0.5)
-    assert log.carrying.due_at == log.now + 0.5 * CARRY_SHARE
+    log.compaction.decide(plan, 0.5)
+    assert log.compaction.due_at == log.now + 0.5 * COMPACTION_SHARE
 
 
 def test_a_job_that_fails_removes_nothing_and_is_done_again_later(log: Log) -> None:
@@ -108,29 +114,29 @@ def test_a_job_that_fails_removes_nothing_and_is_done_again_later(log: Log) -> N
     for _ in range(3):
         job = log.job()
         job.error = "no space"
-        log.carrying.end(job)
-        pauses.append(log.carrying.due_at - log.now)
-    assert pauses == [CARRY_INTERVAL, 2 * CARRY_INTERVAL, 4 * CARRY_INTERVAL]
+        log.compaction.end(job)
+        pauses.append(log.compaction.due_at - log.now)
+    assert pauses == [COMPACTION_INTERVAL, 2 * COMPACTION_INTERVAL, 4 * COMPACTION_INTERVAL]
     assert log.segments.first == 0
 
 
 def test_segments_go_when_what_is_needed_was_copied(log: Log) -> None:
     job = log.job()
     job.end = 30
-    log.carrying.end(job)
+    log.compaction.end(job)
     assert log.segments.first == 30
 
 
 def test_no_segment_goes_when_a_cursor_went_back_meanwhile(log: Log) -> None:
     job = log.job()
     job.end = 30
-    log.carrying.release(3, 15, 30)
-    log.carrying.release(3, 30, 30)
-    log.carrying.end(job)
+    log.compaction.release(3, 15, 30)
+    log.compaction.release(3, 30, 30)
+    log.compaction.end(job)
     assert log.segments.first == 0
 
 
 def test_others_have_their_turn_while_a_plan_is_told_what_is_needed(log: Log) -> None:
     pieces = [range(10), range(10, 20), range(20, 30)]
-    steps = carry_forward(log.store, log.carrying, lambda topic: pieces, stretch=0.0)
+    steps = compact(log.store, log.compaction, lambda topic: pieces, stretch=0.0)
     assert list(steps) == [None, None, None]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.carrying import LONGEST_CARRY_INTERVAL
+from nsqd.log.compaction.compaction import LONGEST_COMPACTION_INTERVAL
 from nsqd.log.retention import Retention
 from tests.nsqd.log.batches import facts, make_batch
 from tests.nsqd.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
@@ -45,10 +45,10 @@ class Topic:
         self.needed = {1}
         self.release()
 
-    def carry(self) -> int:
+    def compaction(self) -> int:
         """Carry forward, and return how many side files were written or removed."""
         self.release()
-        done = self.store.carry()
+        done = self.store.compaction()
         self.store.sync()
         return len(done)
 
@@ -71,14 +71,14 @@ def test_single_message_does_not_keep_its_segment(tmp_path: Path) -> None:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1}
-        assert topic.carry() == 1
+        assert topic.compaction() == 1
         assert (topic.segments(), topic.side_files(), topic.log.first) == ([8], ["carried.000001"], 8)
         topic.read_needed()
         assert [topic.log.next_readable(n) for n in (0, 1, 2, 7, 8)] == [8, 1, 8, 8, 8]
         assert [header.base_sequence for header in store.log().reader.cold.headers_from(0)] == [8]
 
 
-def test_carried_message_is_what_it_was(tmp_path: Path) -> None:
+def test_compacted_message_is_what_it_was(tmp_path: Path) -> None:
     batch = make_batch(0, [body(n) for n in range(9)], timestamp=77, delay_ms=5000, base_id=1 << 63)
     with opened(tmp_path, max_bytes_per_file=1000, mem_queue_size=0) as store:
         topic = Topic(store)
@@ -86,7 +86,7 @@ def test_carried_message_is_what_it_was(tmp_path: Path) -> None:
         store.store.write_logs()
         topic.publish(1)
         topic.needed = {3, 4, 6}
-        topic.carry()
+        topic.compaction()
         found = store.batch_at(topic.log, 4)
         assert found is not None
         assert facts(found) == facts(
@@ -100,10 +100,10 @@ def test_segment_of_which_half_is_needed_stays(tmp_path: Path) -> None:
         topic = Topic(store)
         topic.publish(5)
         topic.needed = {0, 2}
-        assert topic.carry() == 0
+        assert topic.compaction() == 0
         assert topic.segments() == [0, 4]
         topic.needed = {2}
-        assert topic.carry() == 1
+        assert topic.compaction() == 1
         assert topic.segments() == [4]
 
 
@@ -112,11 +112,11 @@ def test_full_segment_does_not_hold_up_finished_ones_behind_it(tmp_path: Path) -
         topic = Topic(store)
         topic.publish(5)
         topic.needed = {0, 1, 2, 3}
-        assert topic.carry() == 0
+        assert topic.compaction() == 0
         topic.publish(4)
-        assert topic.carry() == 0
+        assert topic.compaction() == 0
         topic.publish(4)
-        assert topic.carry() == 1
+        assert topic.compaction() == 1
         assert topic.segments() == [12]
         topic.read_needed()
 
@@ -127,7 +127,7 @@ def test_segment_that_a_cursor_has_not_passed_stays(tmp_path: Path) -> None:
         topic.publish(9)
         topic.needed = {1}
         topic.passed = 7
-        topic.carry()
+        topic.compaction()
         assert topic.segments() == [4, 8]
 
 
@@ -136,9 +136,9 @@ def test_segment_that_retention_wants_stays_as_it_is(tmp_path: Path) -> None:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1}
-        assert topic.carry() == 0
+        assert topic.compaction() == 0
         store.clock.now += 10
-        assert topic.carry() == 1
+        assert topic.compaction() == 1
         topic.read_needed()
 
 
@@ -147,10 +147,10 @@ def test_side_file_goes_when_nothing_in_it_is_needed(tmp_path: Path) -> None:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1, 6}
-        topic.carry()
+        topic.compaction()
         topic.publish(1)
         topic.needed = {9}  # it is in the last segment, so low water says nothing about the side file
-        topic.carry()
+        topic.compaction()
         assert topic.side_files() == []
 
 
@@ -159,9 +159,9 @@ def test_side_file_is_kept_while_something_in_it_is_needed(tmp_path: Path) -> No
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1, 6}
-        topic.carry()
+        topic.compaction()
         topic.needed = {6}
-        assert topic.carry() == 0
+        assert topic.compaction() == 0
         topic.read_needed()
         assert topic.side_files() == ["carried.000001"]
 
@@ -173,7 +173,7 @@ def test_side_files_are_joined_so_that_there_are_few(tmp_path: Path) -> None:
         for _ in range(64):
             topic.publish(4)
             topic.needed.add(topic.log.tail - 3)
-            topic.carry()
+            topic.compaction()
         assert len(topic.side_files()) <= 7
         assert topic.log.first == topic.log.tail - 1
         topic.read_needed()
@@ -185,7 +185,7 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
         topic = Topic(store)
         topic.publish(21)
         topic.needed = {1, 2, 6, 11}
-        topic.carry()
+        topic.compaction()
     with opened(tmp_path, **SEGMENT) as store:
         store.store.reads.reads_cache = is_cached
         topic = Topic(store)
@@ -193,20 +193,20 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
         assert topic.log.first == 20
         topic.read_needed()
         topic.needed = {20}
-        topic.carry()
+        topic.compaction()
         assert topic.side_files() == []
 
 
-def test_only_what_is_synced_is_carried_and_then_without_being_asked_again(tmp_path: Path) -> None:
+def test_only_what_is_synced_is_compacted_and_then_without_being_asked_again(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.let_one_be_needed()
-        store.store.carrying.clear()
-        assert topic.log.carrying.begin() is None
-        assert not store.store.carrying
+        store.store.compaction.clear()
+        assert topic.log.compaction.begin() is None
+        assert not store.store.compaction
         store.sync()
-        assert topic.log.carrying in store.store.carrying
-        store.carry()
+        assert topic.log.compaction in store.store.compaction
+        store.compaction()
         store.sync()
         assert topic.segments() == [8]
         topic.read_needed()
@@ -217,19 +217,19 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         topic = Topic(store)
         topic.let_one_be_needed()
         store.sync()
-        plan = topic.log.carrying.begin()
+        plan = topic.log.compaction.begin()
         assert plan is not None
         plan.need([1])
-        job = topic.log.carrying.decide(plan, 0.0)
+        job = topic.log.compaction.decide(plan, 0.0)
         assert job is not None
         topic.log.release(0, 0)
         topic.needed = {1, 2}
         topic.release()
         job.perform(store.store.files)
-        store.store.end_carry(topic.log.carrying, job)
+        store.store.end_compaction(topic.log.compaction, job)
         store.sync()
         assert topic.segments() == [0, 4, 8]
-        topic.carry()
+        topic.compaction()
         assert (topic.segments(), topic.side_files()) == ([8], ["carried.000002"])
         topic.read_needed()
 
@@ -239,15 +239,15 @@ def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1, 6}
-        topic.carry()
+        topic.compaction()
         topic.publish(8)
         topic.needed = {6, 9}
         topic.release()
         store.sync()
-        plan = topic.log.carrying.begin()
+        plan = topic.log.compaction.begin()
         assert plan is not None
         plan.need([6, 9])
-        job = topic.log.carrying.decide(plan, 0.0)
+        job = topic.log.compaction.decide(plan, 0.0)
         assert job is not None
         assert len(job.done) == 0
         topic.log.release(1)
@@ -255,10 +255,10 @@ def test_side_file_stays_when_something_in_it_is_needed_again_meanwhile(tmp_path
         topic.release()
         job.perform(store.store.files)
         assert len(job.done) == 1
-        store.store.end_carry(topic.log.carrying, job)
+        store.store.end_compaction(topic.log.compaction, job)
         store.sync()
         topic.read_needed()
-        topic.carry()
+        topic.compaction()
         topic.read_needed()
         assert topic.side_files() == ["carried.000003"]
 
@@ -269,17 +269,17 @@ def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided:
         topic = Topic(store)
         topic.let_one_be_needed()
         store.sync()
-        plan = topic.log.carrying.begin()
+        plan = topic.log.compaction.begin()
         assert plan is not None
         plan.need([1])
-        job = topic.log.carrying.decide(plan, 0.0) if is_decided else None
+        job = topic.log.compaction.decide(plan, 0.0) if is_decided else None
         store.store.drop_log("t")
         again = Topic(store)
         again.publish(9)
-        job = job or topic.log.carrying.decide(plan, 0.0)
+        job = job or topic.log.compaction.decide(plan, 0.0)
         if job is not None:
             job.perform(store.store.files)
-            store.store.end_carry(topic.log.carrying, job)
+            store.store.end_compaction(topic.log.compaction, job)
         assert (again.segments(), again.side_files()) == ([0, 4, 8], [])
 
 
@@ -292,11 +292,11 @@ def test_disk_that_is_full_leaves_everything_as_it_was(tmp_path: Path) -> None:
         for operation in ("open", "write", "sync", "rename", "sync folder"):
             files.fails_for = lambda name: name.startswith("carried") or name == "t.t"
             files.fail(operation)
-            assert topic.carry() == 1
+            assert topic.compaction() == 1
             assert topic.segments() == [0, 4, 8], operation
             files.recover()
         topic.read_needed()
-        topic.carry()
+        topic.compaction()
         assert topic.segments() == [8]
         topic.read_needed()
 
@@ -310,12 +310,12 @@ def test_segment_with_damage_where_something_is_needed_stays(tmp_path: Path) -> 
         data[RECORD + 80] ^= 1  # in the payload of message 5
         second.write_bytes(data)
         topic.needed = {1, 5}
-        topic.carry()
+        topic.compaction()
         assert topic.segments() == [4, 8]
         assert topic.log.next_readable(5) == 6
         assert [(damage.first, damage.end) for damage in store.store.damage] == [(5, 6)]
         topic.needed = {1}
-        topic.carry()
+        topic.compaction()
         assert topic.segments() == [8]
         assert len(list(topic.log.folder.glob("*.damaged.*"))) == 1
 
@@ -329,9 +329,12 @@ def test_damage_that_keeps_a_segment_is_not_tried_every_second(tmp_path: Path) -
         data[RECORD + 80] ^= 1  # in the payload of message 5
         damaged.write_bytes(data)
         topic.needed = {5}
-        topic.carry()  # the first segment goes
-        topic.carry()
-        assert (topic.segments(), topic.log.carrying.due_at) == ([4, 8], store.clock.now + LONGEST_CARRY_INTERVAL)
+        topic.compaction()  # the first segment goes
+        topic.compaction()
+        assert (topic.segments(), topic.log.compaction.due_at) == (
+            [4, 8],
+            store.clock.now + LONGEST_COMPACTION_INTERVAL,
+        )
         assert topic.side_files() == []
 
 
@@ -340,7 +343,7 @@ def test_damage_in_a_side_file_costs_the_message_it_is_in(tmp_path: Path) -> Non
         topic = Topic(store)
         topic.publish(21)
         topic.needed = {1, 6, 11}
-        topic.carry()
+        topic.compaction()
         path = topic.log.folder / "carried.000001"
         data = bytearray(path.read_bytes())
         data[RECORD + 80] ^= 1
@@ -364,7 +367,7 @@ def test_short_side_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
         topic = Topic(store)
         topic.publish(21)
         topic.needed = {1, 6, 11}
-        topic.carry()
+        topic.compaction()
         path = topic.log.folder / "carried.000001"
     path.write_bytes(path.read_bytes()[:-cut])
     with opened(tmp_path, **SEGMENT) as store:
@@ -374,7 +377,7 @@ def test_short_side_file_keeps_what_is_whole(tmp_path: Path, cut: int) -> None:
         assert bool(store.store.damage) is (cut % RECORD != 0)
 
 
-def carried_until_crash(folder: Path, changes: int) -> bool:
+def compacted_until_crash(folder: Path, changes: int) -> bool:
     """Carry forward twice on a disk that stops after this many changes. Return whether that was not reached."""
     with opened(folder, **SEGMENT) as store:
         Topic(store).publish(9)
@@ -386,10 +389,10 @@ def carried_until_crash(folder: Path, changes: int) -> bool:
         topic.needed = {1, 6}
         files.left = changes
         try:
-            topic.carry()
+            topic.compaction()
             topic.publish(4)
             topic.needed = {6, 9}
-            topic.carry()
+            topic.compaction()
         except Crash:
             return False
     return True
@@ -400,13 +403,13 @@ def test_crash_at_any_step_loses_nothing(tmp_path: Path) -> None:
     while not ended:
         folder = tmp_path / str(steps)
         folder.mkdir()
-        ended = carried_until_crash(folder, steps)
+        ended = compacted_until_crash(folder, steps)
         with opened(folder, **SEGMENT) as store:
             topic = Topic(store)
             topic.needed = {6}
             topic.read_needed()
             assert not [damage for damage in store.store.damage if not damage.text.startswith("torn tail")]
-            topic.carry()
+            topic.compaction()
             topic.read_needed()
             assert topic.log.first >= 8
         steps += 1
@@ -423,5 +426,5 @@ def test_names_of_messages_are_told_for_channels_that_lost_their_journal(tmp_pat
         topic.needed = {0, 1, 2}
         topic.passed = 9
         topic.publish(9)
-        topic.carry()
-        assert list(topic.log.reader.carried_messages()) == [(0, 1, 0), (1, 2, at + 5001)]
+        topic.compaction()
+        assert list(topic.log.reader.compacted_messages()) == [(0, 1, 0), (1, 2, at + 5001)]
