@@ -41,7 +41,7 @@ from nsqd.broker.rules import NO_RULES
 from nsqd.client import protocol
 from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
-from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunnel, make_app
+from nsqd.http import Guard, HistoryReads, NodeInfo, Publishing, QuickRoutes, is_tunnel, make_app
 from nsqd.http.changes import Changes
 from nsqd.http.consuming import PATHS, TAKING
 from nsqd.http.history import MOST_READERS
@@ -111,7 +111,7 @@ class _Node:
     lookupds: Lookup
     settings: LiveSettings
     drain: Drain
-    reading: Reading
+    reading: HistoryReads
     leasing: Leasing
     lessee_came: Wakeup
     readers: Readers
@@ -467,8 +467,8 @@ def _http_place(node: _Node, listening: Listening) -> HttpPlace:
     )
 
 
-def _reading(store: Store) -> Reading:
-    return Reading(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
+def _reading(store: Store) -> HistoryReads:
+    return HistoryReads(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
 
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:

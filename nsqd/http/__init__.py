@@ -5,18 +5,18 @@ from __future__ import annotations
 from nsqcommon.secure import SecureHandler, Tunnels, is_tunnel
 from nsqd.http.api import make_app, refuse_plain
 from nsqd.http.guard import Guard
-from nsqd.http.history import Reading
+from nsqd.http.history import HistoryReads
 from nsqd.http.node import NodeInfo
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
 
 __all__ = [
     "Guard",
+    "HistoryReads",
     "NodeInfo",
     "Publishing",
     "QuickHttp",
     "QuickRoutes",
-    "Reading",
     "SecureHandler",
     "Tunnels",
     "is_tunnel",

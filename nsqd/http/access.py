@@ -1,6 +1,6 @@
 """The access rule of each route: which role it needs, and whether it is about one topic or about the node.
 
-An `Endpoint` cannot be made without its `Access`, so the table of routes (`make_app`) is the table of rights too.
+An `GuardedRoute` cannot be made without its `RequiredRole`, so the table of routes (`make_app`) is the table of rights too.
 Nothing else decides what a path is about: a `topic=` given to a route of the node has no effect on rights.
 """
 
@@ -21,26 +21,26 @@ class Scope(StrEnum):
 
 # Compared by identity, which makes it a fast dictionary key for publishing.
 @dataclass(frozen=True, slots=True, eq=False)
-class Access:
+class RequiredRole:
     role: Role | None  # None: open to everyone
     scope: Scope
     or_role: Role | None = None  # which is enough as well
 
 
-OPEN: Final = Access(None, Scope.NODE)
-PUBLISH: Final = Access(Role.PUBLISH, Scope.TOPIC)
-PUBLISH_OR_OPERATE: Final = Access(Role.PUBLISH, Scope.TOPIC, Role.OPERATE)
-CONSUME: Final = Access(Role.CONSUME, Scope.TOPIC, Role.READ)
-READ_TOPIC: Final = Access(Role.READ, Scope.TOPIC)
-READ_NODE: Final = Access(Role.READ, Scope.NODE)
-OPERATE_TOPIC: Final = Access(Role.OPERATE, Scope.TOPIC)
-OPERATE_NODE: Final = Access(Role.OPERATE, Scope.NODE)
-ADMIN_TOPIC: Final = Access(Role.ADMIN, Scope.TOPIC)
+OPEN: Final = RequiredRole(None, Scope.NODE)
+PUBLISH: Final = RequiredRole(Role.PUBLISH, Scope.TOPIC)
+PUBLISH_OR_OPERATE: Final = RequiredRole(Role.PUBLISH, Scope.TOPIC, Role.OPERATE)
+CONSUME: Final = RequiredRole(Role.CONSUME, Scope.TOPIC, Role.READ)
+READ_TOPIC: Final = RequiredRole(Role.READ, Scope.TOPIC)
+READ_NODE: Final = RequiredRole(Role.READ, Scope.NODE)
+OPERATE_TOPIC: Final = RequiredRole(Role.OPERATE, Scope.TOPIC)
+OPERATE_NODE: Final = RequiredRole(Role.OPERATE, Scope.NODE)
+ADMIN_TOPIC: Final = RequiredRole(Role.ADMIN, Scope.TOPIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(Route):
+class GuardedRoute(Route):
     """A route of nsqd, with the access that it requires."""
 
-    access: Access
+    access: RequiredRole
     change: str = ""  # what it changes, for the record of changes (nsqd/http/changes.py); "" if it changes nothing

@@ -17,7 +17,7 @@ from nsqd.http.access import (
     PUBLISH_OR_OPERATE,
     READ_NODE,
     READ_TOPIC,
-    Endpoint,
+    GuardedRoute,
 )
 from nsqd.http.backlog import BacklogEndpoints
 from nsqd.http.buried import BuriedEndpoints
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from nsqcommon.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
     from nsqd.http.calls import Bridge, DurableTurn
-    from nsqd.http.config import Settings
+    from nsqd.http.config import ConfigSettings
     from nsqd.http.guard import Guard
-    from nsqd.http.history import Reading
+    from nsqd.http.history import HistoryReads
     from nsqd.http.leasing import Leasing
     from nsqd.http.node import NodeInfo, StartDrain
     from nsqd.http.publishing import Publishing
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 def make_app(
     broker: Broker,
     turn: DurableTurn,
-    settings: Settings,
+    settings: ConfigSettings,
     publishing: Publishing,
     node: NodeInfo,
     *,
@@ -67,7 +67,7 @@ def make_app(
     take_drain_back: Callable[[], bool],
     is_draining: Callable[[], bool],
     run_trio: Bridge,
-    reading: Reading,
+    reading: HistoryReads,
     leasing: Leasing,
     readers: Readers | None = None,
     policy: PolicyFile | None = None,
@@ -78,7 +78,7 @@ def make_app(
     same_site: SameSite | None = None,
     cors: Cors | None = None,
     unfinished: UnfinishedBodies | None = None,
-) -> HttpApi[Endpoint]:
+) -> HttpApi[GuardedRoute]:
     """Return the ASGI application. `run_trio`, `linger` and `attend` are those of `nsqcommon.web`, or a test's.
 
     Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
@@ -107,8 +107,8 @@ def make_app(
     return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, cors=cors, unfinished=unfinished)
 
 
-def _checks(same_site: SameSite | None, guard: Guard | None) -> Callable[[Request, Endpoint], Response | None]:
-    def check(request: Request, endpoint: Endpoint) -> Response | None:
+def _checks(same_site: SameSite | None, guard: Guard | None) -> Callable[[Request, GuardedRoute], Response | None]:
+    def check(request: Request, endpoint: GuardedRoute) -> Response | None:
         refusal = same_site.refusal(request, endpoint) if same_site is not None else None
         if refusal is None and guard is not None:
             refusal = guard.check(request, endpoint)
@@ -133,60 +133,60 @@ class _Handlers(NamedTuple):
     changes: Changes
 
 
-def _routes(it: _Handlers, debug: Iterable[Endpoint]) -> list[Endpoint]:
+def _routes(it: _Handlers, debug: Iterable[GuardedRoute]) -> list[GuardedRoute]:
     return [
-        Endpoint("GET", "/ping", it.node.ping, access=OPEN),
-        Endpoint("GET", "/info", it.node.info, access=READ_NODE),
-        Endpoint("GET", "/stats", it.node.stats, access=READ_TOPIC),
-        Endpoint("POST", "/pub", it.pub.pub, access=PUBLISH, logged=False),
-        Endpoint("POST", "/mpub", it.pub.mpub, access=PUBLISH, logged=False),
-        Endpoint("POST", "/hmpub", it.pub.hmpub, access=PUBLISH, logged=False),
+        GuardedRoute("GET", "/ping", it.node.ping, access=OPEN),
+        GuardedRoute("GET", "/info", it.node.info, access=READ_NODE),
+        GuardedRoute("GET", "/stats", it.node.stats, access=READ_TOPIC),
+        GuardedRoute("POST", "/pub", it.pub.pub, access=PUBLISH, logged=False),
+        GuardedRoute("POST", "/mpub", it.pub.mpub, access=PUBLISH, logged=False),
+        GuardedRoute("POST", "/hmpub", it.pub.hmpub, access=PUBLISH, logged=False),
         # A consumer does these again and again, so they are not logged.
-        Endpoint("POST", "/sub", it.consuming.poll, access=CONSUME, logged=False),
-        Endpoint("GET", "/sub", it.consuming.stream, access=CONSUME, logged=False),
-        Endpoint("POST", "/fin", it.consuming.finish, access=CONSUME, logged=False),
-        Endpoint("POST", "/req", it.consuming.requeue, access=CONSUME, logged=False),
-        Endpoint("POST", "/touch", it.consuming.touch, access=CONSUME, logged=False),
-        Endpoint("POST", "/bury", it.consuming.bury, access=CONSUME, logged=False),
-        Endpoint("GET", "/topic/log", it.history.log, access=READ_TOPIC),
-        Endpoint("GET", "/topic/read", it.history.read, access=READ_TOPIC),
+        GuardedRoute("POST", "/sub", it.consuming.poll, access=CONSUME, logged=False),
+        GuardedRoute("GET", "/sub", it.consuming.stream, access=CONSUME, logged=False),
+        GuardedRoute("POST", "/fin", it.consuming.finish, access=CONSUME, logged=False),
+        GuardedRoute("POST", "/req", it.consuming.requeue, access=CONSUME, logged=False),
+        GuardedRoute("POST", "/touch", it.consuming.touch, access=CONSUME, logged=False),
+        GuardedRoute("POST", "/bury", it.consuming.bury, access=CONSUME, logged=False),
+        GuardedRoute("GET", "/topic/log", it.history.log, access=READ_TOPIC),
+        GuardedRoute("GET", "/topic/read", it.history.read, access=READ_TOPIC),
         # A reader may report how far it has read. It does so again and again, so this is not logged.
-        Endpoint("POST", "/topic/reader", it.readers.report, access=READ_TOPIC, logged=False),
-        Endpoint("POST", "/topic/reader/delete", it.readers.forget, access=OPERATE_TOPIC, change="forget_reader"),
-        Endpoint("POST", "/topic/create", it.topics.create, access=ADMIN_TOPIC, change="create_topic"),
-        Endpoint("POST", "/topic/delete", it.topics.delete, access=ADMIN_TOPIC, change="delete_topic"),
-        Endpoint("POST", "/topic/empty", it.topics.empty, access=ADMIN_TOPIC, change="empty_topic"),
-        Endpoint("POST", "/topic/pause", it.topics.pause, access=OPERATE_TOPIC, change="pause_topic"),
-        Endpoint("POST", "/topic/unpause", it.topics.unpause, access=OPERATE_TOPIC, change="unpause_topic"),
-        Endpoint("POST", "/channel/create", it.channels.create, access=ADMIN_TOPIC, change="create_channel"),
-        Endpoint("POST", "/channel/delete", it.channels.delete, access=ADMIN_TOPIC, change="delete_channel"),
-        Endpoint("POST", "/channel/empty", it.channels.empty, access=ADMIN_TOPIC, change="empty_channel"),
-        Endpoint("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC, change="seek_channel"),
-        Endpoint("GET", "/channel/position", it.channels.position, access=READ_TOPIC),
-        Endpoint("GET", "/channel/state", it.backlogs.state, access=READ_TOPIC),
-        Endpoint("POST", "/channel/restore", it.backlogs.restore, access=ADMIN_TOPIC, change="restore_channel"),
-        Endpoint("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
-        Endpoint("GET", "/channel/buried", it.buried.show, access=READ_TOPIC),
-        Endpoint("GET", "/channel/jobs", it.buried.jobs, access=READ_TOPIC, logged=False),
-        Endpoint("POST", "/channel/kick", it.buried.kick, access=OPERATE_TOPIC, change="kick"),
-        Endpoint("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
-        Endpoint("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
-        Endpoint("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
-        Endpoint("GET", "/channel/deferred", it.messages.deferred, access=READ_TOPIC),
-        Endpoint("POST", "/message/cancel", it.messages.cancel, access=PUBLISH_OR_OPERATE, change="cancel"),
-        Endpoint("POST", "/message/due", it.messages.due, access=PUBLISH_OR_OPERATE, change="due"),
-        Endpoint("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
-        Endpoint("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
-        Endpoint("GET", "/config/policy", it.policy.show, access=READ_TOPIC),
-        Endpoint("GET", "/config/{option}", it.config.get_option, access=READ_NODE),
-        Endpoint("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE, change="set_option"),
+        GuardedRoute("POST", "/topic/reader", it.readers.report, access=READ_TOPIC, logged=False),
+        GuardedRoute("POST", "/topic/reader/delete", it.readers.forget, access=OPERATE_TOPIC, change="forget_reader"),
+        GuardedRoute("POST", "/topic/create", it.topics.create, access=ADMIN_TOPIC, change="create_topic"),
+        GuardedRoute("POST", "/topic/delete", it.topics.delete, access=ADMIN_TOPIC, change="delete_topic"),
+        GuardedRoute("POST", "/topic/empty", it.topics.empty, access=ADMIN_TOPIC, change="empty_topic"),
+        GuardedRoute("POST", "/topic/pause", it.topics.pause, access=OPERATE_TOPIC, change="pause_topic"),
+        GuardedRoute("POST", "/topic/unpause", it.topics.unpause, access=OPERATE_TOPIC, change="unpause_topic"),
+        GuardedRoute("POST", "/channel/create", it.channels.create, access=ADMIN_TOPIC, change="create_channel"),
+        GuardedRoute("POST", "/channel/delete", it.channels.delete, access=ADMIN_TOPIC, change="delete_channel"),
+        GuardedRoute("POST", "/channel/empty", it.channels.empty, access=ADMIN_TOPIC, change="empty_channel"),
+        GuardedRoute("POST", "/channel/seek", it.channels.seek, access=OPERATE_TOPIC, change="seek_channel"),
+        GuardedRoute("GET", "/channel/position", it.channels.position, access=READ_TOPIC),
+        GuardedRoute("GET", "/channel/state", it.backlogs.state, access=READ_TOPIC),
+        GuardedRoute("POST", "/channel/restore", it.backlogs.restore, access=ADMIN_TOPIC, change="restore_channel"),
+        GuardedRoute("POST", "/channel/redeliver", it.backlogs.redeliver, access=OPERATE_TOPIC, change="redeliver"),
+        GuardedRoute("GET", "/channel/buried", it.buried.show, access=READ_TOPIC),
+        GuardedRoute("GET", "/channel/jobs", it.buried.jobs, access=READ_TOPIC, logged=False),
+        GuardedRoute("POST", "/channel/kick", it.buried.kick, access=OPERATE_TOPIC, change="kick"),
+        GuardedRoute("POST", "/channel/discard", it.buried.discard, access=ADMIN_TOPIC, change="discard"),
+        GuardedRoute("POST", "/channel/kick/undo", it.buried.undo_kick, access=OPERATE_TOPIC, change="undo_kick"),
+        GuardedRoute("POST", "/channel/jobs/stop", it.buried.stop_job, access=OPERATE_TOPIC, change="stop_job"),
+        GuardedRoute("GET", "/channel/deferred", it.messages.deferred, access=READ_TOPIC),
+        GuardedRoute("POST", "/message/cancel", it.messages.cancel, access=PUBLISH_OR_OPERATE, change="cancel"),
+        GuardedRoute("POST", "/message/due", it.messages.due, access=PUBLISH_OR_OPERATE, change="due"),
+        GuardedRoute("POST", "/channel/pause", it.channels.pause, access=OPERATE_TOPIC, change="pause_channel"),
+        GuardedRoute("POST", "/channel/unpause", it.channels.unpause, access=OPERATE_TOPIC, change="unpause_channel"),
+        GuardedRoute("GET", "/config/policy", it.policy.show, access=READ_TOPIC),
+        GuardedRoute("GET", "/config/{option}", it.config.get_option, access=READ_NODE),
+        GuardedRoute("PUT", "/config/{option}", it.config.put_option, access=OPERATE_NODE, change="set_option"),
         *debug,
-        Endpoint("GET", "/metrics", it.node.metrics, access=READ_NODE, logged=False),
-        Endpoint("GET", "/healthz", it.node.ping, access=OPEN, logged=False),
-        Endpoint("GET", "/readyz", it.node.ready, access=OPEN, logged=False),
-        Endpoint("GET", "/changes", it.changes.show, access=READ_TOPIC, logged=False),
-        Endpoint("POST", "/drain", it.node.drain, access=OPERATE_NODE, change="drain"),
-        Endpoint("POST", "/undrain", it.node.undrain, access=OPERATE_NODE, change="undrain"),
+        GuardedRoute("GET", "/metrics", it.node.metrics, access=READ_NODE, logged=False),
+        GuardedRoute("GET", "/healthz", it.node.ping, access=OPEN, logged=False),
+        GuardedRoute("GET", "/readyz", it.node.ready, access=OPEN, logged=False),
+        GuardedRoute("GET", "/changes", it.changes.show, access=READ_TOPIC, logged=False),
+        GuardedRoute("POST", "/drain", it.node.drain, access=OPERATE_NODE, change="drain"),
+        GuardedRoute("POST", "/undrain", it.node.undrain, access=OPERATE_NODE, change="undrain"),
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
-    from nsqd.http.past import Past
+    from nsqd.http.past import TopicHistory
 
 MOST: Final = 10_000  # ranges and exceptions of a document
 LONGEST: Final = 1 << 20  # bytes of a document; nsqd's own have half as many at most
@@ -41,7 +41,7 @@ class BadDocument(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class BacklogDocument:
     """A channel's backlog, the log that it is about, and whether the channel was paused."""
 
     log: str
@@ -50,7 +50,7 @@ class Document:
 
 
 class BacklogEndpoints:
-    def __init__(self, calls: Calls, find: Callable[[str, Mapping[str, str]], Past]) -> None:
+    def __init__(self, calls: Calls, find: Callable[[str, Mapping[str, str]], TopicHistory]) -> None:
         """`find` returns the topic's log if it is the one in `log`, if that is there; otherwise it raises HttpError."""
         self._calls = calls
         self._broker = calls.broker
@@ -124,7 +124,7 @@ class BacklogEndpoints:
         return json(result._asdict())
 
 
-def _channel(topic: Topic, name: str, document: Document) -> tuple[Channel, int]:
+def _channel(topic: Topic, name: str, document: BacklogDocument) -> tuple[Channel, int]:
     """Return the channel, and how many messages that came since it was deleted are gone.
 
     If it is gone, it begins where it had got to, so that nothing that came since is missing, and is paused as it was.
@@ -139,14 +139,14 @@ def _channel(topic: Topic, name: str, document: Document) -> tuple[Channel, int]
     return channel, begins - end
 
 
-def _beyond_end(past: Past, topic: Topic) -> HttpError:
+def _beyond_end(past: TopicHistory, topic: Topic) -> HttpError:
     return HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "end": topic.high_watermark})
 
 
 # The document
 
 
-def parsing(text: bytes) -> Iterator[Document | None]:
+def parsing(text: bytes) -> Iterator[BacklogDocument | None]:
     """Parse what `GET /channel/state` has answered. Raises BadDocument. Unknown members are ignored.
 
     The document comes last. A None comes after every few milliseconds of work, when others may have their turn.
@@ -165,7 +165,7 @@ def parsing(text: bytes) -> Iterator[Document | None]:
     if not isinstance(log, str) or not isinstance(paused, bool):
         raise BadDocument("expected `log`, a text, and `paused`, true or false")
     backlog = yield from _backlog_in(found)
-    yield Document(log, paused, backlog)
+    yield BacklogDocument(log, paused, backlog)
 
 
 def _backlog_in(found: Mapping[str, Any]) -> Generator[None, None, Backlog]:

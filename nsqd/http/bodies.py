@@ -1,4 +1,4 @@
-"""Bodies for lists of messages: from memory, or one after the other from disk, so that nobody else has to wait."""
+"""BodyReader for lists of messages: from memory, or one after the other from disk, so that nobody else has to wait."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nsqd.http.history import body_member, headers_member
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.channel import Channel
-    from nsqd.http.history import Reading
+    from nsqd.http.history import HistoryReads
 
 LONGEST_READ: Final = 10.0  # seconds that one body may take to come from disk
 
 
-class Bodies:
-    def __init__(self, reading: Reading, clock: Callable[[], float]) -> None:
+class BodyReader:
+    def __init__(self, reading: HistoryReads, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
         self._reading = reading
         self._clock = clock

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.http_api import V1, HttpError, Request, Response, Stream, json, query_values
 from nsqcommon.wire.history import NDJSON
 from nsqd.broker.buried_queue import BuriedSelection
-from nsqd.http.bodies import Bodies, body_members
+from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, find_channel
 from nsqd.http.numbers import number_argument, parse_number
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.operated import LongRecall
     from nsqd.http.calls import Calls
-    from nsqd.http.history import Reading
+    from nsqd.http.history import HistoryReads
 
 MOST_LINES: Final = 10_000
 MOST_NAMED: Final = 900  # messages that are kicked or discarded at once: a query has no more than 1,000 arguments
@@ -42,7 +42,7 @@ _is_id: Final = re.compile(r"[0-9a-f]{16}", re.ASCII).fullmatch
 
 
 class BuriedEndpoints:
-    def __init__(self, calls: Calls, reading: Reading, clock: Callable[[], float]) -> None:
+    def __init__(self, calls: Calls, reading: HistoryReads, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
         self._calls = calls
         self._broker = calls.broker
@@ -57,7 +57,7 @@ class BuriedEndpoints:
         if limit > MOST_LINES:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
         found = _found(channel, after + 1, arguments.get("reason", ""))
-        bodies = Bodies(self._reading, self._clock) if arguments.get("bodies") != "false" else None
+        bodies = BodyReader(self._reading, self._clock) if arguments.get("bodies") != "false" else None
 
         async def describe(burial: BuriedMessage) -> dict[str, object] | None:
             return await _described_burial(channel, burial, bodies)
@@ -161,7 +161,9 @@ def _found(channel: Channel, first: int, reason: str) -> Iterator[BuriedMessage 
             yield None
 
 
-async def _described_burial(channel: Channel, burial: BuriedMessage, bodies: Bodies | None) -> dict[str, object] | None:
+async def _described_burial(
+    channel: Channel, burial: BuriedMessage, bodies: BodyReader | None
+) -> dict[str, object] | None:
     """Return the members of a line, or None if the message was kicked or discarded meanwhile."""
     if bodies is None:
         return _members(burial)

@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, Stream, all_query_values
 from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.quoting import quote
-from nsqd.http.access import Endpoint, Scope
+from nsqd.http.access import GuardedRoute, Scope
 from nsqd.http.calls import GoneMeanwhile
 from nsqd.http.lines import handler_slices
 
@@ -30,7 +30,7 @@ _FAILED: Final = range(400, 500)  # the request was refused; after a 500 the cha
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OperatorChange:
     """One change, as `/changes` shows it. The class has slots, and there are at most `KEPT`."""
 
     n: int
@@ -49,10 +49,10 @@ class Changes:
     def __init__(self, wall: Callable[[], int]) -> None:
         """`wall` returns nanoseconds since 1970."""
         self._wall = wall
-        self._newest: deque[Change] = deque(maxlen=KEPT)
+        self._newest: deque[OperatorChange] = deque(maxlen=KEPT)
         self._last = 0  # the number of the newest change
 
-    def noting(self, endpoint: Endpoint) -> Endpoint:
+    def noting(self, endpoint: GuardedRoute) -> GuardedRoute:
         """Return the endpoint with a handler that notes each change; an endpoint that changes nothing, as it is."""
         if not endpoint.change:
             return endpoint
@@ -87,7 +87,7 @@ class Changes:
             user_agent="",
         )
 
-    def _note(self, endpoint: Endpoint, request: Request) -> None:
+    def _note(self, endpoint: GuardedRoute, request: Request) -> None:
         arguments = request.query()
         about = ("topic", "channel") if endpoint.access.scope is Scope.TOPIC else ()
         topic, channel = ((arguments.get(name, "") if name in about else "") for name in ("topic", "channel"))
@@ -107,7 +107,7 @@ class Changes:
 
     def _add(self, what: str, **about: str) -> None:
         self._last += 1
-        change = Change(n=self._last, at=self._wall(), what=what, **about)
+        change = OperatorChange(n=self._last, at=self._wall(), what=what, **about)
         self._newest.append(change)
         log.info(
             "CHANGE: %s topic=%s channel=%s %s who=%s remote=%s user=%s agent=%s",

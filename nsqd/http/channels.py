@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from nsqcommon.http_api import EMPTY, HttpError, Request, Response, json
 from nsqd.http.history import find_sequence, place_argument
 from nsqd.http.names import channel_argument, check_lasting, find_channel, find_topic
-from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
+from nsqd.http.places import AtTime, FoundSequence, HistoryEdge, HistoryPlace, Pinned
 from nsqd.http.position import next_places
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
-    from nsqd.http.history import Reading
+    from nsqd.http.history import HistoryReads
 
 _PLACES: Final = 20  # places listed by /channel/position unless the request says how many
 _MOST_PLACES: Final = 1000
@@ -25,7 +25,7 @@ _LOSES: Final = "messages before that place are not finished: passing over them 
 
 
 class ChannelEndpoints:
-    def __init__(self, calls: Calls, reading: Reading) -> None:
+    def __init__(self, calls: Calls, reading: HistoryReads) -> None:
         self._calls = calls
         self._broker = calls.broker
         self._reading = reading
@@ -74,9 +74,9 @@ class ChannelEndpoints:
         places = next_places(channel, int(limit))
         return json({"cursor": channel.cursor, "end": channel.topic.high_watermark, "waiting": places})
 
-    async def _pinned(self, topic: str, place: Place) -> Pinned:
+    async def _pinned(self, topic: str, place: HistoryPlace) -> Pinned:
         """Find the sequence for a time before the turn begins: it needs the disk, and nothing in a turn may wait."""
-        return Found(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
+        return FoundSequence(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
 
     async def delete(self, request: Request) -> Response:
         topic_name, name = channel_argument(request)
@@ -107,9 +107,9 @@ class ChannelEndpoints:
 def _cursor(topic: Topic, place: Pinned) -> int:
     """Return the cursor for a place, between the first message left and the end of the log."""
     first, last = topic.log.first, topic.last_place
-    if isinstance(place, Edge):
-        return first if place is Edge.EARLIEST else last
-    if isinstance(place, Found):
+    if isinstance(place, HistoryEdge):
+        return first if place is HistoryEdge.EARLIEST else last
+    if isinstance(place, FoundSequence):
         return min(max(place.sequence, first), last)
     if place < first:
         raise HttpError(410, "GONE", details={"first": first, "last": last})

@@ -14,7 +14,7 @@ MOST_LOOKUPDS: Final = 100  # each is a task and a connection, and all of them s
 _LONGEST_VALUE: Final = 64 * 1024
 
 
-class Settings(Protocol):
+class ConfigSettings(Protocol):
     """The current options, and the place where new ones take effect."""
 
     @property
@@ -24,7 +24,7 @@ class Settings(Protocol):
 
 
 class ConfigEndpoints:
-    def __init__(self, settings: Settings, *, max_message: int) -> None:
+    def __init__(self, settings: ConfigSettings, *, max_message: int) -> None:
         self._settings = settings
         self._longest = min(max_message, _LONGEST_VALUE)
 

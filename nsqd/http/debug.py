@@ -26,7 +26,7 @@ from nsqcommon.http_api import TEXT, HttpError, Request, Response, parse_query, 
 from nsqcommon.memory import return_unused
 from nsqcommon.passwords import mask_option
 from nsqcommon.wire.quoting import quote
-from nsqd.http.access import OPERATE_NODE, Endpoint
+from nsqd.http.access import OPERATE_NODE, GuardedRoute
 from nsqd.http.lines import handler_slices
 from nsqd.stats.memory import memory_now
 
@@ -58,30 +58,30 @@ _PROFILES: Final = {
 RunTrio = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
-def debug_routes(run_trio: RunTrio) -> list[Endpoint]:
+def debug_routes(run_trio: RunTrio) -> list[GuardedRoute]:
     return [
-        Endpoint("GET", "/debug/pprof/", _show_index, access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof", _redirect_to_index, access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/cmdline", _show_command_line, access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
-        Endpoint("POST", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
-        Endpoint(
+        GuardedRoute("GET", "/debug/pprof/", _show_index, access=OPERATE_NODE, logged=False),
+        GuardedRoute("GET", "/debug/pprof", _redirect_to_index, access=OPERATE_NODE, logged=False),
+        GuardedRoute("GET", "/debug/pprof/cmdline", _show_command_line, access=OPERATE_NODE, logged=False),
+        GuardedRoute("GET", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
+        GuardedRoute("POST", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
+        GuardedRoute(
             "GET",
             "/debug/pprof/goroutine",
             partial(_show, run_trio, tasks_and_threads),
             access=OPERATE_NODE,
             logged=False,
         ),
-        Endpoint(
+        GuardedRoute(
             "GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False
         ),
-        Endpoint(
+        GuardedRoute(
             "GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), access=OPERATE_NODE, logged=False
         ),
-        Endpoint("GET", "/debug/pprof/heap", _show_heap, access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
-        Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE, change="set_block_rate"),
-        Endpoint("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE, change="free_memory"),
+        GuardedRoute("GET", "/debug/pprof/heap", _show_heap, access=OPERATE_NODE, logged=False),
+        GuardedRoute("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
+        GuardedRoute("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE, change="set_block_rate"),
+        GuardedRoute("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE, change="free_memory"),
     ]
 
 

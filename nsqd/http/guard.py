@@ -13,7 +13,7 @@ from nsqcommon.http_api import JSON, V1, HttpError, Request, Response, parse_que
 from nsqcommon.nsq_json import dumps
 from nsqcommon.wire.names import is_valid_name
 from nsqd.auth.rights import Role
-from nsqd.http.access import Access, Endpoint, Scope
+from nsqd.http.access import GuardedRoute, RequiredRole, Scope
 
 if TYPE_CHECKING:
     from nsqd.auth.rights import Rights
@@ -45,9 +45,9 @@ class Guard:
         self._current = current
         self._names_count = names_count
         self._rights: Rights | None = None  # the rights that the remembered verdicts are based on
-        self._decided: dict[tuple[Access, bytes, bytes, str], _Verdict] = {}
+        self._decided: dict[tuple[RequiredRole, bytes, bytes, str], _Verdict] = {}
 
-    def check(self, request: Request, endpoint: Endpoint) -> Response | None:
+    def check(self, request: Request, endpoint: GuardedRoute) -> Response | None:
         """Return the answer to a request that is refused, or None if it may be answered.
 
         In the latter case, note in the request who its holder is, whether that one is limited to topics, and whether it
@@ -59,11 +59,11 @@ class Guard:
         request.may_operate, request.may_lose = verdict.may_operate, verdict.may_lose
         return verdict.refusal
 
-    def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
+    def refusal(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> Response | None:
         """Return what `check` returns, for the short path of publishing."""
         return self._verdict(access, query, authorization, common_name).refusal
 
-    def _verdict(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
+    def _verdict(self, access: RequiredRole, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
         rights = self._current()
         if rights is not self._rights or len(self._decided) >= _MOST_REMEMBERED:
             self._rights = rights
@@ -78,7 +78,9 @@ class Guard:
             self._decided[question] = verdict
         return verdict
 
-    def _decide(self, rights: Rights, access: Access, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
+    def _decide(
+        self, rights: Rights, access: RequiredRole, query: bytes, authorization: bytes, common_name: str
+    ) -> _Verdict:
         if access.role is None:
             return _MAY
         holder = rights.holder(token_of(authorization), common_name if self._names_count else "")

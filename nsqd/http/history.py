@@ -1,4 +1,4 @@
-"""History over HTTP: what a log holds, and a range of it as a stream (docs/reference/http-history.md).
+"""HistorySource over HTTP: what a log holds, and a range of it as a stream (docs/reference/http-history.md).
 
 Only synced messages are shown. Calls that touch the disk run in threads, one piece at a time, and the next piece is
 read while the connection takes the one before.
@@ -31,12 +31,12 @@ from nsqcommon.wire.history import (
     records_prefix,
 )
 from nsqd.http.names import topic_argument
-from nsqd.http.places import AtTime, Edge, Place, parse_place
+from nsqd.http.places import AtTime, HistoryEdge, HistoryPlace, parse_place
 from nsqd.http.readers import standings
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.http.past import History, Past, RangeReader
+    from nsqd.http.past import HistorySource, RangeReader, TopicHistory
     from nsqd.readers import Readers
 
 log = logging.getLogger(__name__)
@@ -59,10 +59,10 @@ class InThread(Protocol):
     async def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
-class Reading:
+class HistoryReads:
     """The state of history reads and of the requests that wait for more, shared by the whole daemon."""
 
-    def __init__(self, history: History, in_thread: InThread) -> None:
+    def __init__(self, history: HistorySource, in_thread: InThread) -> None:
         self.history = history
         self.in_thread = in_thread
         self.waiting = Waiting()
@@ -82,13 +82,13 @@ class Reading:
         self.loads.release()
 
 
-async def find_sequence(reading: Reading, topic: str, place: AtTime) -> int:
+async def find_sequence(reading: HistoryReads, topic: str, place: AtTime) -> int:
     """Return the sequence for a time, searched among all messages published so far, synced or not."""
     past = reading.history.find(topic, synced=False)
     return await _sequence_at(reading, topic, past, place) if past is not None else 0
 
 
-async def _sequence_at(reading: Reading, topic: str, past: Past, place: AtTime) -> int:
+async def _sequence_at(reading: HistoryReads, topic: str, past: TopicHistory, place: AtTime) -> int:
     try:
         return await reading.in_thread(lambda: past.sequence_at(place.timestamp))
     except OSError as error:
@@ -100,7 +100,7 @@ def _cannot_read(topic: str, error: OSError) -> HttpError:
     return HttpError(503, "CANNOT_READ")
 
 
-def place_argument(request: Request, default: str | None = None) -> Place | None:
+def place_argument(request: Request, default: str | None = None) -> HistoryPlace | None:
     text = request.query().get("from", default)
     if text is None:
         return None
@@ -111,7 +111,7 @@ def place_argument(request: Request, default: str | None = None) -> Place | None
 
 
 class HistoryEndpoints:
-    def __init__(self, broker: Broker, reading: Reading, readers: Readers, clock: Callable[[], float]) -> None:
+    def __init__(self, broker: Broker, reading: HistoryReads, readers: Readers, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._reading = reading
         self._readers = readers
@@ -145,12 +145,12 @@ class HistoryEndpoints:
             }
         )
 
-    async def _standings(self, topic: str, past: Past) -> Sequence[dict[str, object]]:
+    async def _standings(self, topic: str, past: TopicHistory) -> Sequence[dict[str, object]]:
         readers = self._readers.of(topic)
         return await self._reading.in_thread(lambda: standings(readers, past)) if readers else ()
 
     async def _points(
-        self, topic: str, past: Past, arguments: dict[str, str], most: int
+        self, topic: str, past: TopicHistory, arguments: dict[str, str], most: int
     ) -> Sequence[tuple[int, int, int]]:
         """Return up to `most` points of [from, to), each with its sequence, its time and the bytes before it."""
         start = _number(arguments, "from")
@@ -165,7 +165,7 @@ class HistoryEndpoints:
         except OSError as error:
             raise _cannot_read(topic, error) from error
 
-    async def _wait(self, request: Request, topic: str, past: Past, arguments: dict[str, str]) -> Past:
+    async def _wait(self, request: Request, topic: str, past: TopicHistory, arguments: dict[str, str]) -> TopicHistory:
         end = self._clock() + min(wait_argument(arguments), LONGEST_WAIT)
         known = _number(arguments, "next")
         if known is None:
@@ -184,7 +184,7 @@ class HistoryEndpoints:
             past = self.find(topic, {"log": past.log_id})
         return past
 
-    def _is_closed(self, topic: str, past: Past) -> bool:
+    def _is_closed(self, topic: str, past: TopicHistory) -> bool:
         """Return whether the log has reached its final end: the node drains, and every accepted message is synced."""
         if self._broker.refusal is None:
             return False
@@ -201,20 +201,20 @@ class HistoryEndpoints:
         self._check_start(past, start)
         return await self._open(request, topic, past, start, end)
 
-    def _check_start(self, past: Past, start: int) -> None:
+    def _check_start(self, past: TopicHistory, start: int) -> None:
         if start < past.first:
             raise self._gone(past)
         if start > past.next:
             raise HttpError(400, "BEYOND_END", details=self._described(past))
 
-    async def _start(self, topic: str, past: Past, place: Place | None) -> int:
+    async def _start(self, topic: str, past: TopicHistory, place: HistoryPlace | None) -> int:
         if isinstance(place, AtTime):
             return await _sequence_at(self._reading, topic, past, place)
         if isinstance(place, int):
             return place
-        return past.next if place is Edge.LATEST else past.first
+        return past.next if place is HistoryEdge.LATEST else past.first
 
-    async def _open(self, request: Request, topic: str, past: Past, start: int, end: int) -> Stream:
+    async def _open(self, request: Request, topic: str, past: TopicHistory, start: int, end: int) -> Stream:
         reading = self._reading
         if reading.readers >= MOST_READERS:
             raise HttpError(503, "TOO_MANY_READERS")
@@ -236,7 +236,7 @@ class HistoryEndpoints:
 
     # Checks that may refuse a request
 
-    def find(self, topic: str, arguments: Mapping[str, str]) -> Past:
+    def find(self, topic: str, arguments: Mapping[str, str]) -> TopicHistory:
         """Return the topic's log. If the argument `log` is given, it must be this log's id. Raises HttpError."""
         if self._broker.find(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
@@ -249,17 +249,17 @@ class HistoryEndpoints:
             raise HttpError(409, "ANOTHER_LOG", details=self._described(past))
         return past
 
-    def _gone(self, past: Past) -> HttpError:
+    def _gone(self, past: TopicHistory) -> HttpError:
         return HttpError(410, "GONE", details=self._described(past))
 
-    def _described(self, past: Past) -> dict[str, object]:
+    def _described(self, past: TopicHistory) -> dict[str, object]:
         return {"node": self._reading.history.node, "log": past.log_id, "first": past.first, "next": past.next}
 
 
 class _Answer:
     """One range on its way to one reader."""
 
-    def __init__(self, reading: Reading, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
+    def __init__(self, reading: HistoryReads, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
         self._reading = reading
         self._reader = reader
         self._form: _Form = _Packed(log_range) if packed else _Lines(log_range)
@@ -388,7 +388,7 @@ def _joined(lines: list[object]) -> bytes:
 # Arguments
 
 
-def _end(arguments: dict[str, str], past: Past, start: int) -> int:
+def _end(arguments: dict[str, str], past: TopicHistory, start: int) -> int:
     end, limit = _number(arguments, "to"), _number(arguments, "limit")
     if end is not None and limit is not None:
         raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": "either to or limit"})

@@ -19,7 +19,7 @@ from nsqcommon.wire.history import NDJSON
 from nsqd.broker.batch import Batch
 from nsqd.broker.operated import CancelOutcome, least_finished
 from nsqd.broker.recall import Recall
-from nsqd.http.bodies import Bodies, body_members
+from nsqd.http.bodies import BodyReader, body_members
 from nsqd.http.changes import STOPPED
 from nsqd.http.lines import Lines
 from nsqd.http.names import channel_argument, check_lasting, check_name, find_channel, find_topic, topic_argument
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
     from nsqd.http.calls import Calls
-    from nsqd.http.history import Reading
-    from nsqd.http.past import Past
+    from nsqd.http.history import HistoryReads
+    from nsqd.http.past import TopicHistory
 
 MOST_LINES: Final = 10_000
 _LINES: Final = 100  # unless the request says how many
@@ -50,7 +50,7 @@ class MessageEndpoints:
     def __init__(
         self,
         calls: Calls,
-        reading: Reading,
+        reading: HistoryReads,
         delay_ms: Callable[[dict[str, str]], int | None],
         clock: Callable[[], float],
         find_log: Callable[[str, Mapping[str, str]], object],
@@ -134,7 +134,7 @@ class MessageEndpoints:
         limit, after = number_argument(arguments, "limit", _LINES), self._after(arguments)
         if limit > MOST_LINES:
             raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": f"at most {MOST_LINES}"})
-        bodies = Bodies(self._reading, self._clock)
+        bodies = BodyReader(self._reading, self._clock)
 
         async def describe(place: tuple[int, int, int]) -> dict[str, object] | None:
             return await self._described(channel, place, bodies)
@@ -156,7 +156,7 @@ class MessageEndpoints:
         return int(due), int(sequence)
 
     async def _described(
-        self, channel: Channel, place: tuple[int, int, int], bodies: Bodies
+        self, channel: Channel, place: tuple[int, int, int], bodies: BodyReader
     ) -> dict[str, object] | None:
         """Return the members of a line, or None if the message has become due or was taken back meanwhile."""
         (due, sequence, attempts), deferred = place, channel.deferred
@@ -220,7 +220,7 @@ class MessageEndpoints:
             place = (newest[1], newest[1] + newest[2]) if newest is not None else None
         return place or topic.forgotten_place(key)
 
-    async def _search(self, topic: Topic, look: Callable[[Past], T]) -> T | None:
+    async def _search(self, topic: Topic, look: Callable[[TopicHistory], T]) -> T | None:
         past = self._reading.history.find(topic.name, synced=False)
         if past is None:
             return None
@@ -230,7 +230,7 @@ class MessageEndpoints:
             raise HttpError(503, "CANNOT_READ") from error
 
 
-def _deferred_of(key: bytes, past: Past) -> tuple[list[KeyPlace], list[KeyPlace]]:
+def _deferred_of(key: bytes, past: TopicHistory) -> tuple[list[KeyPlace], list[KeyPlace]]:
     """Return the places of all deferred publishes, the newest at the end, and of those with this key."""
     places = list(past.keys(deferred=True))
     own = [place for place in places if place[0] == key]
@@ -244,7 +244,7 @@ def _taken_from(places: list[KeyPlace]) -> Iterator[KeyPlace]:
         yield places.pop()
 
 
-def _first_of(key: bytes, past: Past, since: int) -> KeyPlace | None:
+def _first_of(key: bytes, past: TopicHistory, since: int) -> KeyPlace | None:
     return next((it for it in past.keys(since=since) if it[0] == key), None)
 
 

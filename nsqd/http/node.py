@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsqcommon.slices import Slices
     from nsqd.broker.snapshot import BrokerSnapshot
     from nsqd.http.calls import Calls
-    from nsqd.http.config import Settings
+    from nsqd.http.config import ConfigSettings
     from nsqd.policy.policy_file import PolicyFile
     from nsqd.readers import Reader
 
@@ -62,7 +62,7 @@ class NodeEndpoints:
     def __init__(
         self,
         calls: Calls,
-        settings: Settings,
+        settings: ConfigSettings,
         node: NodeInfo,
         start_drain: StartDrain,
         take_drain_back: Callable[[], bool],

@@ -21,7 +21,7 @@ class RangeReader(Protocol):
     def close(self) -> None: ...
 
 
-class Past(Protocol):
+class TopicHistory(Protocol):
     """A log as it is at one moment. All but `still_has` and the fields block, so that runs in a thread."""
 
     log_id: str
@@ -51,13 +51,13 @@ class Past(Protocol):
     def open(self, start: int, end: int, chunk: int) -> RangeReader: ...
 
 
-class History(Protocol):
+class HistorySource(Protocol):
     """The part of nsqd.log that reads history."""
 
     @property
     def node(self) -> str: ...
 
-    def find(self, topic: str, *, synced: bool = True) -> Past | None: ...
+    def find(self, topic: str, *, synced: bool = True) -> TopicHistory | None: ...
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have `follower` called with the name of each topic whose log has grown or is gone."""

@@ -16,7 +16,7 @@ _time: Final = re.compile(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Edge(Enum):
+class HistoryEdge(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
 
@@ -29,7 +29,7 @@ class AtTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSequence:
     """The sequence found for a time.
 
     Unlike one that a client names, it is never refused but moved into the log's range.
@@ -38,16 +38,16 @@ class Found:
     sequence: int
 
 
-Place = Edge | AtTime | int
-Pinned = Edge | Found | int
+HistoryPlace = HistoryEdge | AtTime | int
+Pinned = HistoryEdge | FoundSequence | int
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> HistoryPlace:
     """Parse the value of `from`. Raises ValueError."""
     if _is_sequence(text):
         return int(text)
     match = _time(text)
-    return Edge(text) if match is None else AtTime(_timestamp(*match.groups(default="")))
+    return HistoryEdge(text) if match is None else AtTime(_timestamp(*match.groups(default="")))
 
 
 def _timestamp(date: str, time: str, fraction: str, sign: str, hours: str, minutes: str) -> int:

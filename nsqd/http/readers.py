@@ -10,14 +10,14 @@ from nsqd.http.names import topic_argument
 from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
 
 if TYPE_CHECKING:
-    from nsqd.http.past import History, Past
+    from nsqd.http.past import HistorySource, TopicHistory
 
 _FEWEST_POINTS: Final = 6
 _NANOSECONDS: Final = 1e9
 
 
 class ReaderEndpoints:
-    def __init__(self, readers: Readers, find: Callable[[str, str], Past], wall: Callable[[], int]) -> None:
+    def __init__(self, readers: Readers, find: Callable[[str, str], TopicHistory], wall: Callable[[], int]) -> None:
         """Set up the endpoints.
 
         `find(topic, log)` returns what a log holds, or raises HttpError; `wall` returns nanoseconds since 1970.
@@ -50,12 +50,12 @@ class ReaderEndpoints:
         return EMPTY
 
 
-def behind(reader: Reader, past: Past) -> int:
+def behind(reader: Reader, past: TopicHistory) -> int:
     """Return the number of messages in the log that the reader has not committed."""
     return max(0, past.next - reader.place(past.first, past.log_id))
 
 
-def standings(readers: Iterable[Reader], past: Past) -> list[dict[str, object]]:
+def standings(readers: Iterable[Reader], past: TopicHistory) -> list[dict[str, object]]:
     """Return how far each reader is behind in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
     surveyed: dict[int, tuple[int, int] | None] = {}  # by the place they have reached; most are near the end
     found: list[dict[str, object]] = []
@@ -76,7 +76,7 @@ def standings(readers: Iterable[Reader], past: Past) -> list[dict[str, object]]:
     return found
 
 
-def _survey(past: Past, place: int) -> tuple[int, int] | None:
+def _survey(past: TopicHistory, place: int) -> tuple[int, int] | None:
     """Return when the message at `place` was published, and the bytes from it to the end.
 
     None: the disk does not say.
@@ -88,7 +88,7 @@ def _survey(past: Past, place: int) -> tuple[int, int] | None:
     return (points[0][1], points[-1][2]) if points else None
 
 
-def lags(readers: Readers, history: History) -> Iterator[tuple[str, Reader, int]]:
+def lags(readers: Readers, history: HistorySource) -> Iterator[tuple[str, Reader, int]]:
     """Yield (topic, reader, messages behind) for each reader of a log that exists."""
     for topic in readers.topics:
         past = history.find(topic)

@@ -8,8 +8,8 @@ from nsqcommon.http_api import HttpApi
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.broker import Broker
 from nsqd.broker.leases import LeaseLimits
-from nsqd.http import NodeInfo, Publishing, Reading, make_app
-from nsqd.http.access import Endpoint
+from nsqd.http import HistoryReads, NodeInfo, Publishing, make_app
+from nsqd.http.access import GuardedRoute
 from nsqd.options import Options
 from nsqd.policy.policy_file import PolicyFile
 from tests.nsqd.fake_broker import FakeStore, FakeTurn, bodies, make_broker
@@ -39,7 +39,7 @@ class Nsqd:
 
     def __init__(
         self,
-        reading: Reading | None = None,
+        reading: HistoryReads | None = None,
         limits: Limits = LIMITS,
         policy: PolicyFile | None = None,
         within: LeaseLimits | None = None,
@@ -50,7 +50,7 @@ class Nsqd:
         self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
         self.publishing = Publishing(self.broker, limits, max_defer_ms=3_600_000)
         self.leasing = leasing_of(self.broker, within)
-        self.app: HttpApi[Endpoint] = make_app(
+        self.app: HttpApi[GuardedRoute] = make_app(
             self.broker,
             self.turn,
             self.settings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from nsqd.http import Reading
+from nsqd.http import HistoryReads
 
 T = TypeVar("T")
 
@@ -24,5 +24,5 @@ async def at_once(function: Callable[[], T]) -> T:
     return function()
 
 
-def no_history() -> Reading:
-    return Reading(NoHistory(), at_once)
+def no_history() -> HistoryReads:
+    return HistoryReads(NoHistory(), at_once)

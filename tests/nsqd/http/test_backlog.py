@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon import slices
-from nsqd.http import Reading
+from nsqd.http import HistoryReads
 from nsqd.http.backlog import LONGEST, MOST, BadDocument, parsing
 from tests.nsqd.http.conftest import Nsqd, code
 from tests.nsqd.http.fake_history import at_once
@@ -35,7 +35,7 @@ SOUND: dict[str, Any] = {
 @pytest.fixture
 def nsqd() -> Nsqd:
     """Return an nsqd whose channel has five messages."""
-    nsqd = Nsqd(Reading(Mock(node="n", find=Mock(return_value=Mock(**PAST))), at_once))
+    nsqd = Nsqd(HistoryReads(Mock(node="n", find=Mock(return_value=Mock(**PAST))), at_once))
     nsqd.post("/topic/create?topic=t")
     nsqd.post(f"/channel/create?{CHANNEL}")
     nsqd.post("/mpub?topic=t", b"a\nb\nc\nd\ne")
@@ -70,7 +70,7 @@ def test_the_state_is_told(nsqd: Nsqd) -> None:
 
 def test_the_state_of_a_log_without_retention_says_so() -> None:
     past = Mock(**{**PAST, "retention_time": 0})
-    nsqd = Nsqd(Reading(Mock(find=Mock(return_value=past)), at_once))
+    nsqd = Nsqd(HistoryReads(Mock(find=Mock(return_value=past)), at_once))
     nsqd.broker.topic("t").channel("c")
     assert state(nsqd)["retention"] == {"kept": False, "time": 0, "bytes": 0}
 

@@ -12,7 +12,7 @@ import pytest
 from nsqcommon.http_api import HttpApi, Request, Response, text
 from nsqd.auth.rights import Rights, Role, parse_rights
 from nsqd.http import Guard, QuickHttp, QuickRoutes
-from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, Access, Endpoint, Scope
+from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, GuardedRoute, RequiredRole, Scope
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
 from tests.nsqd.auth.test_rights import FILE, digest
 from tests.nsqd.http.conftest import Nsqd
@@ -59,7 +59,7 @@ def everybody() -> Rights:
     return parse_rights("".join(entry(token) for token in TOKENS if token not in ("stranger", "")))
 
 
-def expected_status(access: Access, token: str, topic: str | None) -> int:
+def expected_status(access: RequiredRole, token: str, topic: str | None) -> int:
     if access.role is None:
         return 200
     if token in ("stranger", ""):
@@ -76,8 +76,8 @@ async def reached(request: Request) -> Response:
     return text("limited" if request.is_limited else "reached")
 
 
-def endpoint_of(path: str, access: Access) -> Endpoint:
-    return Endpoint("GET", path, reached, access=access)
+def endpoint_of(path: str, access: RequiredRole) -> GuardedRoute:
+    return GuardedRoute("GET", path, reached, access=access)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_the_token_in_a_header(header: bytes, token: bytes) -> None:
 
 def test_an_endpoint_cannot_be_made_without_its_access() -> None:
     with pytest.raises(TypeError, match="access"):
-        Endpoint("GET", "/new", reached)  # type: ignore[call-arg]
+        GuardedRoute("GET", "/new", reached)  # type: ignore[call-arg]
 
 
 def test_every_route_of_nsqd_has_its_access(nsqd: Nsqd) -> None:
     assert len(nsqd.app.routes) > 35
     for route in nsqd.app.routes:
-        assert isinstance(route, Endpoint), route
-        assert isinstance(route.access, Access), route
+        assert isinstance(route, GuardedRoute), route
+        assert isinstance(route.access, RequiredRole), route
 
 
 def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> None:
@@ -110,7 +110,7 @@ def test_no_route_lets_anybody_through_who_has_no_right_to_it(nsqd: Nsqd) -> Non
     routes = [replace(route, handler=reached) for route in nsqd.app.routes]
     app = HttpApi(routes, log=logging.getLogger("nsqd.test"), guard=guard.check)
     few = {query: QUERIES[query] for query in ("topic=orders", "topic=other", "")}
-    asked, tried = 0, set[Access]()
+    asked, tried = 0, set[RequiredRole]()
     for route in routes:
         path = route.path.replace(":option", "log_level")
         queries = few if route.access in tried else QUERIES

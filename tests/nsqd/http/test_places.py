@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.http.places import AtTime, Edge, Place, parse_place
+from nsqd.http.places import AtTime, HistoryEdge, HistoryPlace, parse_place
 
 SECOND = 1_000_000_000
 NEW_YEAR = 1_704_067_200 * SECOND  # 2024 in UTC
 
 
 @pytest.mark.parametrize(("text", "place"), [
-    ("earliest", Edge.EARLIEST),
-    ("latest", Edge.LATEST),
+    ("earliest", HistoryEdge.EARLIEST),
+    ("latest", HistoryEdge.LATEST),
     ("0", 0),
     ("0017", 17),
     ("2024-01-01T00:00:00Z", AtTime(NEW_YEAR)),
@@ -27,7 +27,7 @@ NEW_YEAR = 1_704_067_200 * SECOND  # 2024 in UTC
     ("1970-01-01T00:00:00Z", AtTime(0)),
     ("1969-12-31T23:59:59Z", AtTime(-SECOND)),
 ])  # fmt: skip
-def test_places(text: str, place: Place) -> None:
+def test_places(text: str, place: HistoryPlace) -> None:
     assert parse_place(text) == place
 
 

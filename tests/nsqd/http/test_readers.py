@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from nsqd.http import Reading
+from nsqd.http import HistoryReads
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_metrics import parsed
@@ -29,7 +29,7 @@ def past() -> Mock:
 @pytest.fixture
 def nsqd(past: Mock) -> Nsqd:
     history = Mock(find=Mock(side_effect=lambda topic, synced=True: past if topic == "t" else None), node="n")
-    nsqd = Nsqd(Reading(history, at_once))
+    nsqd = Nsqd(HistoryReads(history, at_once))
     nsqd.post("/topic/create?topic=t")
     return nsqd
 

@@ -23,7 +23,7 @@ from nsqd.broker.recall import Recall
 from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
-from nsqd.http import Reading
+from nsqd.http import HistoryReads
 from nsqd.log.journal.rotation import Rotation
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import at_once
@@ -69,7 +69,7 @@ class Told:
 @pytest.fixture
 def nsqd() -> Nsqd:
     past = Mock(log_id="1f0c2d", first=0, retention_time=0, retention_bytes=0)
-    nsqd = Nsqd(Reading(Mock(node="n", find=Mock(return_value=past)), at_once), LIMITS)
+    nsqd = Nsqd(HistoryReads(Mock(node="n", find=Mock(return_value=past)), at_once), LIMITS)
     nsqd.post("/topic/create?topic=t")
     nsqd.post(f"/channel/create?{CHANNEL}")
     return nsqd

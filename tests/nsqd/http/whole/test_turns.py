@@ -27,7 +27,7 @@ from nsqcommon import slices
 from nsqcommon.version import suite_version
 from nsqcommon.wire.limits import Limits
 from nsqd.broker.consumer import Consumer
-from nsqd.http import Reading
+from nsqd.http import HistoryReads
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
@@ -47,7 +47,7 @@ class Walked(Nsqd):
         self.batch = count.to_bytes(4, "big") + b"\0\0\0\1x" * count
         limits = Limits(max_message=1 << 20, max_body=5 << 20)
         past = Mock(**PAST, keys=Mock(return_value=()), sequence_of=Mock(return_value=None))
-        reading = Reading(Mock(node="n", find=Mock(return_value=past)), at_once)
+        reading = HistoryReads(Mock(node="n", find=Mock(return_value=past)), at_once)
         super().__init__(reading, limits, within=bounds(in_channel=COUNT, of_holder=COUNT))
         self.topic = self.broker.topic("t")
         self.ids: list[str] = []
