@@ -91,7 +91,7 @@ class _Trust:
     """How clients are identified, and what decides what they may do."""
 
     tls: TlsServer | None
-    auth: auth_servers.Settings | None
+    auth: auth_servers.AuthSettings | None
     rights: RightsFile | None
 
 

@@ -1,6 +1,6 @@
 """AUTH: the question to an authorization server, the meaning of its answer, and what the answer allows.
 
-Nothing is asked here. A client that needs an answer passes a `Question` on, and resumes when it is handed the server's
+Nothing is asked here. A client that needs an answer passes a `AuthQuestion` on, and resumes when it is handed the server's
 `Grant`, or None (see nsqd/client/authorization.py and nsqd/auth/servers.py).
 """
 
@@ -27,7 +27,7 @@ class GrantError(ValueError):
     """NSQ would not accept the server's answer."""
 
 
-class Entry:
+class GrantEntry:
     """One authorization: the topics and channels it is for, and what may be done with them."""
 
     __slots__ = ("_channels", "_permissions", "_topic")
@@ -58,7 +58,7 @@ class Grant:
 
     __slots__ = ("_decided", "entries", "identity", "identity_url", "ttl")
 
-    def __init__(self, *, ttl: int, identity: str, identity_url: str, entries: list[Entry]) -> None:
+    def __init__(self, *, ttl: int, identity: str, identity_url: str, entries: list[GrantEntry]) -> None:
         self.ttl = ttl  # seconds
         self.identity = identity
         self.identity_url = identity_url
@@ -106,7 +106,7 @@ def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
         fields = Fields(read(body))
         ttl = fields.integer("ttl")
         identity, identity_url = fields.text("identity"), fields.text("identity_url")
-        entries: list[Entry] = []
+        entries: list[GrantEntry] = []
         steps = count = 0
         for item in fields.items("authorizations"):
             of_entry = Fields(item)
@@ -122,7 +122,7 @@ def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
                 if count > _MOST_EXPRESSIONS:
                     raise GrantError(f"more than {_MOST_EXPRESSIONS} expressions")
                 yield
-            entries.append(Entry(expressions[0], expressions[1:], permissions))
+            entries.append(GrantEntry(expressions[0], expressions[1:], permissions))
     except JsonError as error:
         raise GrantError(str(error)) from error
     if ttl <= 0:
@@ -158,7 +158,7 @@ def _expression(text: str) -> Expression:
 # Questions
 
 
-class Question:
+class AuthQuestion:
     """A client's question about what it may do.
 
     `answer` is called once, inside a turn, unless the client no longer `waits`.

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from nsqcommon.name_patterns import expression_of, is_pattern, matcher
-from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
+from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Grant, GrantEntry
 
 
 class Role(StrEnum):
@@ -43,7 +43,7 @@ _is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RightsHolder:
     """One entry of the rights file: a token or certificate, and its rights."""
 
     name: str
@@ -74,15 +74,15 @@ class Holder:
         wanted = {PUBLISH: (Role.PUBLISH,), SUBSCRIBE: (Role.READ, Role.CONSUME)}
         permissions = [permission for permission, roles in wanted.items() if any(map(self.has, roles))]
         topics = [f"^(?:{expression_of(topic)})$" for topic in self.topics] or [""]
-        entries = [Entry.of(topic, [""], permissions) for topic in topics] if permissions else []
+        entries = [GrantEntry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
 
 
 class Rights:
-    def __init__(self, holders: list[Holder]) -> None:
+    def __init__(self, holders: list[RightsHolder]) -> None:
         self.holders = holders
 
-    def holder(self, token: bytes, common_name: str) -> Holder | None:
+    def holder(self, token: bytes, common_name: str) -> RightsHolder | None:
         """Return the holder of a token or a certificate, or None.
 
         A token is looked at before a certificate, because the caller chose to send it; with an unknown token the
@@ -119,7 +119,7 @@ def parse_rights(text: str) -> Rights:
     return Rights(holders)
 
 
-def _holder(number: int, entry: Any) -> Holder:
+def _holder(number: int, entry: Any) -> RightsHolder:
     where = f"entry {number}"
     if not isinstance(entry, dict):
         raise RightsError(f"{where}: expected a table")
@@ -141,7 +141,7 @@ def _holder(number: int, entry: Any) -> Holder:
             raise RightsError(f"{where}: {topic!r} is no topic, nor a pattern of topics")
     if "topics" in entry and not topics:
         raise RightsError(f"{where}: topics is empty; leave it out for all of them")
-    return Holder(name, bytes.fromhex(digest), common_name, frozenset(map(Role, roles)), tuple(topics))
+    return RightsHolder(name, bytes.fromhex(digest), common_name, frozenset(map(Role, roles)), tuple(topics))
 
 
 def _text(where: str, entry: dict[str, Any], key: str) -> str:

@@ -8,7 +8,7 @@ from nsqd.auth.rights import Rights, RightsError, parse_rights
 from nsqd.watched_file import WatchedFile
 
 if TYPE_CHECKING:
-    from nsqd.auth.grants import Grant, Question
+    from nsqd.auth.grants import AuthQuestion, Grant
 
 
 class RightsFile:
@@ -33,7 +33,7 @@ class RightsFile:
             raise RightsError("a common_name needs --tls-client-auth-policy=require-verify, or anybody could claim it")
         return rights
 
-    def grant(self, question: Question) -> Grant | None:
+    def grant(self, question: AuthQuestion) -> Grant | None:
         """Return the grant for AUTH over TCP, or None if the file knows neither the token nor the certificate."""
         common_name = question.common_name if self._names_count else ""
         rights = self.now

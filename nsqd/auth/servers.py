@@ -25,7 +25,7 @@ from nsqcommon.options import SECOND
 from nsqcommon.passwords import without_credentials
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.wakeup import Wakeup
-from nsqd.auth.grants import Grant, GrantError, Question, decode_grant_stepwise
+from nsqd.auth.grants import AuthQuestion, Grant, GrantError, decode_grant_stepwise
 from nsqd.tls import client_context
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _JSON: Final = ("Content-Type", "application/json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AuthSettings:
     """The servers, and how to ask them."""
 
     addresses: Sequence[str]
@@ -53,7 +53,7 @@ class Settings:
     tls: ssl.SSLContext
 
 
-def settings_of(options: Options) -> Settings | None:
+def settings_of(options: Options) -> AuthSettings | None:
     """Return how the servers are asked, or None if no server is configured.
 
     Raises StartupError when the TLS files cannot be used, even if no server needs them.
@@ -63,7 +63,7 @@ def settings_of(options: Options) -> Settings | None:
     tls = client_context(options)
     if not options.auth_http_address:
         return None
-    return Settings(
+    return AuthSettings(
         addresses=options.auth_http_address,
         posts=options.auth_http_request_method == "post",
         connect_timeout=options.http_client_connect_timeout / SECOND or inf,
@@ -75,11 +75,11 @@ def settings_of(options: Options) -> Settings | None:
 class AuthServers:
     def __init__(
         self,
-        settings: Settings | None,
+        settings: AuthSettings | None,
         turn: Turn,
         *,
         choose: Callable[[int], int] = random.randrange,
-        known: Callable[[Question], Grant | None] | None = None,
+        known: Callable[[AuthQuestion], Grant | None] | None = None,
     ) -> None:
         """Make `ask` consult `known`, our own rights file, first.
 
@@ -89,12 +89,12 @@ class AuthServers:
         self._known = known
         self._turn = turn
         self._choose = choose  # returns the index of the server to ask first, given their number
-        self._questions: deque[Question] = deque()
+        self._questions: deque[AuthQuestion] = deque()
         self._asked = Wakeup()
         self._large = trio.Semaphore(_LARGE_AT_ONCE)
         self._decoding = trio.Lock()  # one answer at a time, so that the slices of several do not add up
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: AuthQuestion) -> None:
         """Queue the question and return at once. It gets its answer in a turn of its own."""
         self._questions.append(question)
         self._asked.set()
@@ -110,7 +110,7 @@ class AuthServers:
                     nursery.start_soon(self._find_out, self._questions.popleft(), slots)
                 await self._asked.wait()
 
-    async def _find_out(self, question: Question, slots: trio.Semaphore) -> None:
+    async def _find_out(self, question: AuthQuestion, slots: trio.Semaphore) -> None:
         grant = None
         try:
             if question.waits:
@@ -127,7 +127,7 @@ class AuthServers:
                 log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
                 question.drop()
 
-    async def _grant_for(self, question: Question) -> Grant | None:
+    async def _grant_for(self, question: AuthQuestion) -> Grant | None:
         """Return the answer of the first server that gives one.
 
         Each is tried once, in order, starting with a random one.
@@ -188,7 +188,7 @@ async def _decode_in_slices(body: bytes) -> Grant:
             stop = monotonic() + _SLICE
 
 
-async def _query(url: str, question: Question, settings: Settings, room: _Room) -> bytes:
+async def _query(url: str, question: AuthQuestion, settings: AuthSettings, room: _Room) -> bytes:
     answer = await _fetch(url, question, settings, room)
     if answer.status == 403 and not url.startswith("https://") and (port := http_client.https_port_in(answer.body)):
         answer = await _fetch(_at_https_port(url, port), question, settings, room)
@@ -197,7 +197,7 @@ async def _query(url: str, question: Question, settings: Settings, room: _Room) 
     return answer.body
 
 
-async def _fetch(url: str, question: Question, settings: Settings, room: _Room) -> Answer:
+async def _fetch(url: str, question: AuthQuestion, settings: AuthSettings, room: _Room) -> Answer:
     posts = settings.posts
     return await http_client.fetch(
         "POST" if posts else "GET",

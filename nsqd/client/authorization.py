@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from nsqcommon.wire.faults import Fault, ProtocolError
 from nsqcommon.wire.quoting import quote
-from nsqd.auth.grants import Grant, Question
+from nsqd.auth.grants import AuthQuestion, Grant
 
 if TYPE_CHECKING:
     from nsqcommon.wire.commands import Command
 
-Ask = Callable[[Question], None]  # hands the question to an authorization server as soon as possible
+Ask = Callable[[AuthQuestion], None]  # hands the question to an authorization server as soon as possible
 
 
 class Suspended(Exception):
@@ -43,7 +43,7 @@ class Authorization:
         self._grant: Grant | None = None
         self._expires = inf
         self._is_new = False  # the grant was fetched for the command that is being decided
-        self._question: Question | None = None  # the one whose answer is awaited
+        self._question: AuthQuestion | None = None  # the one whose answer is awaited
         self._suspended: Command | None = None  # to resume afterwards; None: AUTH, or a line the reader still holds
 
     @property
@@ -86,7 +86,7 @@ class Authorization:
         self, *, tls: bool, common_name: str, answer: Callable[[Grant | None], None], drop: Callable[[], None]
     ) -> None:
         """Ask for this client's grant. `answer` is called in a later turn, unless `close` comes first."""
-        self._question = Question(
+        self._question = AuthQuestion(
             self._secret,
             remote_ip=self._remote_ip,
             tls=tls,

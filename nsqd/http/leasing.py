@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.http_api import HttpError
-from nsqd.auth.grants import Question
+from nsqd.auth.grants import AuthQuestion
 from nsqd.broker.http_consumers import HttpCaller
 from nsqd.broker.leases import TooMany
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
@@ -55,7 +55,7 @@ class Leasing:
 
     leases: Leases
     settings: LeaseSettings
-    ask: Callable[[Question], None] | None = None  # an AUTH server; None: there is none, or rights decide
+    ask: Callable[[AuthQuestion], None] | None = None  # an AUTH server; None: there is none, or rights decide
     stopping: bool = False
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
     _grants: dict[tuple[bytes, str, str, bool], tuple[Grant, float]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Leasing:
             if not answered.done():
                 answered.set_result(grant)
 
-        question = Question(
+        question = AuthQuestion(
             token,
             remote_ip=host,
             tls=request.is_secure,

@@ -12,7 +12,7 @@ from nsqcommon.wire.frames import FrameReader, FrameType
 from nsqcommon.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqcommon.wire.limits import Limits
 from nsqcommon.wire.unfinished import UnfinishedBodies
-from nsqd.auth.grants import Grant, Question, decode_grant
+from nsqd.auth.grants import AuthQuestion, Grant, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
@@ -89,7 +89,7 @@ class Node:
         self.rules = replace(RULES, **rules)
         self.tls_server: TlsServer | None = None
         self.unfinished = UnfinishedBodies(1 << 20)
-        self.questions: list[Question] | None = None  # None: clients need no AUTH; a list collects their questions
+        self.questions: list[AuthQuestion] | None = None  # None: clients need no AUTH; a list collects their questions
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # the random percents that the broker draws next

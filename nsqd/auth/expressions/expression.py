@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqd.auth.expressions.error import ExpressionError
 from nsqd.auth.expressions.literal import Literal, literal_of
-from nsqd.auth.expressions.parser import Parser
+from nsqd.auth.expressions.parser import ExpressionParser
 from nsqd.auth.expressions.program import Program
 
 _MOST_LENGTH: Final = 16 * 1024  # characters of an expression
@@ -30,7 +30,7 @@ class Expression:
             self.steps = 0
             return
         try:
-            self._pattern = Program(Parser(text).parse())
+            self._pattern = Program(ExpressionParser(text).parse())
         except RecursionError:
             raise ExpressionError("nested too deeply") from None
         self.steps = len(self._pattern.wants)

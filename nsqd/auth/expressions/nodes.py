@@ -13,7 +13,7 @@ class Characters:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Assertion:
     """A position between two characters: see `Program.found_in`."""
 
     kind: str
@@ -25,7 +25,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     parts: list[Node]
 
 
@@ -36,4 +36,4 @@ class Repeat:
     most: int | None  # None: any number
 
 
-Node = Characters | Place | Sequence | Choice | Repeat
+Node = Characters | Assertion | Sequence | Alternatives | Repeat

@@ -17,7 +17,7 @@ from nsqd.auth.expressions.character_sets import (
     unicode_set,
 )
 from nsqd.auth.expressions.error import ExpressionError
-from nsqd.auth.expressions.nodes import Characters, Choice, Node, Place, Repeat, Sequence
+from nsqd.auth.expressions.nodes import Alternatives, Assertion, Characters, Node, Repeat, Sequence
 
 _MOST_REPEATS: Final = 1000  # as in RE2
 _CONTROLS: Final = {"a": 7, "f": 12, "t": 9, "n": 10, "r": 13, "v": 11}
@@ -31,7 +31,7 @@ class _Flags:
     dot_all: bool = False  # s: a dot also matches a newline
 
 
-class Parser:
+class ExpressionParser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -66,7 +66,7 @@ class Parser:
         parts = [self._sequence()]
         while self._take("|"):
             parts.append(self._sequence())
-        return parts[0] if len(parts) == 1 else Choice(parts)
+        return parts[0] if len(parts) == 1 else Alternatives(parts)
 
     def _sequence(self) -> Node:
         parts: list[Node] = []
@@ -133,9 +133,9 @@ class Parser:
             case ".":
                 return Characters(EVERYTHING if flags.dot_all else EVERYTHING & ~NEWLINE)
             case "^":
-                return Place("line start" if flags.lines else "start")
+                return Assertion("line start" if flags.lines else "start")
             case "$":
-                return Place("line end" if flags.lines else "end")
+                return Assertion("line end" if flags.lines else "end")
             case "*" | "+" | "?":
                 raise ExpressionError("nothing to repeat")
             case "\\":
@@ -192,7 +192,7 @@ class Parser:
     def _escaped(self) -> Node:
         if (kind := _ASSERTIONS.get(self._text[self._at : self._at + 1])) is not None:
             self._at += 1
-            return Place(kind)
+            return Assertion(kind)
         found = self._named_set()
         return Characters(found) if found is not None else self._literal(self._code())
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from nsqd.auth.expressions.character_sets import WORD
 from nsqd.auth.expressions.error import ExpressionError
-from nsqd.auth.expressions.nodes import Characters, Choice, Node, Place, Repeat, Sequence
+from nsqd.auth.expressions.nodes import Alternatives, Assertion, Characters, Node, Repeat, Sequence
 
 _MOST_STEPS: Final = 5000  # instructions of an expression once its repetitions are written out
 
@@ -31,13 +31,13 @@ class Program:
         match node:
             case Characters(characters):
                 return self._put(characters, (then,))
-            case Place(kind):
+            case Assertion(kind):
                 return self._put(kind, (then,))
             case Sequence(parts):
                 for part in reversed(parts):
                     then = self._add(part, then)
                 return then
-            case Choice(parts):
+            case Alternatives(parts):
                 return self._put(None, tuple(self._add(part, then) for part in parts))
             case Repeat(part, least, most):
                 if most is None:
@@ -80,9 +80,9 @@ class Program:
 
 def _size(node: Node) -> int:
     match node:
-        case Characters() | Place():
+        case Characters() | Assertion():
             return 1
-        case Sequence(parts) | Choice(parts):
+        case Sequence(parts) | Alternatives(parts):
             return 1 + sum(map(_size, parts))
         case Repeat(part, least, most):
             return 1 + (1 + _size(part)) * max(1, least, most or least + 1)

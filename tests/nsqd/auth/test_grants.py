@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nsqd.auth.grants import GrantError, Question, decode_grant
+from nsqd.auth.grants import AuthQuestion, GrantError, decode_grant
 
 
 def grant(*authorizations: object, **fields: object) -> bytes:
@@ -94,8 +94,8 @@ def test_the_reply_is_spelled_as_nsq_spells_it() -> None:
     assert decoded.reply == b'{"identity":"\\u003cme\\u003e","identity_url":"http://me","permission_count":2}'
 
 
-def question(secret: bytes, *, tls: bool = False, common_name: str = "", remote_ip: str = "127.0.0.1") -> Question:
-    return Question(
+def question(secret: bytes, *, tls: bool = False, common_name: str = "", remote_ip: str = "127.0.0.1") -> AuthQuestion:
+    return AuthQuestion(
         secret,
         remote_ip=remote_ip,
         tls=tls,

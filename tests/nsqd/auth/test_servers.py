@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsqd.auth.grants import Grant, Question
-from nsqd.auth.servers import AT_ONCE, AuthServers, Settings
+from nsqd.auth.grants import AuthQuestion, Grant
+from nsqd.auth.servers import AT_ONCE, AuthServers, AuthSettings
 from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.http_server import Reply, Request
@@ -46,8 +46,8 @@ def settings(
     tls: ssl.SSLContext | None = None,
     connect: float = SECOND,
     request: float = SECOND,
-) -> Settings:
-    return Settings(
+) -> AuthSettings:
+    return AuthSettings(
         addresses=addresses,
         posts=posts,
         connect_timeout=connect,
@@ -56,7 +56,7 @@ def settings(
     )
 
 
-def grants(how: Settings, *secrets: bytes, first: int = 0, gone: Sequence[bytes] = ()) -> list[Grant | None]:
+def grants(how: AuthSettings, *secrets: bytes, first: int = 0, gone: Sequence[bytes] = ()) -> list[Grant | None]:
     """Return the answers of this many clients that ask at the same time."""
     answers: list[Grant | None] = []
 
@@ -74,7 +74,7 @@ def grants(how: Settings, *secrets: bytes, first: int = 0, gone: Sequence[bytes]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(servers.run)
             for secret in secrets:
-                question = Question(
+                question = AuthQuestion(
                     secret, remote_ip="10.0.0.1", tls=False, common_name="", answer=answer, drop=lambda: None
                 )
                 question.waits = secret not in gone
@@ -328,8 +328,8 @@ def test_a_bug_in_one_client_stays_its_own(server: AuthServer, caplog: pytest.Lo
     async def main() -> None:
         servers = AuthServers(settings(server.address), Turns())
         answered, dropped = trio.Event(), trio.Event()
-        broken = Question(b"b", remote_ip="", tls=False, common_name="", answer=fail, drop=dropped.set)
-        whole = Question(
+        broken = AuthQuestion(b"b", remote_ip="", tls=False, common_name="", answer=fail, drop=dropped.set)
+        whole = AuthQuestion(
             b"w", remote_ip="", tls=False, common_name="", answer=lambda grant: answered.set(), drop=lambda: None
         )
         async with trio.open_nursery() as nursery:

@@ -6,12 +6,12 @@ import pytest
 
 from nsqcommon.wire.commands import Line
 from nsqcommon.wire.faults import Fault, ProtocolError
-from nsqd.auth.grants import Entry, Grant, Question
+from nsqd.auth.grants import AuthQuestion, Grant, GrantEntry
 from nsqd.client.authorization import Authorization, Suspended
 
 
 def grant(*topics: str, ttl: int = 60) -> Grant:
-    entries = [Entry.of(topic, [".*"], ["publish", "subscribe"]) for topic in topics]
+    entries = [GrantEntry.of(topic, [".*"], ["publish", "subscribe"]) for topic in topics]
     return Grant(ttl=ttl, identity="somebody", identity_url="http://where", entries=entries)
 
 
@@ -19,11 +19,11 @@ class Asked:
     """An authorization whose questions a test answers."""
 
     def __init__(self) -> None:
-        self.questions: list[Question] = []
+        self.questions: list[AuthQuestion] = []
         self.answers: list[Grant | None] = []
         self.authorization = Authorization(self.questions.append, "10.0.0.1")
 
-    def ask(self) -> Question:
+    def ask(self) -> AuthQuestion:
         self.authorization.ask(tls=True, common_name="cn", answer=self.answers.append, drop=lambda: None)
         return self.questions[-1]
 

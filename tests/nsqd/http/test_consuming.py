@@ -10,7 +10,7 @@ import pytest
 
 from nsqcommon.http_api import Request, Stream
 from nsqcommon.wire.limits import Limits
-from nsqd.auth.grants import Question, decode_grant
+from nsqd.auth.grants import AuthQuestion, decode_grant
 from nsqd.broker.leases import Leases
 from nsqd.http.calls import Calls
 from nsqd.http.consuming import MOST_MESSAGES, ConsumeEndpoints
@@ -318,7 +318,7 @@ def test_a_stream_sends_at_once_what_comes_while_it_looks(nsqd: Nsqd) -> None:
 
 
 def test_where_clients_have_to_auth_a_token_is_asked_about(nsqd: Nsqd) -> None:
-    questions: list[Question] = []
+    questions: list[AuthQuestion] = []
     leasing = leasing_of(nsqd.broker, ask=questions.append)
     endpoints = endpoints_of(nsqd, leasing)
     grant = decode_grant(
@@ -349,7 +349,7 @@ def test_where_clients_have_to_auth_a_token_is_asked_about(nsqd: Nsqd) -> None:
 
 
 def test_an_auth_server_that_does_not_answer_lets_nobody_in(nsqd: Nsqd) -> None:
-    questions: list[Question] = []
+    questions: list[AuthQuestion] = []
     endpoints = endpoints_of(nsqd, leasing_of(nsqd.broker, ask=questions.append))
 
     async def main() -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nsqd.auth.expressions import Expression
 from nsqd.auth.expressions.literal import literal_of
-from nsqd.auth.expressions.parser import Parser
+from nsqd.auth.expressions.parser import ExpressionParser
 from nsqd.auth.expressions.program import Program
 
 
@@ -39,4 +39,4 @@ def test_a_literal_finds_what_a_program_finds(
     text = starts + before + name + after + ends
     literal = literal_of(text)
     assert literal is not None
-    assert literal.found_in(searched) == Program(Parser(text).parse()).found_in(searched)
+    assert literal.found_in(searched) == Program(ExpressionParser(text).parse()).found_in(searched)
