@@ -33,7 +33,7 @@ from nsqd.log.store import Store
 if TYPE_CHECKING:
     from nsqcommon.poller import Poller
     from nsqd.broker.replay import TopicState
-    from nsqd.broker.rules import Rules
+    from nsqd.broker.rules import RuleSource
     from nsqd.log.recovery.store import Recovered
     from nsqd.log.settings import LogPolicy
     from nsqd.options import Options
@@ -108,7 +108,7 @@ def _take_over_from_go(store: Store, options: Options) -> None:
     )
 
 
-def recovered_broker(store: Store, options: Options, rules: Rules) -> Broker:
+def recovered_broker(store: Store, options: Options, rules: RuleSource) -> Broker:
     recovered = store.recover()
     timestamp = time_ns()  # read before the monotonic clock, so that a pause in between makes no message due early
     try:
@@ -118,7 +118,7 @@ def recovered_broker(store: Store, options: Options, rules: Rules) -> Broker:
 
 
 def restored_broker(
-    store: Store, recovered: Recovered, options: Options, rules: Rules, *, now: float, timestamp: int
+    store: Store, recovered: Recovered, options: Options, rules: RuleSource, *, now: float, timestamp: int
 ) -> Broker:
     """Return the broker in its former state, restored from what the store has recovered.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsqd.broker.feed import Feed
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.replay import TopicState
-    from nsqd.broker.rules import Rules
+    from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store, TopicLog
 
@@ -42,7 +42,7 @@ class Broker(TopicWork[Channel, Topic]):
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
-        rules: Rules,
+        rules: RuleSource,
         note: Callable[[str], None],
         learns: bool,
     ) -> None:

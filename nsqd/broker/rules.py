@@ -23,7 +23,7 @@ class Overflow(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class BackoffRule:
     """How long a message that has failed waits before its next attempt."""
 
     exponential: bool  # doubled with each attempt; otherwise the same again is added
@@ -43,7 +43,7 @@ class ChannelRules:
     """None: not bounded. `dry` names the rules that only count what they would do, by the names of these fields."""
 
     max_attempts: int | None = None
-    backoff: Backoff | None = None
+    backoff: BackoffRule | None = None
     max_buried: int | None = None
     breaker: float | None = None  # share of the last minute's deliveries that were buried
     ttl: int | None = None  # nanoseconds
@@ -131,7 +131,7 @@ NO_TOPIC_RULES: Final = TopicRules()
 NO_LOG_RULES: Final = LogRules()
 
 
-class Rules(Protocol):
+class RuleSource(Protocol):
     """Where the broker gets the rules of a name: when it is created, and whenever `Broker.rules_changed` is called."""
 
     def channel(self, topic: str, channel: str, /) -> ChannelRules: ...
@@ -147,4 +147,4 @@ class _NoRules:
         return NO_TOPIC_RULES
 
 
-NO_RULES: Final[Rules] = _NoRules()
+NO_RULES: Final[RuleSource] = _NoRules()

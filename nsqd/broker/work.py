@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
     from nsqd.broker.message_id import IdSource
-    from nsqd.broker.rules import Rules
+    from nsqd.broker.rules import RuleSource
     from nsqd.broker.settings import BrokerSettings
     from nsqd.broker.store import Store
 
@@ -81,7 +81,7 @@ class ChannelWork(Generic[C]):
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
-        rules: Rules,
+        rules: RuleSource,
         note: Callable[[str], None],
     ) -> None:
         self.store = store
@@ -147,7 +147,7 @@ class TopicWork(ChannelWork[C], Generic[C, T], metaclass=ABCMeta):  # not `ABC`:
         now: float,
         timestamp: int,
         random_percent: Callable[[], int],
-        rules: Rules,
+        rules: RuleSource,
         note: Callable[[str], None],
     ) -> None:
         super().__init__(

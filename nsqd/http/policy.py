@@ -8,7 +8,7 @@ from nsqcommon.http_api import HttpError, Request, Response, json
 from nsqcommon.wire.names import is_valid_name
 
 if TYPE_CHECKING:
-    from nsqd.policy.policies import Held
+    from nsqd.policy.policies import EffectiveKey
     from nsqd.policy.policy_file import PolicyFile
 
 
@@ -48,5 +48,5 @@ def _described(file: PolicyFile | None, topic: str, channel: str) -> dict[str, o
 
 
 def _listed(file: PolicyFile | None, topic: str, channel: str | None) -> dict[str, object]:
-    held: dict[str, Held] = file.content.policies.explain(topic, channel) if file is not None else {}
+    held: dict[str, EffectiveKey] = file.content.policies.explain(topic, channel) if file is not None else {}
     return {key: {"value": it.value, "line": it.line, "dry_run": it.is_dry} for key, it in held.items()}

@@ -21,7 +21,7 @@ from typing import Any, Final
 from nsqcommon.name_patterns import is_pattern
 from nsqd.broker.rules import Overflow
 from nsqd.policy.keys import KEYS, About, parse_flag
-from nsqd.policy.policies import ANY, Entry, Policies
+from nsqd.policy.policies import ANY, Policies, PolicyEntry
 
 _SELECTORS: Final = ("topic", "channel", "dry_run")
 _is_header: Final = re.compile(r"\s*\[\[\s*policy\s*\]\]\s*(#.*)?").fullmatch
@@ -56,7 +56,7 @@ def parse_policies(text: str) -> Policies:
     lines = [number for number, line in enumerate(text.split("\n"), 1) if _is_header(line)]
     if not isinstance(tables, list) or len(lines) != len(tables):  # an inline list, or a header in a text of many lines
         raise PolicyError([Mistake(0, "each entry must begin with [[policy]] in a line of its own")])
-    entries: list[Entry] = []
+    entries: list[PolicyEntry] = []
     mistakes: list[Mistake] = []
     for line, table in zip(lines, tables, strict=True):
         entry, wrong = _entry(line, table)
@@ -68,7 +68,7 @@ def parse_policies(text: str) -> Policies:
     return Policies(entries)
 
 
-def _entry(line: int, table: Mapping[str, Any]) -> tuple[Entry, list[str]]:
+def _entry(line: int, table: Mapping[str, Any]) -> tuple[PolicyEntry, list[str]]:
     """Return the entry, as far as it can be understood, and what is wrong with it."""
     wrong = [
         f"{key}: {table[key]!r} is no name, nor a pattern of names"
@@ -92,11 +92,11 @@ def _entry(line: int, table: Mapping[str, Any]) -> tuple[Entry, list[str]]:
     written = {key: value for key, value in table.items() if key in KEYS}  # with those that cannot be understood
     channel = table.get("channel")
     topic = table.get("topic", ANY)
-    entry = Entry(line, str(topic), None if channel is None else str(channel), written, values, is_dry)
+    entry = PolicyEntry(line, str(topic), None if channel is None else str(channel), written, values, is_dry)
     return entry, wrong + list(_contradictions(entry))
 
 
-def _contradictions(entry: Entry) -> Iterator[str]:
+def _contradictions(entry: PolicyEntry) -> Iterator[str]:
     values = entry.values
     for key in values:
         if entry.channel is not None and KEYS[key].about is About.TOPICS:
@@ -109,10 +109,12 @@ def _contradictions(entry: Entry) -> Iterator[str]:
         yield 'overflow: only a channel can bury; add channel = "*" for the channels of these topics'
 
 
-def _without_effect(entries: Sequence[Entry]) -> Iterator[Mistake]:
+def _without_effect(entries: Sequence[PolicyEntry]) -> Iterator[Mistake]:
     """Yield the keys that nothing could ever follow from."""
     written = {(key, entry.about(key)) for entry in entries for key in entry.written}
-    deciding: dict[tuple[str, About, str, str | None], Entry] = {}  # the first entry for each key and pair of patterns
+    deciding: dict[
+        tuple[str, About, str, str | None], PolicyEntry
+    ] = {}  # the first entry for each key and pair of patterns
     for entry in entries:
         for key in entry.values:
             about, needed = entry.about(key), KEYS[key].completes

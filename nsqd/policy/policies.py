@@ -12,7 +12,7 @@ from nsqd.broker.rules import (
     NO_CHANNEL_RULES,
     NO_LOG_RULES,
     NO_TOPIC_RULES,
-    Backoff,
+    BackoffRule,
     ChannelRules,
     LogRules,
     Overflow,
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: an entry is a place in a file
-class Entry:
+class PolicyEntry:
     line: int  # of its [[policy]]
     topic: str  # a pattern
     channel: str | None  # a pattern; None: the entry has none
@@ -63,7 +63,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class EffectiveKey:
     """A key that holds for a name, and where it comes from."""
 
     value: Any  # as written in the file
@@ -74,12 +74,12 @@ class Held:
 class Policies:
     """A policy file's entries. Names for which the same entries hold share one value."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PolicyEntry]) -> None:
         self.entries = entries
-        self._of_last_topic: tuple[str, list[Entry]] = ("", [])
-        self._of_channels: dict[tuple[Entry, ...], ChannelRules] = {(): NO_CHANNEL_RULES}
-        self._of_topics: dict[tuple[Entry, ...], TopicRules] = {(): NO_TOPIC_RULES}
-        self._of_logs: dict[tuple[Entry, ...], LogRules] = {(): NO_LOG_RULES}
+        self._of_last_topic: tuple[str, list[PolicyEntry]] = ("", [])
+        self._of_channels: dict[tuple[PolicyEntry, ...], ChannelRules] = {(): NO_CHANNEL_RULES}
+        self._of_topics: dict[tuple[PolicyEntry, ...], TopicRules] = {(): NO_TOPIC_RULES}
+        self._of_logs: dict[tuple[PolicyEntry, ...], LogRules] = {(): NO_LOG_RULES}
 
     def channel(self, topic: str, channel: str) -> ChannelRules:
         return _shared(self._of_channels, self._matching(topic, channel), _channel_rules)
@@ -101,15 +101,17 @@ class Policies:
         times = [seconds(entry.values["expire_after"]) for entry in self.entries if "expire_after" in entry.values]
         return min([_EXPIRY_INTERVAL, *(max(_SHORTEST_INTERVAL, time / 10) for time in times)])
 
-    def explain(self, topic: str, channel: str | None) -> dict[str, Held]:
+    def explain(self, topic: str, channel: str | None) -> dict[str, EffectiveKey]:
         """Return what holds for a channel or, if it is None, for the topic itself, in the order of `KEYS`."""
         held = _held(self._matching(topic, channel), About.TOPICS if channel is None else About.CHANNELS)
-        return {key: Held(held[key].written[key], held[key].line, held[key].is_dry) for key in KEYS if key in held}
+        return {
+            key: EffectiveKey(held[key].written[key], held[key].line, held[key].is_dry) for key in KEYS if key in held
+        }
 
-    def _matching(self, topic: str, channel: str | None) -> tuple[Entry, ...]:
+    def _matching(self, topic: str, channel: str | None) -> tuple[PolicyEntry, ...]:
         return tuple([entry for entry in self._about_topic(topic) if entry.matches_channel(channel)])
 
-    def _about_topic(self, topic: str) -> list[Entry]:
+    def _about_topic(self, topic: str) -> list[PolicyEntry]:
         """Return the entries whose pattern of topics matches.
 
         What is asked of a topic is asked of its log and its channels next, so the last answer is kept.
@@ -121,16 +123,20 @@ class Policies:
         return entries
 
 
-def _shared(known: dict[tuple[Entry, ...], R], entries: tuple[Entry, ...], make: Callable[[Iterable[Entry]], R]) -> R:
+def _shared(
+    known: dict[tuple[PolicyEntry, ...], R],
+    entries: tuple[PolicyEntry, ...],
+    make: Callable[[Iterable[PolicyEntry]], R],
+) -> R:
     rules = known.get(entries)
     if rules is None:
         rules = known[entries] = make(entries)
     return rules
 
 
-def _held(entries: Iterable[Entry], about: About) -> dict[str, Entry]:
+def _held(entries: Iterable[PolicyEntry], about: About) -> dict[str, PolicyEntry]:
     """Return for each key that is about this the first entry that has it."""
-    held: dict[str, Entry] = {}
+    held: dict[str, PolicyEntry] = {}
     for entry in entries:
         for key in entry.values:
             if entry.about(key) is about:
@@ -138,7 +144,7 @@ def _held(entries: Iterable[Entry], about: About) -> dict[str, Entry]:
     return held
 
 
-def _channel_rules(entries: Iterable[Entry]) -> ChannelRules:
+def _channel_rules(entries: Iterable[PolicyEntry]) -> ChannelRules:
     held = _held(entries, About.CHANNELS)
     get = _getter(held)
     expire_after = get("expire_after")
@@ -160,7 +166,7 @@ def _channel_rules(entries: Iterable[Entry]) -> ChannelRules:
     return rules if rules != NO_CHANNEL_RULES else NO_CHANNEL_RULES
 
 
-def _topic_rules(entries: Iterable[Entry]) -> TopicRules:
+def _topic_rules(entries: Iterable[PolicyEntry]) -> TopicRules:
     held = _held(entries, About.TOPICS)
     get = _getter(held)
     expire_after = get("expire_after")
@@ -175,7 +181,7 @@ def _topic_rules(entries: Iterable[Entry]) -> TopicRules:
     return rules if rules != NO_TOPIC_RULES else NO_TOPIC_RULES
 
 
-def _log_rules(entries: Iterable[Entry]) -> LogRules:
+def _log_rules(entries: Iterable[PolicyEntry]) -> LogRules:
     held = _held(entries, About.TOPICS)
     get = _getter(held)
     retains = [held[key] for key in ("retention_time", "retention_bytes") if key in held]
@@ -187,11 +193,11 @@ def _log_rules(entries: Iterable[Entry]) -> LogRules:
     )
 
 
-def _backoff(get: Callable[..., Any]) -> Backoff:
+def _backoff(get: Callable[..., Any]) -> BackoffRule:
     shortest = get("backoff_min", _BACKOFF_MIN_MS)
     # An entry that contradicts itself is refused. Where two entries contradict each other, the longer delay holds.
     longest = max(shortest, get("backoff_max", _BACKOFF_MAX_MS))
-    return Backoff(
+    return BackoffRule(
         exponential=get("backoff") == "exponential",
         shortest_ms=shortest,
         longest_ms=longest,
@@ -199,10 +205,10 @@ def _backoff(get: Callable[..., Any]) -> Backoff:
     )
 
 
-def _getter(held: Mapping[str, Entry]) -> Callable[..., Any]:
+def _getter(held: Mapping[str, PolicyEntry]) -> Callable[..., Any]:
     return lambda key, default=None: held[key].values[key] if key in held else default
 
 
-def _dry(held: Mapping[str, Entry]) -> frozenset[str]:
+def _dry(held: Mapping[str, PolicyEntry]) -> frozenset[str]:
     """Return the rules that only count what they would do: those whose main key stands in an entry with `dry_run`."""
     return frozenset(key for key, entry in held.items() if entry.is_dry and not KEYS[key].completes)

@@ -22,11 +22,11 @@ _COMPARISONS: Final = 20_000  # in one turn at most: three milliseconds in pure 
 _NAMES: Final = 100  # in one turn at most, however short the file is
 
 
-class Store(Protocol):
+class PolicyStore(Protocol):
     def settings_changed(self, topics: list[str]) -> None: ...
 
 
-class Policy(Protocol):
+class PolicySource(Protocol):
     topics_left: int
 
     @property
@@ -37,7 +37,7 @@ class Policy(Protocol):
 class Rollout:
     """The last change of the policy file, on its way to the topics. A newer one starts over."""
 
-    def __init__(self, policy: Policy, broker: Broker, turn: Turn, store: Store) -> None:
+    def __init__(self, policy: PolicySource, broker: Broker, turn: Turn, store: PolicyStore) -> None:
         """Set up, with nothing to do yet. `policy.topics_left` tells how many topics still follow an older file."""
         self._policy = policy
         self._broker = broker

@@ -38,7 +38,7 @@ from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
-from nsqd.broker.rules import Backoff, ChannelRules
+from nsqd.broker.rules import BackoffRule, ChannelRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
@@ -50,7 +50,7 @@ from tests.support.slices import MODEL_SLICES
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
 CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephemeral"])
-BACKOFF: Final = Backoff(exponential=True, shortest_ms=500, longest_ms=1500, jitter=0.0)
+BACKOFF: Final = BackoffRule(exponential=True, shortest_ms=500, longest_ms=1500, jitter=0.0)
 DELAYS = st.sampled_from([1, 700, 5_000, 60_000])
 SOME = st.integers(0, 1000)  # chooses one of what there is
 MAX_MSG_TIMEOUT = 90.0
@@ -677,7 +677,7 @@ class BrokerMachine(RuleBasedStateMachine):
         backoff=st.sampled_from([None, None, BACKOFF]),
     )
     def change_the_policy(
-        self, most: int | None, ttl: float | None, *, ttl_buries: bool, backoff: Backoff | None = None
+        self, most: int | None, ttl: float | None, *, ttl_buries: bool, backoff: BackoffRule | None = None
     ) -> None:
         self._finish_turn()
         nanoseconds = int(ttl * 1e9) if ttl is not None else None
@@ -1072,7 +1072,7 @@ class FailingMachine(BrokerMachine):
         backoff=st.sampled_from([None, BACKOFF]),
         timeout=st.sampled_from([1.0, 60.0]),
     )
-    def messages_fail(self, most: int | None, backoff: Backoff | None, timeout: float) -> None:
+    def messages_fail(self, most: int | None, backoff: BackoffRule | None, timeout: float) -> None:
         self.subscribe("orders", "mail", ready=6, timeout=timeout, sample_rate=0)
         self.create_channel("orders", "audit")
         self.publish_many("orders", 8)

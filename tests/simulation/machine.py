@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from nsqcommon.wakeup import Wakeup
-from nsqd.broker.rules import NO_RULES, Rules
+from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.committer import (
     FLUSH_INTERVAL,
@@ -98,7 +98,7 @@ class Machine:
         settings: LogSettings,
         options: Options,
         random: Random,
-        rules: Rules = NO_RULES,
+        rules: RuleSource = NO_RULES,
     ) -> None:
         self.disk = disk
         self.clock = clock
@@ -126,7 +126,7 @@ class Machine:
             self.store.close()
             raise
 
-    def _start(self, options: Options, rules: Rules) -> None:
+    def _start(self, options: Options, rules: RuleSource) -> None:
         store, clock = self.store, self.clock
         self.recovered = store.recover()
         self.broker = restored_broker(

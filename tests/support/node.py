@@ -16,7 +16,7 @@ from nsqd.auth.grants import AuthQuestion, Grant, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import replay
-from nsqd.broker.rules import NO_RULES, Rules
+from nsqd.broker.rules import NO_RULES, RuleSource
 from nsqd.broker.turn import Announce
 from nsqd.client.note import NoteKind
 from nsqd.client.protocol import ClientProtocol
@@ -75,7 +75,7 @@ class Node:
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
         idempotence_window: int = 600_000_000_000,
-        policy: Rules = NO_RULES,
+        policy: RuleSource = NO_RULES,
         **rules: Any,
     ) -> None:
         self.policy = policy

@@ -11,7 +11,7 @@ from nsqd.broker.channel import Channel
 from nsqd.broker.http_consumers import HttpCaller, LeasePoll, StreamingConsumer, ids_in
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.leases import LINGER, Leases, TooMany
-from nsqd.broker.rules import Backoff, ChannelRules
+from nsqd.broker.rules import BackoffRule, ChannelRules
 from tests.nsqd.looks import Looks
 from tests.support.given_rules import GivenRules
 from tests.support.leasing import bounds
@@ -211,7 +211,9 @@ def test_a_consumer_over_tcp_and_a_poll_share_what_waits() -> None:
 
 
 def test_pause_and_rate_hold() -> None:
-    rules = ChannelRules(max_rate=2.0, backoff=Backoff(exponential=False, shortest_ms=5000, longest_ms=5000, jitter=0))
+    rules = ChannelRules(
+        max_rate=2.0, backoff=BackoffRule(exponential=False, shortest_ms=5000, longest_ms=5000, jitter=0)
+    )
 
     desk = Desk(Node(policy=GivenRules(rules)))
     desk.publish(*(b"%d" % number for number in range(5)))

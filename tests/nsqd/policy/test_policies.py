@@ -8,14 +8,14 @@ from nsqd.ack import Ack
 from nsqd.broker.rules import (
     NO_CHANNEL_RULES,
     NO_TOPIC_RULES,
-    Backoff,
+    BackoffRule,
     ChannelRules,
     LogRules,
     Overflow,
     TopicRules,
 )
 from nsqd.policy.parse import parse_policies
-from nsqd.policy.policies import Entry, Held
+from nsqd.policy.policies import EffectiveKey, PolicyEntry
 
 DAY = 24 * 3600 * 10**9
 
@@ -59,7 +59,7 @@ POLICIES = parse_policies(FILE)
 def test_each_key_comes_from_the_first_entry_that_matches_and_has_it() -> None:
     assert POLICIES.channel("orders.eu", "billing") == ChannelRules(
         max_attempts=10,
-        backoff=Backoff(exponential=True, shortest_ms=2_000, longest_ms=600_000, jitter=0.2),
+        backoff=BackoffRule(exponential=True, shortest_ms=2_000, longest_ms=600_000, jitter=0.2),
         ttl=7 * DAY,
         ttl_buries=True,
         max_rate=0.5,
@@ -100,7 +100,7 @@ def test_a_name_that_nothing_is_demanded_of_shares_the_value_of_all() -> None:
 def test_where_two_entries_contradict_each_other_the_longer_delay_holds() -> None:
     text = "[[policy]]\ntopic = 'a'\nbackoff_min = '1h'\n[[policy]]\nbackoff = 'linear'\nbackoff_max = '5m'\njitter = 0"
     backoff = parse_policies(text).channel("a", "c").backoff
-    assert backoff == Backoff(exponential=False, shortest_ms=3_600_000, longest_ms=3_600_000, jitter=0.0)
+    assert backoff == BackoffRule(exponential=False, shortest_ms=3_600_000, longest_ms=3_600_000, jitter=0.0)
 
 
 @pytest.mark.parametrize(("pattern", "topic", "is_meant"), [
@@ -120,15 +120,15 @@ def test_patterns(pattern: str, topic: str, is_meant: bool) -> None:
 
 def test_explanations_name_each_key_with_its_value_as_written_and_its_line() -> None:
     assert POLICIES.explain("orders.eu", None) == {
-        "max_messages": Held(5, 12, False),
-        "max_bytes": Held("20kB", 12, False),
-        "overflow": Held("drop-oldest", 12, False),
-        "expire_after": Held("30d", 12, False),
-        "ack": Held("synced", 12, False),
-        "retention_time": Held("7d", 12, False),
-        "retention_bytes": Held("1GB", 31, False),
+        "max_messages": EffectiveKey(5, 12, False),
+        "max_bytes": EffectiveKey("20kB", 12, False),
+        "overflow": EffectiveKey("drop-oldest", 12, False),
+        "expire_after": EffectiveKey("30d", 12, False),
+        "ack": EffectiveKey("synced", 12, False),
+        "retention_time": EffectiveKey("7d", 12, False),
+        "retention_bytes": EffectiveKey("1GB", 31, False),
     }
-    assert POLICIES.explain("t", "audit")["max_buried"] == Held(100, 22, True)
+    assert POLICIES.explain("t", "audit")["max_buried"] == EffectiveKey(100, 22, True)
     assert list(POLICIES.explain("orders.eu", "billing")) == [
         "max_attempts", "backoff", "backoff_min", "backoff_max", "ttl", "ttl_action", "max_rate",
     ]  # fmt: skip
@@ -152,13 +152,13 @@ def test_patterns_of_many_stars_take_no_time() -> None:
 
 def test_patterns_are_compared_with_a_topic_once_for_all_that_is_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
-    matches = Entry.matches_topic
+    matches = PolicyEntry.matches_topic
 
-    def counted(entry: Entry, topic: str) -> bool:
+    def counted(entry: PolicyEntry, topic: str) -> bool:
         compared.append(topic)
         return matches(entry, topic)
 
-    monkeypatch.setattr(Entry, "matches_topic", counted)
+    monkeypatch.setattr(PolicyEntry, "matches_topic", counted)
     policies = parse_policies(FILE)
     policies.log("orders.eu")
     policies.topic("orders.eu")

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.broker.rules import Backoff, ChannelRules
+from nsqd.broker.rules import BackoffRule, ChannelRules
 from tests.support.given_rules import GivenRules
 from tests.support.node import Node
 
-DOUBLING = Backoff(exponential=True, shortest_ms=1_000, longest_ms=5_000, jitter=0.0)
+DOUBLING = BackoffRule(exponential=True, shortest_ms=1_000, longest_ms=5_000, jitter=0.0)
 
 
-def node_with(backoff: Backoff, **rules: object) -> Node:
+def node_with(backoff: BackoffRule, **rules: object) -> Node:
     node = Node(policy=GivenRules(ChannelRules(backoff=backoff, **rules)))  # type: ignore[arg-type]  # of any rule
     node.percents = [49] * 100
     return node
@@ -17,7 +17,7 @@ def node_with(backoff: Backoff, **rules: object) -> Node:
 
 @pytest.mark.parametrize(("exponential", "delays"), [(True, [1, 2, 4, 5, 5]), (False, [1, 2, 3, 4, 5, 5])])
 def test_each_failure_waits_longer_up_to_the_longest(exponential: bool, delays: list[int]) -> None:
-    node = node_with(Backoff(exponential=exponential, shortest_ms=1_000, longest_ms=5_000, jitter=0.0))
+    node = node_with(BackoffRule(exponential=exponential, shortest_ms=1_000, longest_ms=5_000, jitter=0.0))
     consumer = node.consumer(ready=1)
     node.client().say(b"PUB t\n\0\0\0\1x")
     for attempt, delay in enumerate(delays, 1):
@@ -72,7 +72,7 @@ def test_an_attempt_that_does_not_count_does_not_wait() -> None:
 
 @pytest.mark.parametrize(("percent", "delay_ms"), [(0, 800), (49, 997), (99, 1_200)])
 def test_jitter_is_a_share_of_the_delay(percent: int, delay_ms: int) -> None:
-    backoff = Backoff(exponential=True, shortest_ms=1_000, longest_ms=5_000, jitter=0.2)
+    backoff = BackoffRule(exponential=True, shortest_ms=1_000, longest_ms=5_000, jitter=0.2)
     assert backoff.delay_ms(1, percent) == delay_ms
 
 
