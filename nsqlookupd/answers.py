@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsqlookupd.missing import Missing
-    from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
+    from nsqlookupd.registry import LookupAnswer, Peer, Registry, Tombstone, Topic
 
 _MOST_AT_ONCE: Final = 2000  # topics of a node, or channels of a topic; with more they are rendered in pieces
 _IN_PIECE: Final = 1000  # elements of an array in each piece
 
 
-def lookup_json(answer: Lookup) -> Iterator[bytes]:
+def lookup_json(answer: LookupAnswer) -> Iterator[bytes]:
     """Render the answer to /lookup. All pieces but the last are empty, as the answer is kept in one."""
     if answer.rendered is None:
         names: list[bytes] = []

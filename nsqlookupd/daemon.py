@@ -30,7 +30,7 @@ from nsqcommon.streams.tls import TlsLayer
 from nsqcommon.version import NSQ_VERSION
 from nsqcommon.waiting import Waiting
 from nsqcommon.wire.lookup import PeerAddress
-from nsqlookupd.dial_back import DialBack, Rules, is_ours
+from nsqlookupd.dial_back import DialBack, DialBackRules, is_ours
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
 from nsqlookupd.tcp import Clients, Limits
@@ -71,7 +71,7 @@ async def run(
         registry = _registry(options, waiting, waiting_for_nodes)
         clients = _clients(options, registry, _address(options, listening), context)
         turn = clients.turn
-        dial_back = DialBack(registry, turn, Rules(options.networks, is_ours))
+        dial_back = DialBack(registry, turn, DialBackRules(options.networks, is_ours))
         if options.dial_back:
             registry.on_come = dial_back.add
         is_ready = True

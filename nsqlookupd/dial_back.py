@@ -58,7 +58,7 @@ _FEW: Final = 100  # peers of a lane, among which those that have left are not l
 
 
 @dataclass(slots=True)
-class Lookup:
+class NameLookup:
     """A name to look up. The look-up may go on long after its time is up."""
 
     host: str
@@ -67,11 +67,11 @@ class Lookup:
     has_begun: bool = False
 
 
-Resolve = Callable[[Lookup], Awaitable[list[str]]]  # raises OSError, and RuntimeError if it could not begin
+Resolve = Callable[[NameLookup], Awaitable[list[str]]]  # raises OSError, and RuntimeError if it could not begin
 Connect = Callable[[str, int], Awaitable[None]]  # raises OSError
 
 
-class Rules(NamedTuple):
+class DialBackRules(NamedTuple):
     """Decides which addresses we may connect to."""
 
     allowed: Sequence[Network] = ()
@@ -100,7 +100,7 @@ class DialBack:
         self,
         registry: Registry,
         turn: Turn,
-        rules: Rules,
+        rules: DialBackRules,
         *,
         resolve: Resolve | None = None,
         connect: Connect | None = None,
@@ -151,7 +151,7 @@ class DialBack:
             return True
         return self._lookups[lane.source] < LOOKUPS_OF_ONE and self._lookups.total() < LOOKUPS
 
-    def _begun(self, peer: Peer) -> Lookup | None:
+    def _begun(self, peer: Peer) -> NameLookup | None:
         """Count a peer as being tried. Return the look-up that it needs; None: it announces an IP address."""
         lane = _lane_of(peer)
         self._busy[lane.source] += 1
@@ -163,9 +163,9 @@ class DialBack:
             self._news.set()
 
         self._lookups[lane.source] += 1
-        return Lookup(peer.identity.broadcast_address, peer.identity.tcp_port, end)
+        return NameLookup(peer.identity.broadcast_address, peer.identity.tcp_port, end)
 
-    async def _try(self, peer: Peer, lookup: Lookup | None, slots: trio.Semaphore) -> None:
+    async def _try(self, peer: Peer, lookup: NameLookup | None, slots: trio.Semaphore) -> None:
         try:
             problem = await self._problem_of(peer, lookup)
         except Exception:  # our bug, which must not end the directory
@@ -188,7 +188,7 @@ class DialBack:
             self._again.append((trio.current_time() + RETRY_INTERVAL, peer))
             self._news.set()
 
-    async def _problem_of(self, peer: Peer, lookup: Lookup | None) -> str | None:
+    async def _problem_of(self, peer: Peer, lookup: NameLookup | None) -> str | None:
         """Return why the peer cannot be reached; empty: it was reached, or may not be tried. None: nobody knows."""
         host, port = peer.identity.broadcast_address, peer.identity.tcp_port
         if not 0 < port <= _HIGHEST_PORT:
@@ -310,7 +310,7 @@ def is_ours(ip: str) -> bool:
     return True
 
 
-async def resolve_in_thread(lookup: Lookup) -> list[str]:
+async def resolve_in_thread(lookup: NameLookup) -> list[str]:
     """Look the name up in a thread that has no limit but ours: trio's own one counts threads that others wait for, too."""
     token = trio.lowlevel.current_trio_token()
 

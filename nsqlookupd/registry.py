@@ -132,7 +132,7 @@ class Topic:
         self.producers: set[Peer] = set()
         self.channels: dict[str, Channel] = {}
         self.tombstones: dict[Peer, Tombstone] | None = None
-        self.answer: Lookup | None = None
+        self.answer: LookupAnswer | None = None
 
     def is_hidden(self, peer: Peer) -> bool:
         """Return whether a tombstone that has not expired hides this producer."""
@@ -149,7 +149,7 @@ class Channel:
         self.peers: set[Peer] = set()
 
 
-class Lookup:
+class LookupAnswer:
     """The answer of `/lookup` for one topic. It is the same object until the answer changes. `channels` is unsorted."""
 
     __slots__ = ("channels", "index", "producers", "rendered")
@@ -487,14 +487,14 @@ class Registry:
 
     # What is asked
 
-    def lookup(self, name: str) -> Lookup | None:
+    def lookup(self, name: str) -> LookupAnswer | None:
         """Return the answer of `/lookup`, or None if the topic is not registered."""
         topic = self._find(name)
         if topic is None or not topic.is_registered:
             return None
         if topic.answer is None:
             alive = (peer for peer in topic.producers if peer.is_active and not topic.is_hidden(peer))
-            topic.answer = Lookup(
+            topic.answer = LookupAnswer(
                 channels=tuple(topic.channels),
                 producers=tuple(sorted(alive, key=_order)),
                 index=topic.index,

@@ -29,24 +29,24 @@ _ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")  # compared with, not bound to
 _DISCARD: Final = 9  # any port will do
 
 
-class Chosen(NamedTuple):
+class ChosenAddress(NamedTuple):
     address: str
     why: str
 
 
-class Route(NamedTuple):
+class SourceAddress(NamedTuple):
     """The address from which this machine talks to an nsqlookupd. Empty texts: there is no such way."""
 
     source: str = ""
     to: str = ""
 
 
-_NO_ROUTE: Final = Route()
+_NO_ROUTE: Final = SourceAddress()
 
 
 def choose(
-    hostname: str, *, addresses: Collection[str], only: str = "", route: Route = _NO_ROUTE, default: str = ""
-) -> Chosen:
+    hostname: str, *, addresses: Collection[str], only: str = "", route: SourceAddress = _NO_ROUTE, default: str = ""
+) -> ChosenAddress:
     """Return the address that others can reach.
 
     `addresses` are those of the host name, `only` is the one address that the node listens on (empty: all), and
@@ -54,16 +54,18 @@ def choose(
     """
     if only:
         if only in addresses:
-            return Chosen(hostname, f"the host name, which resolves to {only}, the only address listened on")
-        return Chosen(only, "the only address listened on")
+            return ChosenAddress(hostname, f"the host name, which resolves to {only}, the only address listened on")
+        return ChosenAddress(only, "the only address listened on")
     if others := [it for it in addresses if is_reachable_by_others(it)]:
-        return Chosen(hostname, f"the host name, which resolves to {others[0]}")
+        return ChosenAddress(hostname, f"the host name, which resolves to {others[0]}")
     problem = f"the host name {hostname} {'resolves to ' + min(addresses) if addresses else 'does not resolve'}"
     if is_reachable_by_others(route.source):
-        return Chosen(route.source, f"{problem}; this is the address from which nsqlookupd {route.to} is reached")
+        return ChosenAddress(
+            route.source, f"{problem}; this is the address from which nsqlookupd {route.to} is reached"
+        )
     if is_reachable_by_others(default):
-        return Chosen(default, f"{problem}; this is the address of this machine's default route")
-    return Chosen(hostname, f"{problem}, and this machine has no other address than loopback")
+        return ChosenAddress(default, f"{problem}; this is the address of this machine's default route")
+    return ChosenAddress(hostname, f"{problem}, and this machine has no other address than loopback")
 
 
 def is_reachable_by_others(address: str) -> bool:
@@ -75,7 +77,7 @@ def is_reachable_by_others(address: str) -> bool:
     return not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
 
 
-async def choose_address(hostname: str, *, tcp_address: str, lookupds: Iterable[str]) -> Chosen:
+async def choose_address(hostname: str, *, tcp_address: str, lookupds: Iterable[str]) -> ChosenAddress:
     """Ask the system what `choose` has to know, and return its choice.
 
     `tcp_address` is the one listened on, and `lookupds` are the TCP addresses of nsqlookupds.
@@ -97,7 +99,7 @@ def _only_address(tcp_address: str) -> str:
     return "" if host in _ALL_ADDRESSES else host
 
 
-async def _first_route(lookupds: Iterable[str]) -> Route:
+async def _first_route(lookupds: Iterable[str]) -> SourceAddress:
     with trio.move_on_after(_RESOLVE_LIMIT):
         for text in lookupds:
             try:
@@ -107,8 +109,8 @@ async def _first_route(lookupds: Iterable[str]) -> Route:
                 continue
             for ip, _ in found:
                 if is_reachable_by_others(source := _source_towards(ip)):
-                    return Route(source, text)
-    return Route()
+                    return SourceAddress(source, text)
+    return SourceAddress()
 
 
 async def _addresses_of(hostname: str) -> list[str]:

@@ -10,7 +10,7 @@ import trio
 
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.lookup import ReplyReader
-from nsqd.lookup.registration import Refused
+from nsqd.lookup.registration import RegistrationRefused
 from nsqd.lookup.times import IO_LIMIT
 
 # Commands sent without waiting for a reply. Waiting for each would make a resync of many topics cost a round trip per
@@ -21,7 +21,7 @@ _READ_SIZE: Final = 64 * 1024
 
 
 class Conversation:
-    """Commands and their replies on one connection. Raises Refused when the peer is too slow or has gone."""
+    """Commands and their replies on one connection. Raises RegistrationRefused when the peer is too slow or has gone."""
 
     def __init__(self, stream: trio.abc.Stream, most: int) -> None:
         self._stream = stream
@@ -50,8 +50,8 @@ class Conversation:
                 self._replies.append(reply)
             self._arrived.set()
             if len(self._replies) > self._awaited + AT_ONCE:
-                raise Refused("says more than it is asked")
-        raise Refused("connection closed by peer")
+                raise RegistrationRefused("says more than it is asked")
+        raise RegistrationRefused("connection closed by peer")
 
     def tell(self, commands: list[bytes]) -> None:
         """Hand the socket what it accepts without waiting. The next `ask` sends the rest and reads the replies."""
@@ -70,7 +70,7 @@ class Conversation:
             await self._send()
             return [await self._next_reply() for _ in range(count)]
         except trio.TooSlowError as error:
-            raise Refused(f"no answer within {IO_LIMIT:g} s") from error
+            raise RegistrationRefused(f"no answer within {IO_LIMIT:g} s") from error
 
     async def _send(self) -> None:
         """Send everything, including what `tell` adds meanwhile."""

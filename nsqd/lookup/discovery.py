@@ -15,7 +15,7 @@ from nsqcommon.http_client import HttpClient, HttpFailed, HttpTimeout, https_por
 from nsqcommon.net import join_host_port
 from nsqcommon.turn import Turn, in_turn
 from nsqcommon.wakeup import Wakeup
-from nsqd.lookup.registration import Refused, channels_in
+from nsqd.lookup.registration import RegistrationRefused, channels_in
 from nsqd.lookup.source import peers_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nsqcommon.wire.lookup import PeerAddress
     from nsqd.broker.broker import Broker
     from nsqd.broker.topic import Topic
-    from nsqd.lookup.peer import Peer
-    from nsqd.lookup.settings import Settings
-    from nsqd.lookup.source import Source
+    from nsqd.lookup.peer import LookupdPeer
+    from nsqd.lookup.settings import LookupSettings
+    from nsqd.lookup.source import LookupdName
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,10 @@ _CREATED_AT_ONCE: Final = 50  # channels
 _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
 
-class Discovery:
+class ChannelDiscovery:
     """Asks about the topics in `broker.undiscovered`. `sources` belongs to `Lookup`, which changes it at any time."""
 
-    def __init__(self, broker: Broker, settings: Settings, sources: Mapping[str, Source]) -> None:
+    def __init__(self, broker: Broker, settings: LookupSettings, sources: Mapping[str, LookupdName]) -> None:
         self._broker = broker
         self._tls = settings.tls
         self._sources = sources
@@ -99,10 +99,10 @@ class Discovery:
         names: set[str] = set()
         failures: list[str] = []
 
-        async def ask(peer: Peer, address: PeerAddress) -> None:
+        async def ask(peer: LookupdPeer, address: PeerAddress) -> None:
             try:
                 names.update(await self._ask(peer, address, topic_name))
-            except (HttpFailed, Refused) as error:
+            except (HttpFailed, RegistrationRefused) as error:
                 failures.append(f"{peer.name}: {error}")
 
         async with trio.open_nursery() as nursery:
@@ -128,9 +128,9 @@ class Discovery:
                 with trio.move_on_at(peer.first_try_ends):
                     await peer.dry_run.wait()
 
-    async def _ask(self, peer: Peer, address: PeerAddress, topic_name: str) -> set[str]:
+    async def _ask(self, peer: LookupdPeer, address: PeerAddress, topic_name: str) -> set[str]:
         if trio.current_time() < peer.silent_until:
-            raise Refused("has not answered lately")
+            raise RegistrationRefused("has not answered lately")
         tls, port = self._tls, address.http_port
         try:
             answer = await self._get(address.broadcast_address, port, topic_name, tls)
@@ -142,7 +142,7 @@ class Discovery:
             peer.silent_until = trio.current_time() + _SILENCE
             raise
         if answer.status != 200:
-            raise Refused(f"answered with status {answer.status}")
+            raise RegistrationRefused(f"answered with status {answer.status}")
         return channels_in(answer.body)
 
     @cached_property

@@ -1,8 +1,8 @@
 """nsqd's side of nsqlookupd: one task for each peer, and the search for the channels that a new topic has elsewhere.
 
-    --lookupd-tcp-address ──► Source (a name) ──► Peer (one address of it): connect, IDENTIFY, register, PING
+    --lookupd-tcp-address ──► LookupdName (a name) ──► LookupdPeer (one address of it): connect, IDENTIFY, register, PING
                                                     │ address of its HTTP side
-    broker.undiscovered ──► Discovery ── GET /channels from all of them ──► topic.learned(names)
+    broker.undiscovered ──► ChannelDiscovery ── GET /channels from all of them ──► topic.learned(names)
 
 A new topic is announced before its first publisher gets an answer: `announce` is a step of the turn, and hands the
 commands to the sockets at once, as far as these accept them. The peers' tasks read the replies later, and send what TLS
@@ -22,17 +22,17 @@ from nsqcommon.net import AddressError, join_host_port
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.lookup import DRAINING, LEAVING, RETIRED
 from nsqd.lookup.dial import Dial, Place, Resolve, dial, host_and_port, is_ipv6, resolve
-from nsqd.lookup.discovery import Discovery
-from nsqd.lookup.peer import Peer
-from nsqd.lookup.registration import Registration
-from nsqd.lookup.source import Source, peers_of
+from nsqd.lookup.discovery import ChannelDiscovery
+from nsqd.lookup.peer import LookupdPeer
+from nsqd.lookup.registration import RegistrationState
+from nsqd.lookup.source import LookupdName, peers_of
 from nsqd.lookup.times import IO_LIMIT, RESOLVE_INTERVAL
 
 if TYPE_CHECKING:
     from nsqcommon.turn import Turn
     from nsqd.broker.broker import Broker
     from nsqd.lookup.registration import Words
-    from nsqd.lookup.settings import Settings
+    from nsqd.lookup.settings import LookupSettings
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Lookup:
     def __init__(
         self,
         broker: Broker,
-        settings: Settings,
+        settings: LookupSettings,
         *,
         dial_with: Dial | None = None,
         resolve_with: Resolve | None = None,
@@ -52,14 +52,14 @@ class Lookup:
         self._settings = settings
         self._dial = dial_with or partial(dial, tls=settings.tls)
         self._resolve = resolve_with or resolve
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, LookupdName] = {}
         self._health = ""
         self._draining: Words = ()
         self._configured = Wakeup()
-        self._discovery = Discovery(broker, settings, self._sources)
+        self._discovery = ChannelDiscovery(broker, settings, self._sources)
 
     @property
-    def peers(self) -> Iterator[Peer]:
+    def peers(self) -> Iterator[LookupdPeer]:
         return peers_of(self._sources.values())
 
     def configure(self, addresses: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class Lookup:
             self._sources.pop(text).scope.cancel()
         for text in wanted:
             if text not in self._sources:
-                self._sources[text] = Source(text)
+                self._sources[text] = LookupdName(text)
         self._broker.learns = bool(self._sources)
         self._configured.set()
 
@@ -123,7 +123,7 @@ class Lookup:
 
     async def run(self, turn: Turn) -> None:
         """Serve until cancelled. Connections are then closed without a goodbye, as in NSQ."""
-        started: set[Source] = set()
+        started: set[LookupdName] = set()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._discovery.run, turn)
@@ -138,7 +138,7 @@ class Lookup:
         finally:
             log.info("LOOKUP: closing")
 
-    async def _follow(self, source: Source) -> None:
+    async def _follow(self, source: LookupdName) -> None:
         """Keep a peer for each address that the name has now."""
         try:
             host, port = host_and_port(source.text)
@@ -159,7 +159,7 @@ class Lookup:
                     source.resolved.set()
                     await trio.sleep(RESOLVE_INTERVAL if found else IO_LIMIT)
 
-    def _adjust(self, source: Source, host: str, found: list[Place], nursery: trio.Nursery) -> None:
+    def _adjust(self, source: LookupdName, host: str, found: list[Place], nursery: trio.Nursery) -> None:
         for place, peer in [*source.peers.items()]:
             # A connection that works counts for more than the current answer of the name server.
             if place not in found and not peer.connected:
@@ -172,11 +172,11 @@ class Lookup:
                 log.info("LOOKUP(%s): adding peer", peer.name)
                 nursery.start_soon(peer.run)
 
-    def _peer(self, source: Source, host: str, place: Place) -> Peer:
+    def _peer(self, source: LookupdName, host: str, place: Place) -> LookupdPeer:
         address = join_host_port(*place)
-        return Peer(
+        return LookupdPeer(
             address if source.text == address else f"{source.text} at {address}",
-            Registration(self._broker.topics),
+            RegistrationState(self._broker.topics),
             connect=lambda: self._dial(place, host),
             find_twin=partial(source.connected_at, over_ipv6=not is_ipv6(place)),
             state=self._state,

@@ -18,7 +18,7 @@ from nsqcommon.net import join_host_port
 from nsqcommon.wakeup import Wakeup
 from nsqcommon.wire.lookup import MAGIC, BadReply, PeerAddress, encode_command, reason_in
 from nsqd.lookup.conversation import AT_ONCE, Conversation
-from nsqd.lookup.registration import Refused, identified
+from nsqd.lookup.registration import RegistrationRefused, identified
 from nsqd.lookup.times import (
     FIRST_PING,
     FIRST_TRY_LIMIT,
@@ -29,23 +29,23 @@ from nsqd.lookup.times import (
 )
 
 if TYPE_CHECKING:
-    from nsqd.lookup.registration import Registration, Words
+    from nsqd.lookup.registration import RegistrationState, Words
 
 log = logging.getLogger(__name__)
 
 _MOST_LOGGED: Final = 32  # commands sent together; a longer run, such as a resync, is one line
 
 
-class Peer:
+class LookupdPeer:
     """One nsqlookupd at one address."""
 
     def __init__(
         self,
         name: str,
-        registration: Registration,
+        registration: RegistrationState,
         *,
         connect: Callable[[], Awaitable[trio.abc.Stream]],
-        find_twin: Callable[[PeerAddress], Peer | None],
+        find_twin: Callable[[PeerAddress], LookupdPeer | None],
         state: Callable[[], Words],
         is_known: Callable[[], bool],
         me: bytes,
@@ -99,11 +99,17 @@ class Peer:
         """Connect, register and reconnect until the scope is cancelled or goodbye is said."""
         with self.scope:
             while not self._goodbye:
-                twin: Peer | None = None
+                twin: LookupdPeer | None = None
                 try:
                     twin = await self._visit()
                 # A bare stream error of trio and an exception group of the nursery are both caught here.
-                except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, BadReply, Refused) as group:
+                except* (
+                    OSError,
+                    trio.BrokenResourceError,
+                    trio.ClosedResourceError,
+                    BadReply,
+                    RegistrationRefused,
+                ) as group:
                     self._failed(_first_cause(group))
                 finally:
                     self.connected = False
@@ -130,7 +136,7 @@ class Peer:
         # Jitter: not all nodes should return at once after a restart of nsqlookupd.
         return longest * random.uniform(0.5, 1.0)
 
-    async def _visit(self) -> Peer | None:
+    async def _visit(self) -> LookupdPeer | None:
         """Hold one connection until it breaks, which raises, or until goodbye is said (None).
 
         Returns another peer if that one turns out to be the same nsqlookupd.

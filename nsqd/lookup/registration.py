@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 Words = tuple[str, ...]  # a command: REGISTER or UNREGISTER, a topic, perhaps a channel
 
 
-class Topic(Protocol):
+class RegisteredTopic(Protocol):
     @property
     def channels(self) -> Mapping[str, object]: ...
 
 
-class Refused(Exception):
+class RegistrationRefused(Exception):
     """The peer does not want us, or is not an nsqlookupd."""
 
 
-class Registration:
+class RegistrationState:
     """The state of the registration with one nsqlookupd.
 
     `topics` is the broker's own mapping. Calls of `changed` between two connections have no effect.
     """
 
-    def __init__(self, topics: Mapping[str, Topic]) -> None:
+    def __init__(self, topics: Mapping[str, RegisteredTopic]) -> None:
         self._topics = topics
-        self._told: dict[str, tuple[Topic, dict[str, object]]] = {}
+        self._told: dict[str, tuple[RegisteredTopic, dict[str, object]]] = {}
         self._in_doubt: OrderedDict[str, None] = OrderedDict()  # a dict's first key is slow to find after many pops
         self._commands: deque[Words] = deque()
         self._connected = False
@@ -104,20 +104,20 @@ def _channel_differences(topic_name: str, told: dict[str, object], channels: Map
 
 
 def identified(reply: bytes) -> PeerAddress:
-    """Return the addresses of the peer that answered IDENTIFY. Raises Refused if the reply is not an nsqlookupd's."""
+    """Return the addresses of the peer that answered IDENTIFY. Raises RegistrationRefused if the reply is not an nsqlookupd's."""
     address = decode_identify_reply(reply)
     if address is None:
-        raise Refused(f"answered IDENTIFY with {reply[:100]!r}")
+        raise RegistrationRefused(f"answered IDENTIFY with {reply[:100]!r}")
     return address
 
 
 def channels_in(answer: bytes) -> set[str]:
     """Return the channels listed by `/channels`, except those that must not be created.
 
-    Raises Refused if it is malformed.
+    Raises RegistrationRefused if it is malformed.
     """
     try:
         names = Fields(read(answer)).items("channels")
     except JsonError as error:
-        raise Refused(f"answered with {answer[:100]!r}") from error
+        raise RegistrationRefused(f"answered with {answer[:100]!r}") from error
     return {name for name in names if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)}

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings that do not change at run time."""
+class LookupSettings:
+    """LookupSettings that do not change at run time."""
 
     me: bytes  # the body of IDENTIFY
     most: int  # bytes of a reply
@@ -27,7 +27,7 @@ class Settings:
     tls: ssl.SSLContext | None
 
 
-def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
+def settings_of(options: Options, *, hostname: str, node: str) -> LookupSettings:
     """Return the settings. `node` is the node id of the data path, and `options` has the ports actually listened on.
 
     Raises StartupError when the TLS files cannot be used.
@@ -43,7 +43,7 @@ def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
         node=node,
         extensions=options.extensions,
     )
-    return Settings(
+    return LookupSettings(
         me=me,
         most=min(options.max_body_size, options.max_identify_size),
         connect_timeout=options.http_client_connect_timeout / SECOND or inf,

@@ -13,20 +13,20 @@ from nsqd.lookup.times import FIRST_TRY_LIMIT
 if TYPE_CHECKING:
     from nsqcommon.wire.lookup import PeerAddress
     from nsqd.lookup.dial import Place
-    from nsqd.lookup.peer import Peer
+    from nsqd.lookup.peer import LookupdPeer
 
 
-class Source:
+class LookupdName:
     """One `--lookupd-tcp-address`: a peer for each address of its name."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.resolved = trio.Event()  # the name has been resolved, or that has failed once
         self.scope = trio.CancelScope()
-        self.peers: dict[Place, Peer] = {}
+        self.peers: dict[Place, LookupdPeer] = {}
         self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
 
-    def connected_at(self, address: PeerAddress, *, over_ipv6: bool) -> Peer | None:
+    def connected_at(self, address: PeerAddress, *, over_ipv6: bool) -> LookupdPeer | None:
         """Return the connected peer that calls itself `address`, reached over IPv6 or IPv4 as `over_ipv6` says, or None.
 
         If a name has addresses of both families, two of them often lead to the same machine. A node that registers over
@@ -38,6 +38,6 @@ class Source:
         return None
 
 
-def peers_of(sources: Iterable[Source]) -> Iterator[Peer]:
+def peers_of(sources: Iterable[LookupdName]) -> Iterator[LookupdPeer]:
     for source in sources:
         yield from source.peers.values()

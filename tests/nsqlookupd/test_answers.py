@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from nsqlookupd.answers import channels_json, lookup_json
-from nsqlookupd.registry import Lookup
+from nsqlookupd.registry import LookupAnswer
 from tests.nsqlookupd.test_registry import Directory
 
 MANY = 20_000
@@ -22,7 +22,7 @@ def crowded() -> Directory:
     return directory
 
 
-def answer_of(directory: Directory) -> Lookup:
+def answer_of(directory: Directory) -> LookupAnswer:
     answer = directory.lookup("t")
     assert answer is not None
     return answer

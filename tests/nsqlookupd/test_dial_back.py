@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from nsqlookupd.dial_back import Rules, is_ours
+from nsqlookupd.dial_back import DialBackRules, is_ours
 
 OURS = "10.0.0.1"
 
@@ -33,7 +33,7 @@ OURS = "10.0.0.1"
 def test_only_the_address_of_the_peer_itself_or_a_permitted_one(
     peer: str, found: list[str], permitted: list[str]
 ) -> None:
-    rules = Rules([ipaddress.ip_network("172.18.0.0/16")], is_ours=lambda ip: ip == OURS)
+    rules = DialBackRules([ipaddress.ip_network("172.18.0.0/16")], is_ours=lambda ip: ip == OURS)
     assert rules.permitted(found, peer) == permitted
 
 

@@ -23,8 +23,8 @@ from nsqlookupd.dial_back import (
     LOOKUPS_OF_ONE,
     RETRY_INTERVAL,
     DialBack,
-    Lookup,
-    Rules,
+    DialBackRules,
+    NameLookup,
     resolve_in_thread,
 )
 from nsqlookupd.registry import Peer, Registry
@@ -54,9 +54,9 @@ class Directory:
         self.refused = {"10.0.0.9"}
         self.hang = {"10.0.0.8"}
         self.busy = self.most_busy = 0
-        self.lookups: list[Lookup] = []
+        self.lookups: list[NameLookup] = []
         self.is_stuck = self.has_no_threads = False
-        self.dial_back = DialBack(self.registry, self, Rules(), resolve=self._resolve, connect=self._connect)
+        self.dial_back = DialBack(self.registry, self, DialBackRules(), resolve=self._resolve, connect=self._connect)
         self.registry.on_come = self.dial_back.add
 
     def begin(self) -> float:
@@ -64,7 +64,7 @@ class Directory:
 
     def finish(self) -> None: ...
 
-    async def _resolve(self, lookup: Lookup) -> list[str]:
+    async def _resolve(self, lookup: NameLookup) -> list[str]:
         if self.has_no_threads:
             lookup.on_end()
             raise RuntimeError("can't start new thread")
@@ -344,10 +344,10 @@ def test_threads_of_names_that_hang_take_no_place_from_others(monkeypatch: pytes
         async with trio.open_nursery() as nursery:
             for number in range(LOOKUPS):  # more than trio's own limit
                 name = f"slow{number}"
-                nursery.start_soon(resolve_in_thread, Lookup(name, 4150, partial(end, name)))
+                nursery.start_soon(resolve_in_thread, NameLookup(name, 4150, partial(end, name)))
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(60):
-                assert await resolve_in_thread(Lookup("good", 4150, partial(end, "good"))) == ["10.0.0.5"]
+                assert await resolve_in_thread(NameLookup("good", 4150, partial(end, "good"))) == ["10.0.0.5"]
             nursery.cancel_scope.cancel()
         assert ended == ["good"]
         dns_is_back.set()

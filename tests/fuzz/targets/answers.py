@@ -7,7 +7,7 @@ from random import Random
 
 from nsqcommon.http_client import https_port_in
 from nsqcommon.wire.http_exchange import BadResponse, ResponseReader
-from nsqd.lookup.registration import Refused, channels_in
+from nsqd.lookup.registration import RegistrationRefused, channels_in
 from tests.fuzz.fuzzing import pieces
 
 
@@ -20,5 +20,5 @@ def run(data: bytes, random: Random) -> None:
         assert reader.may_be_followed in (True, False)
         reader.answer()
     https_port_in(data)
-    with suppress(Refused):
+    with suppress(RegistrationRefused):
         channels_in(data)

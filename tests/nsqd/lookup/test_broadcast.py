@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.lookup.broadcast import Chosen, Route, choose, is_reachable_by_others
+from nsqd.lookup.broadcast import ChosenAddress, SourceAddress, choose, is_reachable_by_others
 
-LOOKUPD = Route("10.0.0.5", "lookup1:4160")
+LOOKUPD = SourceAddress("10.0.0.5", "lookup1:4160")
 
 
 @pytest.mark.parametrize(("addresses", "route", "default", "chosen"), [
-    (["10.0.0.7"], LOOKUPD, "10.0.0.9", Chosen("web7", "the host name, which resolves to 10.0.0.7")),
-    (["127.0.1.1", "10.0.0.7"], LOOKUPD, "", Chosen("web7", "the host name, which resolves to 10.0.0.7")),
-    ([], LOOKUPD, "10.0.0.9", Chosen(
+    (["10.0.0.7"], LOOKUPD, "10.0.0.9", ChosenAddress("web7", "the host name, which resolves to 10.0.0.7")),
+    (["127.0.1.1", "10.0.0.7"], LOOKUPD, "", ChosenAddress("web7", "the host name, which resolves to 10.0.0.7")),
+    ([], LOOKUPD, "10.0.0.9", ChosenAddress(
         "10.0.0.5",
         "the host name web7 does not resolve; this is the address from which nsqlookupd lookup1:4160 is reached",
     )),
-    (["127.0.1.1"], LOOKUPD, "10.0.0.9", Chosen(
+    (["127.0.1.1"], LOOKUPD, "10.0.0.9", ChosenAddress(
         "10.0.0.5",
         "the host name web7 resolves to 127.0.1.1; this is the address from which nsqlookupd lookup1:4160 is reached",
     )),
-    (["::1"], Route("2001:db8::5", "[2001:db8::1]:4160"), "", Chosen(
+    (["::1"], SourceAddress("2001:db8::5", "[2001:db8::1]:4160"), "", ChosenAddress(
         "2001:db8::5",
         "the host name web7 resolves to ::1; this is the address from which nsqlookupd [2001:db8::1]:4160 is reached",
     )),
-    ([], Route("127.0.0.1", "127.0.0.1:4160"), "10.0.0.9", Chosen(
+    ([], SourceAddress("127.0.0.1", "127.0.0.1:4160"), "10.0.0.9", ChosenAddress(
         "10.0.0.9", "the host name web7 does not resolve; this is the address of this machine's default route"
     )),
-    ([], Route(), "", Chosen(
+    ([], SourceAddress(), "", ChosenAddress(
         "web7", "the host name web7 does not resolve, and this machine has no other address than loopback"
     )),
-    (["fe80::1%eth0"], Route(), "", Chosen(
+    (["fe80::1%eth0"], SourceAddress(), "", ChosenAddress(
         "web7", "the host name web7 resolves to fe80::1%eth0, and this machine has no other address than loopback"
     )),
 ])  # fmt: skip
-def test_the_choice_and_its_reason(addresses: list[str], route: Route, default: str, chosen: Chosen) -> None:
+def test_the_choice_and_its_reason(
+    addresses: list[str], route: SourceAddress, default: str, chosen: ChosenAddress
+) -> None:
     assert choose("web7", addresses=addresses, route=route, default=default) == chosen
 
 
@@ -48,9 +50,11 @@ def test_what_others_can_reach(address: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(("addresses", "only", "chosen"), [
-    (["10.0.0.7"], "127.0.0.1", Chosen("127.0.0.1", "the only address listened on")),
-    (["127.0.0.1"], "127.0.0.1", Chosen("web7", "the host name, which resolves to 127.0.0.1, the only address listened on")),
-    ([], "node1.example", Chosen("node1.example", "the only address listened on")),
+    (["10.0.0.7"], "127.0.0.1", ChosenAddress("127.0.0.1", "the only address listened on")),
+    (["127.0.0.1"], "127.0.0.1", ChosenAddress("web7", "the host name, which resolves to 127.0.0.1, the only address listened on")),
+    ([], "node1.example", ChosenAddress("node1.example", "the only address listened on")),
 ])  # fmt: skip
-def test_a_node_that_listens_on_one_address_is_reached_there(addresses: list[str], only: str, chosen: Chosen) -> None:
+def test_a_node_that_listens_on_one_address_is_reached_there(
+    addresses: list[str], only: str, chosen: ChosenAddress
+) -> None:
     assert choose("web7", addresses=addresses, only=only, route=LOOKUPD, default="10.0.0.9") == chosen

@@ -16,7 +16,7 @@ from nsqcommon.wire.lookup import MAGIC
 from nsqd.broker.topic import Topic
 from nsqd.lookup.dial import Place, resolve
 from nsqd.lookup.lookup import Lookup
-from nsqd.lookup.settings import Settings
+from nsqd.lookup.settings import LookupSettings
 from nsqd.lookup.times import (
     FIRST_PING,
     FIRST_TRY_LIMIT,
@@ -58,7 +58,7 @@ class Cluster:
         self.down: set[str] = set()
         self.dials: list[str] = []
         self._nursery = nursery
-        settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
+        settings = LookupSettings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
         self.lookup = Lookup(self.node.broker, settings, dial_with=self._dial, resolve_with=self._resolve)
         self.node.announce = self.lookup.announce
         self.lookup.configure([ONE])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcommon.http_client import https_port_in
-from nsqd.lookup.registration import Refused, Registration, Words, channels_in, identified
+from nsqd.lookup.registration import RegistrationRefused, RegistrationState, Words, channels_in, identified
 
 REPLY = b'{"broadcast_address":"host","hostname":"h","http_port":4161,"tcp_port":4160,"version":"1.3.0"}'
 
@@ -23,11 +23,11 @@ def topic(*channels: str) -> Topic:
     return Topic({name: object() for name in channels})
 
 
-def said(registration: Registration) -> list[str]:
+def said(registration: RegistrationState) -> list[str]:
     return [" ".join(words) for words in iter_all(registration)]
 
 
-def iter_all(registration: Registration, limit: int = 3) -> list[Words]:
+def iter_all(registration: RegistrationState, limit: int = 3) -> list[Words]:
     found: list[Words] = []
     while some := registration.next_commands(limit):
         assert len(some) <= limit
@@ -35,15 +35,15 @@ def iter_all(registration: Registration, limit: int = 3) -> list[Words]:
     return found
 
 
-def connected(topics: dict[str, Topic]) -> Registration:
-    registration = Registration(topics)
+def connected(topics: dict[str, Topic]) -> RegistrationState:
+    registration = RegistrationState(topics)
     registration.connected()
     iter_all(registration)
     return registration
 
 
 def test_a_resync_names_a_topic_with_channels_by_its_channels_only() -> None:
-    registration = Registration({"a": topic(), "b": topic("x", "y#ephemeral"), "c#ephemeral": topic()})
+    registration = RegistrationState({"a": topic(), "b": topic("x", "y#ephemeral"), "c#ephemeral": topic()})
     assert said(registration) == []
     registration.connected()
     assert said(registration) == ["REGISTER a", "REGISTER b x", "REGISTER b y#ephemeral", "REGISTER c#ephemeral"]
@@ -122,7 +122,7 @@ NAMES = st.sampled_from(["a", "b", "c"])
 @given(st.lists(st.tuples(st.sampled_from(["make", "drop", "tell", "break"]), NAMES, NAMES)))
 def test_the_peer_ends_up_knowing_what_there_is(steps: list[tuple[str, str, str]]) -> None:
     topics: dict[str, Topic] = {}
-    registration = Registration(topics)
+    registration = RegistrationState(topics)
     registration.connected()
     known: set[str] = set()
 
@@ -163,7 +163,7 @@ def test_an_answer_to_identify() -> None:
 
 @pytest.mark.parametrize("reply", [b"E_INVALID", b"OK", b"", b"[]", b'{"http_port":"4161"}'])
 def test_what_is_no_answer_to_identify(reply: bytes) -> None:
-    with pytest.raises(Refused, match="answered IDENTIFY with"):
+    with pytest.raises(RegistrationRefused, match="answered IDENTIFY with"):
         identified(reply)
 
 
@@ -179,7 +179,7 @@ def test_no_channels(answer: bytes) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"OK", b"[]", b'{"channels":"a"}', b'{"channels":{}}', b"\xff"])
 def test_answers_without_channels_are_refused(answer: bytes) -> None:
-    with pytest.raises(Refused, match="answered with"):
+    with pytest.raises(RegistrationRefused, match="answered with"):
         channels_in(answer)
 
 

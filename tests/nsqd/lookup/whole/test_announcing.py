@@ -12,7 +12,7 @@ import trio
 from nsqcommon.wire.commands import pub, sub
 from nsqd.lookup.dial import Place
 from nsqd.lookup.lookup import Lookup
-from nsqd.lookup.settings import Settings
+from nsqd.lookup.settings import LookupSettings
 from nsqd.turn import Turn
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.fake_store import FakeStore
@@ -20,7 +20,7 @@ from tests.support.jumping import jumping
 from tests.support.node import Client, Node
 
 LIMIT = 30.0
-SETTINGS = Settings(me=b"{}", most=1000, connect_timeout=LIMIT, request_timeout=LIMIT, tls=None)
+SETTINGS = LookupSettings(me=b"{}", most=1000, connect_timeout=LIMIT, request_timeout=LIMIT, tls=None)
 
 
 class Disk:

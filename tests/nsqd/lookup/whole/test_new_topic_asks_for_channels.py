@@ -15,7 +15,7 @@ from nsqcommon.wire.commands import pub
 from nsqcommon.wire.lookup import PeerAddress, identify_reply
 from nsqd.broker.topic import Topic
 from nsqd.lookup.lookup import Lookup
-from nsqd.lookup.settings import Settings
+from nsqd.lookup.settings import LookupSettings
 from tests.support.fake_lookupd import FakeLookupd, json_answer
 from tests.support.node import Node, NodeTurn
 
@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self, wait: float) -> None:
         self.node = Node()
         self.lookupds = [FakeLookupd(), FakeLookupd()]
-        settings = Settings(me=b"{}", most=1000, connect_timeout=wait, request_timeout=wait, tls=None)
+        settings = LookupSettings(me=b"{}", most=1000, connect_timeout=wait, request_timeout=wait, tls=None)
         self.lookup = Lookup(self.node.broker, settings)
         self.node.announce = self.lookup.announce
 
@@ -109,7 +109,7 @@ async def test_names_are_quoted_in_the_question() -> None:
 async def test_while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything() -> None:
     async with cluster() as it:
         answered = trio.Event()
-        it.lookup._settings = Settings(me=b"{}", most=1000, connect_timeout=5, request_timeout=5, tls=None)
+        it.lookup._settings = LookupSettings(me=b"{}", most=1000, connect_timeout=5, request_timeout=5, tls=None)
         it.lookupds[0].before_http_answer = answered.wait
         it.lookupds[0].http_answer = answers("there")
         assert it.node.client().answers(pub("t", b"first")) == [b"OK"]
