@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from nsqd.start import log_settings
@@ -95,7 +95,7 @@ def reading(folder: Path, count: int, size: int, batches: int) -> None:
 
 def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) -> None:
     settings = log_settings(Options(disk_reserve=0), None)
-    store = Store.open(folder, settings)
+    store = DiskStore.open(folder, settings)
     store.recover()
     payload, offsets = payload_of(1, size)
     each = int(gigabytes * 1e9 / topics / (size + 60))
@@ -114,14 +114,14 @@ def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) 
         journal.unlink()
     seconds = _recover(folder, settings)
     print(f"{'the same, journal lost: all last segments are read':54} {seconds:10.2f}")
-    store = Store.open(folder, settings)
+    store = DiskStore.open(folder, settings)
     store.recover()
     store.close()
     seconds = _recover(folder, settings)
     print(f"{'the same after a clean stop, seconds':54} {seconds:10.2f}")
 
 
-def _performed(store: Store):  # type: ignore[no-untyped-def]
+def _performed(store: DiskStore):  # type: ignore[no-untyped-def]
     round_ = store.begin_round()
     round_.perform(store.files)
     return round_
@@ -129,17 +129,17 @@ def _performed(store: Store):  # type: ignore[no-untyped-def]
 
 def _recover(folder: Path, settings: LogSettings) -> float:
     started = time.perf_counter()
-    store = Store.open(folder, settings)
+    store = DiskStore.open(folder, settings)
     store.recover()
     seconds = time.perf_counter() - started
     store.abandon()
     return seconds
 
 
-def fresh(folder: Path, mem_queue_size: int = 10_000) -> tuple[Store, DiskLog]:
+def fresh(folder: Path, mem_queue_size: int = 10_000) -> tuple[DiskStore, DiskLog]:
     shutil.rmtree(folder / "data", ignore_errors=True)
     (folder / "data").mkdir()
-    store = Store.open(folder / "data", log_settings(Options(disk_reserve=0, mem_queue_size=mem_queue_size), None))
+    store = DiskStore.open(folder / "data", log_settings(Options(disk_reserve=0, mem_queue_size=mem_queue_size), None))
     store.recover()
     log = store.create_log("bench")
     assert isinstance(log, DiskLog)

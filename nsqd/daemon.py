@@ -48,7 +48,7 @@ from nsqd.http.history import MOST_READERS
 from nsqd.http.leasing import LeaseSettings, Leasing
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.files import Files
-from nsqd.log.history import MOST_FILES, History
+from nsqd.log.history import MOST_FILES, LogHistory
 from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
 from nsqd.lookup.broadcast import choose_address
 from nsqd.lookup.lookup import Lookup
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.idle import Expired
     from nsqd.http.history import InThread
-    from nsqd.log.store import Store
+    from nsqd.log.store import DiskStore
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class _Node:
     trust: _Trust
     policy: PolicyFile | None
     changes: Changes
-    store: Store
+    store: DiskStore
     broker: Broker
     turn: Turn
     poller: Poller[Turn]
@@ -174,7 +174,7 @@ async def run(
     log.info("NSQ: bye")
 
 
-def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, store: Store) -> _Node:
+def _put_together(options: Options, trust: _Trust, policy: PolicyFile | None, store: DiskStore) -> _Node:
     broker = recovered_broker(store, options, policy or NO_RULES)
     lookupds = Lookup(broker, settings_of(options, hostname=platform.node(), node=store.data_path.node))
     lookupds.configure(options.lookupd_tcp_address)
@@ -247,7 +247,7 @@ def _lease_settings(options: Options) -> LeaseSettings:
     )
 
 
-def _turn_of(broker: Broker, store: Store, lookupds: Lookup, flush: Callable[[], None]) -> Turn:
+def _turn_of(broker: Broker, store: DiskStore, lookupds: Lookup, flush: Callable[[], None]) -> Turn:
     return Turn(broker, store, announce=lookupds.announce, flush=flush)
 
 
@@ -467,8 +467,8 @@ def _http_place(node: _Node, listening: Listening) -> HttpPlace:
     )
 
 
-def _reading(store: Store) -> HistoryReads:
-    return HistoryReads(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
+def _reading(store: DiskStore) -> HistoryReads:
+    return HistoryReads(LogHistory(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
 
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from nsqd.log.data_path import READERS_JSON, Condition, DataPathError, keep_small_file_aside
+from nsqd.log.data_path import READERS_JSON, DataPathError, FileCondition, keep_small_file_aside
 from nsqd.readers import BadReport, Reader, Readers, written
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class ReadersFile:
         """Read the file. An unusable file is logged, and the node starts all the same."""
         try:
             found = self._data_path.read_readers()
-            if found.condition is Condition.MISSING:
+            if found.condition is FileCondition.MISSING:
                 return
-            if found.condition is Condition.DAMAGED:
+            if found.condition is FileCondition.DAMAGED:
                 raise BadReport("it is damaged")
             self._readers.restore(found.content.get("readers"))
         except (OSError, DataPathError) as error:

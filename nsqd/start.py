@@ -28,7 +28,7 @@ from nsqd.log.owner import owned
 from nsqd.log.reading.refusals import ReadRefused, patiently
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 
 if TYPE_CHECKING:
     from nsqcommon.poller import Poller
@@ -78,8 +78,8 @@ def _latency_of(options: Options) -> LatencySettings | None:
 
 
 @contextmanager
-def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[Store]:
-    store = Store.open(options.data_path or ".", log_settings(options, policy))
+def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[DiskStore]:
+    store = DiskStore.open(options.data_path or ".", log_settings(options, policy))
     data_path = store.data_path
     try:
         with owned(data_path.folder, store.files, take_over=options.take_over, pause=data_path.pause) as was_elsewhere:
@@ -96,7 +96,7 @@ def opened_store(options: Options, policy: LogPolicy | None) -> Iterator[Store]:
             store.abandon()
 
 
-def _take_over_from_go(store: Store, options: Options) -> None:
+def _take_over_from_go(store: DiskStore, options: Options) -> None:
     take_over(
         store.data_path,
         store.files,
@@ -108,7 +108,7 @@ def _take_over_from_go(store: Store, options: Options) -> None:
     )
 
 
-def recovered_broker(store: Store, options: Options, rules: RuleSource) -> Broker:
+def recovered_broker(store: DiskStore, options: Options, rules: RuleSource) -> Broker:
     recovered = store.recover()
     timestamp = time_ns()  # read before the monotonic clock, so that a pause in between makes no message due early
     try:
@@ -118,7 +118,7 @@ def recovered_broker(store: Store, options: Options, rules: RuleSource) -> Broke
 
 
 def restored_broker(
-    store: Store, recovered: Recovered, options: Options, rules: RuleSource, *, now: float, timestamp: int
+    store: DiskStore, recovered: Recovered, options: Options, rules: RuleSource, *, now: float, timestamp: int
 ) -> Broker:
     """Return the broker in its former state, restored from what the store has recovered.
 
@@ -171,7 +171,7 @@ def _recovered_states(recovered: Recovered, pause: Callable[[float], None]) -> t
 
 @asynccontextmanager
 async def running_store(
-    store: Store, broker: Broker, poller: Poller[Turn], *, wake_readers: Callable[[str], None]
+    store: DiskStore, broker: Broker, poller: Poller[Turn], *, wake_readers: Callable[[str], None]
 ) -> AsyncIterator[None]:
     turn = poller.turn
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, cast
 from nsqd.broker.rules import NO_RULES
 from nsqd.client.protocol import ClientProtocol
 from nsqd.client.tcp import rules_of
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.options import Options
 from nsqd.start import log_settings, restored_broker
 from nsqd.turn import Turn
@@ -55,7 +55,7 @@ class Node:
         options = Options(node_id=1, data_path=folder)
         numbers = count(1)
         self._now = 0.0
-        store = Store.open(
+        store = DiskStore.open(
             folder,
             log_settings(options, None),
             clock=lambda: self._now,

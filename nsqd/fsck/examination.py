@@ -22,9 +22,9 @@ from nsqd.log.data_path import (
     NODE_JSON,
     TOPICS,
     TOPOLOGY_JSON,
-    Condition,
     DataPath,
     DataPathError,
+    FileCondition,
     JournalEnd,
     NodeFile,
     Topology,
@@ -33,7 +33,7 @@ from nsqd.log.data_path import (
     read_node,
     write_node,
 )
-from nsqd.log.journal.format import Frame
+from nsqd.log.journal.format import JournalFrame
 from nsqd.log.journal.own_changes import RESERVED_AHEAD, RecoveredChanges, split_changes
 from nsqd.log.journal.packed_changes import PackedChanges
 from nsqd.log.journal.reader import LOST, BadBytes, walk_frames
@@ -155,7 +155,7 @@ class Examination:
         bad: list[BadBytes] = []
         with opened_to_salvage(self._files, path) as read:
             for found in walk_frames(read, size):
-                if isinstance(found, Frame):
+                if isinstance(found, JournalFrame):
                     changes.extend(found.changes)
                     continue
                 bad.append(found)
@@ -188,7 +188,7 @@ class Examination:
 
     # Small files
 
-    def _compare_node(self, found: NodeFile | Condition, told: RecoveredChanges) -> Iterator[Finding]:
+    def _compare_node(self, found: NodeFile | FileCondition, told: RecoveredChanges) -> Iterator[Finding]:
         if not isinstance(found, NodeFile):
 
             def write() -> str:
@@ -219,7 +219,7 @@ class Examination:
             self._data_path.write_topology(Topology(known).json())
             return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
 
-        is_bad = found.condition is not Condition.SOUND
+        is_bad = found.condition is not FileCondition.SOUND
         if is_bad:
             yield Finding(Severity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=write)
         elif self._journal_is_whole and found.content.get("topology") != known:

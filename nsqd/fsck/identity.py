@@ -23,7 +23,7 @@ from nsqd.log.data_path import (
     write_node,
 )
 from nsqd.log.journal.journal import Journal
-from nsqd.log.journal.own_changes import RESERVED_AHEAD, Checkpoint, checkpoint_change, node_change, split_changes
+from nsqd.log.journal.own_changes import RESERVED_AHEAD, LogCheckpoint, checkpoint_change, node_change, split_changes
 from nsqd.log.journal.recovery import JournalContents
 from nsqd.log.segment import base_of_name
 
@@ -54,7 +54,7 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
     for topic, log_id in logs.items():
         known = told.checkpoints.get(topic)
         place = known[1:] if known is not None else _beginning(files, data_path.topic_folder(topic))
-        journal.record_quietly([checkpoint_change(topic, Checkpoint(log_id, *place))])
+        journal.record_quietly([checkpoint_change(topic, LogCheckpoint(log_id, *place))])
     try:
         _write(files, journal)
     finally:

@@ -20,10 +20,10 @@ from nsqd.log.segment import (
     LOG_SUFFIX,
     Block,
     Hole,
-    Index,
     ReadAt,
     Segment,
-    Walk,
+    SegmentIndex,
+    SegmentWalk,
     base_of_name,
     save_index,
     segment_name,
@@ -31,7 +31,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.journal.own_changes import Checkpoint, RecoveredChanges
+    from nsqd.log.journal.own_changes import LogCheckpoint, RecoveredChanges
 
 _entry: Final = Struct(">QQ")
 _NEWER: Final = "a later version wrote this, and only such a version can read it"
@@ -138,7 +138,7 @@ class LogExamination:
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
 
-    def _lacks_name(self, checkpoint: Checkpoint | None, *, has_segments: bool) -> Iterator[Finding]:
+    def _lacks_name(self, checkpoint: LogCheckpoint | None, *, has_segments: bool) -> Iterator[Finding]:
         path = self._folder / LOG_JSON
 
         def write() -> str:
@@ -163,7 +163,7 @@ class LogExamination:
             text = f"its records go on to {walk.sequence}, into the next segment"
             yield self._finding(Severity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
 
-    def _examine_last(self, segment: Segment, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+    def _examine_last(self, segment: Segment, checkpoint: LogCheckpoint | None) -> Iterator[Finding]:
         """Examine the last segment. Up to the checkpoint all was on disk; bad bytes behind it may be a torn tail."""
         offset, sequence = 0, segment.base
         holes: list[Hole] = []
@@ -186,7 +186,7 @@ class LogExamination:
         elif walk.offset < segment.size:
             yield self._torn(segment, walk)
 
-    def _torn(self, segment: Segment, walk: Walk) -> Finding:
+    def _torn(self, segment: Segment, walk: SegmentWalk) -> Finding:
         def cut() -> str:
             return cut_off(self._files, segment.path, walk.offset, segment.size)
 
@@ -197,8 +197,8 @@ class LogExamination:
 
     def _walk(
         self, read: ReadAt, segment: Segment, *, offset: int, sequence: int, end: int, next_base: int | None
-    ) -> Walk:
-        walk = Walk(read, offset=offset, sequence=sequence, end=end, verify=True, next_base=next_base)
+    ) -> SegmentWalk:
+        walk = SegmentWalk(read, offset=offset, sequence=sequence, end=end, verify=True, next_base=next_base)
         at = offset
         for block in walk.blocks():
             self._note_newer(segment.path.name, block)
@@ -212,7 +212,7 @@ class LogExamination:
                 first, end = header.base_sequence, header.end_sequence
                 self._newer.append(self._finding(Severity.WARNING, _NEWER, file, block.offset + position, first, end))
 
-    def _holes(self, segment: Segment, walk: Walk, read: Salvage) -> Iterator[Finding]:
+    def _holes(self, segment: Segment, walk: SegmentWalk, read: Salvage) -> Iterator[Finding]:
         for hole in walk.holes:
             if read.refused_in(hole.offset, hole.end_offset):
                 yield refused(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
@@ -263,7 +263,7 @@ class LogExamination:
             return
 
         def rebuild() -> str:
-            index = Index()
+            index = SegmentIndex()
             for entry in entries:
                 index.add(*entry)
             save_index(self._files, path, index.encode_unsaved(), saved=0)

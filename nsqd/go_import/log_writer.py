@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Batch
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, encode_header
-from nsqd.log.segment import Index, Segment, save_index, segment_name
+from nsqd.log.segment import Segment, SegmentIndex, save_index, segment_name
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -48,7 +48,7 @@ class LogWriter:
         if segment is None or (self._end and self._end + size > self._max_bytes):
             self.end_segment()
             path = self._folder / segment_name(self.tail)
-            self._segment = Segment(path, self.tail, 0, Index())
+            self._segment = Segment(path, self.tail, 0, SegmentIndex())
             self._descriptor = self._files.open_to_write(path)
             self._end = self._indexed_at = 0
         elif self._end - self._indexed_at >= INDEX_INTERVAL and segment.index is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqcommon.startup import StartupError
-from nsqd.log.data_path import FORMAT, Condition, as_json, read_small_file
+from nsqd.log.data_path import FORMAT, FileCondition, as_json, read_small_file
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -41,7 +41,7 @@ def read_marker(files: Files, folder: Path) -> Marker | None:
     match found.content:
         case {"step": str(step), "journal": str(journal), "topics": dict(topics), "renames": dict(renames)}:
             return Marker(Step(step), journal, topics, renames)
-    if found.condition is Condition.MISSING:
+    if found.condition is FileCondition.MISSING:
         return None
     # A guess could serve half of an import, or remove data that no import created.
     raise StartupError(f"failed to import from nsqd.dat: {path} is damaged; restore it")

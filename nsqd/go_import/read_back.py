@@ -11,7 +11,7 @@ from nsqd.broker.replay import TopicState, replay
 from nsqd.go_import.records import Digest
 from nsqd.log.journal import format as journal_format
 from nsqd.log.record import HEADER_SIZE, Header
-from nsqd.log.segment import Walk, base_of_name, segment_name
+from nsqd.log.segment import SegmentWalk, base_of_name, segment_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def _messages_in(files: Files, folder: Path) -> Iterator[tuple[Header, bytes]]:
         try:
             size = files.size(descriptor)
             read = partial(_read, files, descriptor)
-            walk = Walk(read, offset=0, sequence=base, end=size, verify=True)
+            walk = SegmentWalk(read, offset=0, sequence=base, end=size, verify=True)
             for block in walk.blocks():
                 for position, header in block.headers:
                     start = position + HEADER_SIZE

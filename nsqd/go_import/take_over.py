@@ -39,10 +39,10 @@ from nsqd.go_import.queue_files import QueueFiles, find_queues, queue_name
 from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
 from nsqd.go_import.repeats import Seen, Survey
-from nsqd.log.data_path import NODE_JSON, Condition, Topology, write_log_json
+from nsqd.log.data_path import NODE_JSON, FileCondition, Topology, write_log_json
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal import format as journal_format
-from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change
+from nsqd.log.journal.own_changes import LogCheckpoint, checkpoint_change
 from nsqd.log.journal.recovery import journal_name, journal_numbers
 from nsqd.log.reading.refusals import patiently
 
@@ -229,7 +229,7 @@ class _Importer:
 
     def _refuse_if_damaged(self) -> None:
         """Refuse to import while node.json is bad: only the recovery finds out which ids are free."""
-        if self._data_path.node_condition is not Condition.SOUND:
+        if self._data_path.node_condition is not FileCondition.SOUND:
             raise StartupError(
                 f"failed to import from {METADATA}: {self._folder / NODE_JSON} is {self._data_path.node_condition}; "
                 "start once with --import-go=false, which mends it"
@@ -295,7 +295,7 @@ class _Importer:
         name, layout = topic.go.name, topic.layout
         folder = self._data_path.topic_folder(name)
         # First of all: what the journal says of an earlier log of this name does not apply to the new log.
-        self._add_to_journal([checkpoint_change(name, Checkpoint(topic.log_id, 0, 0, 0))])
+        self._add_to_journal([checkpoint_change(name, LogCheckpoint(topic.log_id, 0, 0, 0))])
         self._add_to_journal(layout.changes())
         write_log_json(self._files, folder, name, topic.log_id, durable=True)
         writer = LogWriter(self._files, folder, max_bytes=self._max_bytes)
@@ -311,7 +311,7 @@ class _Importer:
         self._files.sync_folder(folder)
         self._add_to_journal(
             [
-                checkpoint_change(name, Checkpoint(topic.log_id, *writer.last_segment, writer.tail))
+                checkpoint_change(name, LogCheckpoint(topic.log_id, *writer.last_segment, writer.tail))
             ]  # all of it is synced
         )
         log.info(

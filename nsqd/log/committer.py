@@ -23,7 +23,7 @@ from nsqd.log.upkeep.round_thread import RoundThread
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
     from nsqd.log.reading.cold import AnyLoad
-    from nsqd.log.store import Store
+    from nsqd.log.store import DiskStore
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
 
 
-class Topics(Protocol):
+class TopicSource(Protocol):
     """What the upkeep of the files asks about topics, and only the broker knows."""
 
     def snapshot_topic(self, name: str) -> Iterable[Entry | None]:
@@ -58,7 +58,12 @@ class Committer:
     """The tasks of one store."""
 
     def __init__(
-        self, store: Store, topics: Topics, *, on_loaded: Callable[[str], object], on_settled: Callable[[], object]
+        self,
+        store: DiskStore,
+        topics: TopicSource,
+        *,
+        on_loaded: Callable[[str], object],
+        on_settled: Callable[[], object],
     ) -> None:
         """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited have their answer."""
         self.thread = RoundThread(store)
@@ -236,7 +241,7 @@ class Committer:
                 await trio.to_thread.run_sync(job.perform, self._store.files)
 
 
-def disk_takes_data(store: Store) -> bool:
+def disk_takes_data(store: DiskStore) -> bool:
     """Return whether the disk takes any data at all. Blocks on the disk."""
     files, path = store.files, store.data_path.folder / _PROBE
     try:

@@ -47,7 +47,7 @@ _DROPPED_PREFIX: Final = "x."
 _CHECKSUM: Final = "crc"
 
 
-class Condition(StrEnum):
+class FileCondition(StrEnum):
     """The condition of a small file."""
 
     SOUND = "sound"
@@ -76,7 +76,7 @@ class NodeFile(NamedTuple):
 
 
 class SmallFile(NamedTuple):
-    condition: Condition
+    condition: FileCondition
     content: dict[str, Any]
 
 
@@ -120,7 +120,7 @@ class DataPath:
         self.journal_end = JournalEnd()
         self.clock_noted: ClockMark | None = None  # the mark that an earlier process left in node.json
         self.is_new = False  # the folder held nothing of ours
-        self.node_condition = Condition.SOUND
+        self.node_condition = FileCondition.SOUND
         self._files = files
         self._new_id = new_id
         self._clock = clock
@@ -157,7 +157,7 @@ class DataPath:
         if isinstance(found, NodeFile):
             self.node, self.ids_reserved, self.journal_end, self.clock_noted = found
             return
-        self.is_new = found is Condition.MISSING and not self._has_data()
+        self.is_new = found is FileCondition.MISSING and not self._has_data()
         if self.is_new:
             # Write an empty topology.json at once, because from now on a missing one counts as damage.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
@@ -319,15 +319,15 @@ def read_small_file(files: Files, path: Path) -> SmallFile:
     try:
         data = files.read(path)
     except (FileNotFoundError, NotADirectoryError):
-        return SmallFile(Condition.MISSING, {})
+        return SmallFile(FileCondition.MISSING, {})
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     content = _decoded(data)
     if content is None:
-        return SmallFile(Condition.DAMAGED, {})
+        return SmallFile(FileCondition.DAMAGED, {})
     if content.get("format") != FORMAT:
         raise DataPathError(f"failed to open data-path: {path} has format {content.get('format')!r}, not {FORMAT}")
-    return SmallFile(Condition.SOUND, content)
+    return SmallFile(FileCondition.SOUND, content)
 
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
@@ -358,12 +358,12 @@ def keep_small_file_aside(files: Files, path: Path) -> Path | None:
     return kept
 
 
-def read_node(files: Files, folder: Path) -> NodeFile | Condition:
+def read_node(files: Files, folder: Path) -> NodeFile | FileCondition:
     found = read_small_file(files, folder / NODE_JSON)
     match found.content:
         case {"node": str(node), "ids_reserved": int(ids_reserved), "journal": [int(number), int(size)]}:
             return NodeFile(node, ids_reserved, JournalEnd(number, size), _clock_in(found.content))
-    return found.condition if found.condition is Condition.MISSING else Condition.DAMAGED
+    return found.condition if found.condition is FileCondition.MISSING else FileCondition.DAMAGED
 
 
 def _clock_in(content: Mapping[str, object]) -> ClockMark | None:

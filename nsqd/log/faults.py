@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _NO_ROOM: Final = ("no space left on device", "disk quota exceeded")
 
 
-class Fault(Enum):
+class StorageFault(Enum):
     """Faults that have no object of their own. A journal, a DiskLog or a Refusals is its own key instead."""
 
     PLACE = auto()  # the data path is not where it was
@@ -61,7 +61,7 @@ class Faults:
 
     def broken(self, source: object, text: str) -> None:
         if source not in self._texts:
-            if source is Fault.RESERVE:
+            if source is StorageFault.RESERVE:
                 log.warning("publishing stops until there is space error=%s", text)
             else:
                 log.error("a fault began error=%s", text)
@@ -73,7 +73,7 @@ class Faults:
         text = self._texts.pop(source, None)
         if text is None:
             return
-        if source is Fault.RESERVE:
+        if source is StorageFault.RESERVE:
             log.info("publishing goes on")
         else:
             log.info("a fault has ended error=%s", text)
@@ -81,7 +81,9 @@ class Faults:
 
     def _set_health(self) -> None:
         texts = self._texts
-        first = texts.get(Fault.PLACE) or next(iter(texts.values()), None)  # a lost place explains all the others
+        first = texts.get(StorageFault.PLACE) or next(
+            iter(texts.values()), None
+        )  # a lost place explains all the others
         health = f"NOK - {first}" if first is not None else "OK"
         state = self._state_now()  # depends on all faults, and may change while the first one stays
         if (health, state) != (self.health, self.state):
@@ -92,5 +94,5 @@ class Faults:
         texts = self._texts
         if not texts:
             return ""
-        is_full = Fault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
-        return FULL if is_full and Fault.PLACE not in texts else UNHEALTHY
+        is_full = StorageFault.RESERVE in texts or any(text.endswith(_NO_ROOM) for text in texts.values())
+        return FULL if is_full and StorageFault.PLACE not in texts else UNHEALTHY

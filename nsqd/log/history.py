@@ -1,7 +1,7 @@
 """A topic's past for readers outside the broker: what is synced, record by record as it lies in the segments.
 
-A `Past` is made on the loop and describes one moment. Everything that blocks on the disk belongs in a thread: `times`,
-`sequence_at`, `points`, `open` and all of a `RangeReader`. The files of a range are opened before its first byte is
+A `LogSnapshot` is made on the loop and describes one moment. Everything that blocks on the disk belongs in a thread: `times`,
+`sequence_at`, `points`, `open` and all of a `LogRangeReader`. The files of a range are opened before its first byte is
 sent, so a segment that is removed meanwhile is still read to its end.
 """
 
@@ -20,14 +20,14 @@ from nsqcommon.wire.log_record import HEADER_SIZE, Header, KeyPlace, decode_head
 from nsqd.log.files import close_quietly
 from nsqd.log.reading.cold import keep_aside
 from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
-from nsqd.log.reading.survey import Point, Survey
+from nsqd.log.reading.survey import Point, SegmentSurvey
 from nsqd.log.record import INDEX_INTERVAL, find_id, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
-    Index,
     ReadAt,
+    SegmentIndex,
     SegmentView,
-    Walk,
+    SegmentWalk,
     find_hole,
     header_at,
     index_of,
@@ -37,7 +37,7 @@ from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.store import Store
+    from nsqd.log.store import DiskStore
 
 log = logging.getLogger(__name__)
 
@@ -47,21 +47,21 @@ _LATE: Final = 1 << 63
 MOST_FILES: Final = 16  # that one reader holds open; a range over more files than this is cut
 
 
-class History:
+class LogHistory:
     """The past of every topic of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DiskStore) -> None:
         self._store = store
 
     @property
     def node(self) -> str:
         return self._store.data_path.node
 
-    def find(self, topic: str, *, synced: bool = True) -> Past | None:
+    def find(self, topic: str, *, synced: bool = True) -> LogSnapshot | None:
         """Return the topic's past; None: it has no log on disk. `synced=False` includes what is not synced yet."""
         topic_log = self._store.logs.get(topic)
         return (
-            Past(topic_log, self._store.files, self._store.data_path.pause, synced=synced)
+            LogSnapshot(topic_log, self._store.files, self._store.data_path.pause, synced=synced)
             if isinstance(topic_log, DiskLog)
             else None
         )
@@ -71,7 +71,7 @@ class History:
         self._store.rounds.follow(follower)
 
 
-class Past:
+class LogSnapshot:
     """The content of a log at one moment."""
 
     def __init__(self, topic_log: DiskLog, files: Files, pause: Callable[[float], None], *, synced: bool) -> None:
@@ -190,7 +190,7 @@ class Past:
             with self._opened(self._views.index(view), _as_it_is) as read:
                 if read is None:
                     continue
-                walk = Walk(read, offset=0, sequence=view.base, end=view.size, verify=False, next_base=view.end)
+                walk = SegmentWalk(read, offset=0, sequence=view.base, end=view.size, verify=False, next_base=view.end)
                 for block in walk.blocks():
                     for position, header in block.headers:
                         if header.key_length and header.timestamp >= since and (header.delay_ms or not deferred):
@@ -211,7 +211,7 @@ class Past:
     def points(self, start: int, end: int, most: int) -> list[Point]:
         """Return at most `most` points of [start, end), which must not be empty. Raises ReadRefused."""
         wanted = [view for view in self._views if view.end > start and view.base < end]
-        return patiently(lambda: Survey(self._files, wanted).points(start, end, most), self._pause)
+        return patiently(lambda: SegmentSurvey(self._files, wanted).points(start, end, most), self._pause)
 
     def _first_header(self, place: int) -> Header | None:
         """Return the first sound header from this segment on. Raises ReadRefused."""
@@ -255,13 +255,13 @@ class Past:
         with self._opened(place, reader) as read:
             if read is None:
                 return
-            index = index_of(self._files, view) if is_before is not None or near_end else Index()
+            index = index_of(self._files, view) if is_before is not None or near_end else SegmentIndex()
             entries = len(index)
             if is_before is not None:
                 places = range(entries)
                 entries = bisect_left(places, True, key=lambda it: not is_before(header_at(read, index.offsets[it])))
             offset, sequence = proven_entry(read, index, entries - 1) or (0, view.base)
-            walk = Walk(
+            walk = SegmentWalk(
                 read,
                 offset=offset,
                 sequence=sequence,
@@ -275,10 +275,10 @@ class Past:
                 for _, header in block.headers:
                     yield header
 
-    def open(self, start: int, end: int, chunk: int) -> RangeReader:
+    def open(self, start: int, end: int, chunk: int) -> LogRangeReader:
         """Open the files of [start, end), or of as much of it as one reader may hold. Ask `still_has` afterwards."""
         wanted = [view for view in self._views if view.end > start and view.base < end]
-        reader = RangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
+        reader = LogRangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
         try:
             for view in wanted[:MOST_FILES]:
                 reader.add(view)
@@ -290,7 +290,7 @@ class Past:
         return reader
 
 
-class RangeReader:
+class LogRangeReader:
     """Reads the records of [next, end), in pieces of about `chunk` bytes.
 
     If the disk keeps refusing, the reader waits for the first refused read only; from then on whatever is refused
@@ -383,7 +383,7 @@ class RangeReader:
             return 0, view.base
         index = index_of(self._files, view)
         offset, sequence = proven_entry(read, index, index.place_of(self.next)) or (0, view.base)
-        walk = Walk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
+        walk = SegmentWalk(read, offset=offset, sequence=sequence, end=view.size, verify=False, next_base=view.end)
         for block in walk.blocks():
             for position, header in block.headers:
                 if header.end_sequence > self.next:
@@ -396,7 +396,7 @@ def _as_it_is(read: ReadAt) -> ReadAt:
 
 
 def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
-    """Walk the whole records in `data`, up to `until`.
+    """SegmentWalk the whole records in `data`, up to `until`.
 
     Return how many bytes they take, the sequence behind them, and the size of the first record if that is too long.
     """

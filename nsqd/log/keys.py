@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqcommon.wire.log_record import HEADER_SIZE, Header, decode_header, decode_keyed, decode_keys
 from nsqd.log.reading.refusals import opened_to_read
-from nsqd.log.segment import Segment, Walk, load_index, proven_entry
+from nsqd.log.segment import Segment, SegmentWalk, load_index, proven_entry
 
 if TYPE_CHECKING:
     from nsqd.broker.store import KeyedPublish
@@ -32,7 +32,7 @@ def keys_in(
     found: list[tuple[bytes, int]] = []
     gone: list[KeyedPublish] = []
     with opened_to_read(files, segment.path) as read:
-        walk = Walk(read, offset=0, sequence=segment.base, end=segment.size, verify=False, next_base=None)
+        walk = SegmentWalk(read, offset=0, sequence=segment.base, end=segment.size, verify=False, next_base=None)
         for block in walk.blocks():
             for position, header in block.headers:
                 if not header.key_length or header.timestamp <= since or header.base_sequence < first:
@@ -77,7 +77,7 @@ def _in_segment(files: Files, segment: Segment, read: ReadAt, wanted: Sequence[i
     place = 0
     while place < len(wanted):
         offset, sequence = proven_entry(read, index, index.place_of(wanted[place])) or (0, segment.base)
-        walk = Walk(
+        walk = SegmentWalk(
             read,
             offset=offset,
             sequence=sequence,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsqd.log.log_state import LogState
     from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.reading.cold_reader import ReadingHost
-    from nsqd.log.reading.refusals import Refusals
+    from nsqd.log.reading.refusals import ReadRefusals
     from nsqd.log.segment_list import SegmentList
 
 
@@ -47,10 +47,10 @@ class LogReader:
     def end_of_refused(self, sequence: int) -> int:
         return self._refusals_at(sequence).end_of(sequence)
 
-    def _refusals_at(self, sequence: int) -> Refusals:
+    def _refusals_at(self, sequence: int) -> ReadRefusals:
         return self.cold.refusals if sequence >= self._segments.first else self.compacted.refusals
 
-    def ask_again(self, refusals: Refusals) -> None:
+    def ask_again(self, refusals: ReadRefusals) -> None:
         """Read again what the disk has refused for long, if `refusals` belongs to this log."""
         if self.cold.refusals is refusals:
             self.cold.ask_again()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.log.reading.cold import Start
 from nsqd.log.reading.refusals import ReadRefused, strictly
-from nsqd.log.segment import BLOCK_SIZE, Segment, Walk
+from nsqd.log.segment import BLOCK_SIZE, Segment, SegmentWalk
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -63,7 +63,7 @@ def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int
             files.truncate(descriptor, segment.size)
         read = strictly(files, descriptor, segment.path)
         start = _last_indexed(segment, unsynced_from)
-        walk = Walk(read, offset=start.offset, sequence=start.sequence, end=segment.size, verify=True)
+        walk = SegmentWalk(read, offset=start.offset, sequence=start.sequence, end=segment.size, verify=True)
         walk.run()
         if (walk.offset, walk.sequence) != (segment.size, end) or walk.holes:
             return False

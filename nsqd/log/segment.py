@@ -37,7 +37,7 @@ def base_of_name(name: str) -> int | None:
     return int(stem) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
-class Index:
+class SegmentIndex:
     """Where some records of a segment start: (sequence, offset), both ascending.
 
     The first `saved` entries are in the index's file already.
@@ -66,8 +66,8 @@ class Index:
         """Return the number of the entry that `locate` gives; -1: there is none."""
         return bisect_right(self.sequences, sequence) - 1
 
-    def copy(self) -> Index:
-        copied = Index()
+    def copy(self) -> SegmentIndex:
+        copied = SegmentIndex()
         copied.sequences, copied.offsets, copied.saved = self.sequences[:], self.offsets[:], self.saved
         return copied
 
@@ -85,7 +85,7 @@ class Index:
         )
 
     @classmethod
-    def decode(cls, data: bytes, *, base: int, end_offset: int) -> Index:
+    def decode(cls, data: bytes, *, base: int, end_offset: int) -> SegmentIndex:
         """Take entries up to the first one that makes no sense.
 
         Whether a record is really there shows only when an entry is used.
@@ -105,7 +105,7 @@ class Index:
         return index
 
     @classmethod
-    def _decode_at_once(cls, data: bytes, base: int, end_offset: int) -> Index | None:
+    def _decode_at_once(cls, data: bytes, base: int, end_offset: int) -> SegmentIndex | None:
         """Return what `decode` does, if every entry makes sense; that takes a tenth of the time."""
         numbers = array("Q", data)
         if byteorder == "little":
@@ -126,7 +126,7 @@ def _ascends(numbers: array[int], *, above: int) -> bool:
 class Segment:
     __slots__ = ("base", "index", "keyed", "newest", "path", "size")
 
-    def __init__(self, path: Path, base: int, size: int, index: Index | None = None) -> None:
+    def __init__(self, path: Path, base: int, size: int, index: SegmentIndex | None = None) -> None:
         self.path = path
         self.base = base
         self.size = size  # whole records only
@@ -147,18 +147,18 @@ class SegmentView:
     base: int
     end: int  # the sequence at which its records end
     size: int
-    index: Index | None  # None: take it from its file
+    index: SegmentIndex | None  # None: take it from its file
 
 
-def load_index(files: Files, segment: Segment) -> Index:
+def load_index(files: Files, segment: Segment) -> SegmentIndex:
     try:
         data = files.read(segment.index_path)
     except OSError:  # the file is missing or cannot be read; an index can always be made again
         data = b""
-    return Index.decode(data, base=segment.base, end_offset=segment.size)
+    return SegmentIndex.decode(data, base=segment.base, end_offset=segment.size)
 
 
-def index_of(files: Files, view: SegmentView) -> Index:
+def index_of(files: Files, view: SegmentView) -> SegmentIndex:
     if view.index is not None:
         return view.index
     return load_index(files, Segment(view.path, view.base, view.size))
@@ -168,7 +168,7 @@ def header_at(read: ReadAt, offset: int) -> Header | None:
     return decode_header(read(offset, HEADER_SIZE), 0)
 
 
-def proven_entry(read: ReadAt, index: Index, place: int) -> tuple[int, int] | None:
+def proven_entry(read: ReadAt, index: SegmentIndex, place: int) -> tuple[int, int] | None:
     """Return (offset, sequence) of an index entry if a record of that sequence starts there; None: it does not."""
     if place < 0:
         return None
@@ -239,7 +239,7 @@ class Block(NamedTuple):
     headers: list[tuple[int, Header]]
 
 
-class Walk:
+class SegmentWalk:
     """Goes through a segment from a given record to its end, passing over damage.
 
     Bad bytes followed by a sound record are a hole. Bad bytes with nothing sound behind them are a torn tail: the walk

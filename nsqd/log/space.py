@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.files import error_text
 from nsqd.log.reserve import Reserve, reserve_size
 
@@ -58,7 +58,7 @@ class Space:
             return
         reserve.looked(free, unwritten=self._unwritten(), now=self._now())
         if reserve.is_open:
-            self._faults.repaired(Fault.RESERVE)
+            self._faults.repaired(StorageFault.RESERVE)
         else:
             self._low_space()
 
@@ -84,5 +84,5 @@ class Space:
         left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
         text = f"write {self._folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
         if not reserve.is_open:
-            self._faults.broken(Fault.RESERVE, text)
+            self._faults.broken(StorageFault.RESERVE, text)
         return text

@@ -25,7 +25,7 @@ from nsqd.log.data_path import (
     DataPathError,
     write_log_json,
 )
-from nsqd.log.faults import Fault, Faults
+from nsqd.log.faults import Faults, StorageFault
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal.journal import Journal
 from nsqd.log.journal.keeper import JournalKeeper
@@ -65,14 +65,14 @@ def _new_id() -> str:
     return os.urandom(16).hex()
 
 
-class Look(NamedTuple):
+class DiskLook(NamedTuple):
     """What a look at the disk has found."""
 
     lost: str | None  # see `DataPath.lost_place`
     is_low: bool  # less is free than the reserve
 
 
-class Store:
+class DiskStore:
     """Implements `nsqd.broker.store.Store` on files.
 
     `open` makes one. Then call `recover`, run a `Committer` beside the turns, and `close` the store when that has
@@ -150,7 +150,7 @@ class Store:
         new_id: Callable[[], str] = _new_id,
         pause: Callable[[float], None] = time.sleep,
         clock_mark: Callable[[], ClockMark] = clock_mark,
-    ) -> Store:
+    ) -> DiskStore:
         """Lock the folder, and create what is missing in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
@@ -282,7 +282,7 @@ class Store:
             data_path.reserve_ids(until)
         except OSError as error:
             # Some ids are left of the previous reservation. Publishing is refused until the next one succeeds.
-            self.faults.broken(Fault.IDS, error_text("write", data_path.folder / NODE_JSON, error))
+            self.faults.broken(StorageFault.IDS, error_text("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
@@ -333,7 +333,7 @@ class Store:
 
         The reservation of ids has to be durable, too: a reused id would merge two messages in flight.
         """
-        return self.faults.text_of(Fault.PLACE) or self.journal.error or self.faults.text_of(Fault.IDS)
+        return self.faults.text_of(StorageFault.PLACE) or self.journal.error or self.faults.text_of(StorageFault.IDS)
 
     # Durability
 
@@ -491,11 +491,11 @@ class Store:
     def is_in_place(self) -> bool:
         return self.data_path.lost is None
 
-    def look_at_disk(self) -> Look:
+    def look_at_disk(self) -> DiskLook:
         """Return what may change while nobody publishes. Blocks on the disk, and is called from a thread."""
-        return Look(self.data_path.lost_place(), self.space.is_low())
+        return DiskLook(self.data_path.lost_place(), self.space.is_low())
 
-    def disk_looked_at(self, look: Look) -> None:
+    def disk_looked_at(self, look: DiskLook) -> None:
         """Take the result of `look_at_disk`. Publishers need not run into a disk that somebody else has filled."""
         self.place_looked_at(look.lost)
         if look.is_low:
@@ -508,9 +508,9 @@ class Store:
         """
         self.data_path.lost = error
         if error is not None:
-            self.faults.broken(Fault.PLACE, error)
+            self.faults.broken(StorageFault.PLACE, error)
         else:
-            self.faults.repaired(Fault.PLACE)
+            self.faults.repaired(StorageFault.PLACE)
 
     def disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]

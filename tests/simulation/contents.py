@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nsqd.broker.channel import Channel
 from nsqd.log.record import decode_batch, decode_header
-from nsqd.log.segment import Walk
+from nsqd.log.segment import SegmentWalk
 from nsqd.log.topic_log import DiskLog
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.promise import Violation
@@ -47,7 +47,7 @@ def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
         def read(offset: int, size: int, data: bytes = data) -> bytes:
             return data[offset : offset + size]
 
-        walk = Walk(
+        walk = SegmentWalk(
             read,
             offset=0,
             sequence=segment.base,

@@ -18,7 +18,7 @@ from nsqd.log.compaction.compaction import compact
 from nsqd.log.damage import Damage
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn
@@ -53,7 +53,7 @@ class DiskNode:
     def __init__(self, path: Path) -> None:
         self.unfinished = UnfinishedBodies(1 << 20)
         settings = log_settings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
-        self.store = Store.open(path, settings, files=FastFiles())
+        self.store = DiskStore.open(path, settings, files=FastFiles())
         try:
             recovered = self.store.recover()
             self.broker = restored_broker(

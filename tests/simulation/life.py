@@ -24,7 +24,7 @@ from nsqd.broker.operated import CancelOutcome
 from nsqd.broker.rules import NO_CHANNEL_RULES, NO_TOPIC_RULES, ChannelRules, TopicRules
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.log.data_path import DataPathError, is_journal
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
@@ -220,7 +220,7 @@ class Life:
         return Crash.KILL
 
     def _forget_clients(self) -> None:
-        if self.machine is not None and Fault.IDS in self.machine.store.faults:
+        if self.machine is not None and StorageFault.IDS in self.machine.store.faults:
             self.ledger.forget_ids()
         for client in self.clients:
             client.is_open = False

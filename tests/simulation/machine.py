@@ -25,10 +25,10 @@ from nsqd.log.committer import (
 )
 from nsqd.log.compaction.compaction import COMPACTION_INTERVAL, Compaction, compact
 from nsqd.log.data_path import DataPathError
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.reading.cold import AnyLoad
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn
@@ -110,7 +110,7 @@ class Machine:
         self._tasks: list[_Running] = []
         self._shielded = 0  # tasks for whose end a stop waits
         self._saves_topology = False
-        self.store = Store.open(
+        self.store = DiskStore.open(
             DATA_PATH,
             settings,
             files=disk,
@@ -185,7 +185,7 @@ class Machine:
     def topology_is_unsaved(self) -> bool:
         store = self.store
         is_waiting = self.broker.shape_unsaved or store.topology.is_unsaved
-        return is_waiting or self._saves_topology or Fault.TOPOLOGY in store.faults
+        return is_waiting or self._saves_topology or StorageFault.TOPOLOGY in store.faults
 
     # Time
 
@@ -196,7 +196,7 @@ class Machine:
         self.clock.reach(end)
 
     def sync(self, *topics: str) -> str | None:
-        """Do what `Store.sync` does for operators. Return the error, if any."""
+        """Do what `DiskStore.sync` does for operators. Return the error, if any."""
         self.store.write_logs()
         error = self._next_round(topics)
         if error is None:

@@ -21,7 +21,7 @@ from nsqd.broker.message_id import IdSource
 from nsqd.broker.replay import complete, replay
 from nsqd.broker.rules import NO_RULES
 from nsqd.log.compaction.compaction import compact
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.nsqd.log.harness import headers_of
 from tests.support.broker_settings import broker_settings
 from tests.support.fake_store import finish_turn
@@ -53,7 +53,7 @@ class Life:
 
     def _start(self) -> None:
         self._offset = self.random.uniform(0, 1e6) - self.elapsed  # the machine may have been rebooted
-        self.store = Store.open(self.path, self.settings, clock=lambda: self.now, wall=self.wall)
+        self.store = DiskStore.open(self.path, self.settings, clock=lambda: self.now, wall=self.wall)
         recovered = self.store.recover()
         ids = IdSource(1, timestamp=self.wall(), reserved=recovered.ids_reserved, reserve=self.store.reserve_ids)
         self.broker = Broker(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.broker.replay import TopicState, replay
 from nsqd.log.record import decode_batch, scan
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.support.log_settings import log_settings
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def summary(given: Iterable[Given]) -> str:
 
 def deliverable(folder: Path) -> Outcome:
     """Read a data path that no nsqd has open, and return what each channel has to deliver."""
-    store = Store.open(folder, log_settings())
+    store = DiskStore.open(folder, log_settings())
     try:
         recovered = store.recover()
         assert recovered.damage == []
@@ -177,7 +177,7 @@ def _given_to(state: TopicState, channel: str, log: Iterator[tuple[int, Given]],
             yield number, timestamp, 0, body
 
 
-def _read(store: Store, topic: str) -> Iterator[tuple[int, Given]]:
+def _read(store: DiskStore, topic: str) -> Iterator[tuple[int, Given]]:
     sequence = 0
     for path in sorted(store.data_path.topic_folder(topic).glob("*.log")):
         data = path.read_bytes()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.reading.cold import NO_CACHED_READS, is_missing, keep_aside
-from nsqd.log.reading.refusals import ReadRefused, Refusals, is_refusal, opened_to_read, refused_to_read
+from nsqd.log.reading.refusals import ReadRefusals, ReadRefused, is_refusal, opened_to_read, refused_to_read
 from nsqd.log.record import Header, UnknownFlags, decode_batch, decode_header, find_header, walk_record
 from nsqd.log.segment import BLOCK_SIZE, Hole, ReadAt
 
@@ -221,7 +221,7 @@ class Compacted:
         self._topic = topic
         self._host = host
         self.files = files  # ascending numbers
-        self.refusals = Refusals(host.now)
+        self.refusals = ReadRefusals(host.now)
         self._lost: list[tuple[int, int]] = []
         self._blocks: dict[tuple[int, int], bytes] = {}  # by the file's number and the offset, the oldest first
         # A dict, because an empty set takes 150 bytes more, and most topics never read a side file.

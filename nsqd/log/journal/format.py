@@ -25,7 +25,7 @@ _frame: Final = Struct(">4sII")
 _length: Final = Struct(">I")
 
 
-class Frame(NamedTuple):
+class JournalFrame(NamedTuple):
     changes: tuple[Entry, ...]
     position: int
     end: int
@@ -36,7 +36,7 @@ def encode(changes: Iterable[Entry]) -> bytes:
     return _frame.pack(MAGIC, len(packed), _checksum(packed)) + packed
 
 
-def decode(buffer: bytes, position: int) -> Frame | None:
+def decode(buffer: bytes, position: int) -> JournalFrame | None:
     """Return the sound frame at `position`; None: there is none. Lists of changes, and in changes, become tuples."""
     if len(buffer) - position < FRAME_HEADER:
         return None
@@ -45,7 +45,7 @@ def decode(buffer: bytes, position: int) -> Frame | None:
     packed = buffer[start : start + length]
     if magic != MAGIC or len(packed) != length or _checksum(packed) != checksum:
         return None
-    return Frame(msgpack.unpackb(packed, use_list=False), position, start + length)
+    return JournalFrame(msgpack.unpackb(packed, use_list=False), position, start + length)
 
 
 def length_of(header: bytes) -> int | None:

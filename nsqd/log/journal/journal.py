@@ -32,7 +32,7 @@ from nsqd.log.data_path import JournalEnd
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
 from nsqd.log.journal import format as journal_format
 from nsqd.log.journal.recovery import JournalContents, JournalRecovery, journal_path
-from nsqd.log.journal.rotation import Rotation
+from nsqd.log.journal.rotation import JournalRotation
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
@@ -83,7 +83,7 @@ class JournalSync:
 class Journal:
     """Appends changes to the newest file, and begins a new file when that is due.
 
-    May touch the journal's files. `Rotation` decides what a rotation writes; others decide when to write and to sync
+    May touch the journal's files. `JournalRotation` decides what a rotation writes; others decide when to write and to sync
     (keeper.py).
 
     `error` is set, and publishing is refused, from a failure until none of these is true any more. A new file that
@@ -123,7 +123,7 @@ class Journal:
         self._only_quiet = True
         self._to_sync: list[Path] = []
         self._folder_is_new = False
-        self._rotation = Rotation()
+        self._rotation = JournalRotation()
 
     # Recording
 
@@ -275,7 +275,7 @@ class Journal:
         """Where the journal ends now."""
         return JournalEnd(self._number, self.size)
 
-    # Rotation
+    # JournalRotation
 
     @property
     def wants_rotation(self) -> bool:

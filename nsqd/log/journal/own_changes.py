@@ -42,7 +42,7 @@ _NODE: Final = "node"  # its id, reserved message ids: the second place, besides
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder is called
 
 
-class Checkpoint(NamedTuple):
+class LogCheckpoint(NamedTuple):
     """The place up to which a log was synced."""
 
     log_id: str
@@ -65,12 +65,12 @@ class SyncedLog(Protocol):
         """(base of a segment, offset in it, sequence): everything before this place was synced."""
 
 
-def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Entry:
+def checkpoint_change(topic: str, checkpoint: LogCheckpoint) -> Entry:
     return _CHECKPOINT, topic, *checkpoint
 
 
 def checkpoint_of(log: SyncedLog) -> Entry:
-    return checkpoint_change(log.topic, Checkpoint(log.log_id, *log.checkpoint))
+    return checkpoint_change(log.topic, LogCheckpoint(log.log_id, *log.checkpoint))
 
 
 def node_change(node: str, ids_reserved: int) -> Entry:
@@ -89,7 +89,7 @@ class RecoveredChanges:
     """The content of a journal: the broker's changes, and the store's own."""
 
     changes: PackedChanges = field(default_factory=PackedChanges)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
+    checkpoints: dict[str, LogCheckpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
     gone: set[str] = field(default_factory=set)  # the ids of deleted logs
     keys_from: dict[str, int] = field(default_factory=dict)  # by topic; the broker tells the journal
     keyless: dict[str, set[int]] = field(default_factory=dict)  # by topic; likewise
@@ -120,7 +120,7 @@ def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[E
                     told.keyless.pop(topic, None)
                     yield "cut", topic, 0  # it is another log, and the change that told why is lost
                 doubtful.discard(topic)
-                told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+                told.checkpoints[topic] = LogCheckpoint(log_id, base, offset, sequence)
             case [word, _, str(log_id)] if word == _GONE:
                 told.gone.add(log_id)
             case [word, str(node), int(reserved)] if word == _NODE:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from nsqd.log.journal import format as journal_format
-from nsqd.log.journal.format import FRAME_HEADER, MAGIC, Frame
+from nsqd.log.journal.format import FRAME_HEADER, MAGIC, JournalFrame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
 # The reader yields this in place of changes that cannot be read.
@@ -21,7 +21,7 @@ class BadBytes(NamedTuple):
     is_tail: bool
 
 
-def walk_frames(read: ReadAt, size: int) -> Iterator[Frame | BadBytes]:
+def walk_frames(read: ReadAt, size: int) -> Iterator[JournalFrame | BadBytes]:
     position = 0
     while position < size:
         frame = _frame_at(read, position, size)
@@ -35,15 +35,15 @@ def walk_frames(read: ReadAt, size: int) -> Iterator[Frame | BadBytes]:
         position = frame.end
 
 
-def _frame_at(read: ReadAt, position: int, size: int) -> Frame | None:
+def _frame_at(read: ReadAt, position: int, size: int) -> JournalFrame | None:
     length = journal_format.length_of(read(position, FRAME_HEADER))
     if length is None or position + FRAME_HEADER + length > size:
         return None
     frame = journal_format.decode(read(position, FRAME_HEADER + length), 0)
-    return frame and Frame(frame.changes, position, position + frame.end)
+    return frame and JournalFrame(frame.changes, position, position + frame.end)
 
 
-def _find(read: ReadAt, start: int, size: int) -> Frame | None:
+def _find(read: ReadAt, start: int, size: int) -> JournalFrame | None:
     """Return the first sound frame from `start` on; None: there is none."""
     while start < size:
         block = read(start, min(BLOCK_SIZE, size - start))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsqd.log.damage import Damage
 from nsqd.log.data_path import JOURNAL_PREFIX, is_journal
-from nsqd.log.journal.format import Frame
+from nsqd.log.journal.format import JournalFrame
 from nsqd.log.journal.reader import LOST, BadBytes, walk_frames
 from nsqd.log.journal.rotation import note_rotation
 from nsqd.log.reading.cold import copy_aside
@@ -76,7 +76,7 @@ class JournalRecovery:
         with opened_to_read(self._files, path) as read:
             size = self._files.size_of(path)
             for found in walk_frames(read, size):
-                if isinstance(found, Frame):
+                if isinstance(found, JournalFrame):
                     yield found.changes
                     continue
                 self._set_aside(path, found)

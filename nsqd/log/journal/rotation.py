@@ -1,4 +1,4 @@
-"""Rotation of the journal: which snapshots are still to come, and which files they replace."""
+"""JournalRotation of the journal: which snapshots are still to come, and which files they replace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIECE_WEIGHT: Final = 6_000  # about how many numbers a piece of a snapshot hold
 ROTATION: Final = "rotation"
 
 
-class Rotation:
+class JournalRotation:
     """How far a rotation has got, and whether one is due.
 
     May touch nothing but itself: the journal opens the new file, writes the changes that it gets from here, and removes

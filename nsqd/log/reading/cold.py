@@ -21,10 +21,10 @@ from nsqd.log.record import HEADER_SIZE, Header, Stop, UnknownFlags, decode_batc
 from nsqd.log.segment import (
     BLOCK_SIZE,
     Hole,
-    Index,
     ReadAt,
     Segment,
-    Walk,
+    SegmentIndex,
+    SegmentWalk,
     find_hole,
     load_index,
     save_index,
@@ -217,7 +217,7 @@ class Load:
         self.block: ColdBlock | None = None
         self.holes: list[Hole] = []
         self.aside: list[Path] = []  # copies of the bytes in the holes
-        self.index: Index | None = None
+        self.index: SegmentIndex | None = None
         self.index_is_bad_at: int | None = None
         self.error: OSError | None = None
         self.bypassed: tuple[int, int] | None = None
@@ -264,7 +264,7 @@ class Load:
             except Damaged as damage:
                 at_start = damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes
                 if at_start and not (salvage and salvage.refused_in(damage.offset, damage.offset + HEADER_SIZE)):
-                    # The index or block that gave this start may be wrong. Walk from the beginning to find out.
+                    # The index or block that gave this start may be wrong. SegmentWalk from the beginning to find out.
                     self.index_is_bad_at = start.offset
                     start = first
                     continue
@@ -294,7 +294,7 @@ class Load:
         index = load_index(files, segment)
         last = Start(index.sequences[-1], index.offsets[-1]) if index else Start(segment.base, 0)
         if segment.size - last.offset > BLOCK_SIZE:  # the index is missing, or ends early
-            walk = Walk(read, offset=last.offset, sequence=last.sequence, end=segment.size, verify=False)
+            walk = SegmentWalk(read, offset=last.offset, sequence=last.sequence, end=segment.size, verify=False)
             walk.run()
             for sequence, offset in walk.index:
                 index.add(sequence, offset)

@@ -17,10 +17,10 @@ from nsqd.log.reading.cold import (
     Start,
     read_block,
 )
-from nsqd.log.reading.read_ahead import ReadAhead, Streams
-from nsqd.log.reading.refusals import Refusals, opened_to_read
+from nsqd.log.reading.read_ahead import ReadAhead, SequentialReaders
+from nsqd.log.reading.refusals import ReadRefusals, opened_to_read
 from nsqd.log.record import HEADER_SIZE, Header, UnknownFlags, decode_header
-from nsqd.log.segment import Hole, ReadAt, Segment, Walk
+from nsqd.log.segment import Hole, ReadAt, Segment, SegmentWalk
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -51,10 +51,10 @@ class ReadingHost(Protocol):
     def damaged(self, topic: str, load: AnyLoad) -> None:
         """Report the holes that the load has found."""
 
-    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+    def refused(self, topic: str, refusals: ReadRefusals, load: AnyLoad) -> None:
         """Note that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
 
-    def read_again(self, refusals: Refusals) -> None:
+    def read_again(self, refusals: ReadRefusals) -> None:
         """Note that the disk refuses less than before, perhaps nothing."""
 
 
@@ -91,9 +91,9 @@ class ColdReader:
         self._holes = sorted((hole.first, hole.end) for hole in holes)
         self._behind_holes: dict[int, tuple[int, int]] = {}  # end of a hole -> segment's base, offset
         self._blocks: ColdBlocks | None = None
-        self._streams = Streams()
+        self._streams = SequentialReaders()
         self._loading: dict[int, None] = {}  # not a set, because an empty set takes 150 bytes more
-        self.refusals = Refusals(host.now)
+        self.refusals = ReadRefusals(host.now)
 
     def next_readable(self, sequence: int) -> int:
         for first, end in self._holes:
@@ -214,7 +214,7 @@ class ColdReader:
             self._blocks.used = False
             return False
         self._blocks = None
-        self._streams = Streams()
+        self._streams = SequentialReaders()
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.index = None
@@ -233,7 +233,7 @@ class ColdReader:
         for segment in self._segments.starting_with(sequence):
             with opened_to_read(files, segment.path) as read:
                 start = _proven_start(read, segment, sequence)
-                walk = Walk(
+                walk = SegmentWalk(
                     read,
                     offset=start.offset,
                     sequence=start.sequence,

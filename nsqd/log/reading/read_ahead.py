@@ -44,7 +44,7 @@ class ReadAhead:
                 close_quietly(files, descriptor)
 
 
-class Streams:
+class SequentialReaders:
     """The readers that go through a segment in order, and how far was read ahead for each."""
 
     __slots__ = ("_streams",)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
     from nsqd.log.reading.cold_reader import HoldsBlocks
-    from nsqd.log.reading.refusals import Refusals
+    from nsqd.log.reading.refusals import ReadRefusals
     from nsqd.log.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 class Reads:
     """Implements `ReadingHost` for the readers of all logs.
 
-    May touch descriptors for reading, the list of damage, the faults that are `Refusals`, and the committer's wake-ups.
+    May touch descriptors for reading, the list of damage, the faults that are `ReadRefusals`, and the committer's wake-ups.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Reads:
         self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
         report(self._damage[-1])
 
-    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+    def refused(self, topic: str, refusals: ReadRefusals, load: AnyLoad) -> None:
         self.refused_reads += 1
         if load.bypassed is None:
             return
@@ -91,6 +91,6 @@ class Reads:
             log.warning("messages cannot be read now, and are put off topic=%s first=%d end=%d", topic, first, end)
         self._faults.broken(refusals, text)
 
-    def read_again(self, refusals: Refusals) -> None:
+    def read_again(self, refusals: ReadRefusals) -> None:
         if refusals.oldest_stretch is None:
             self._faults.repaired(refusals)

@@ -180,7 +180,7 @@ class WaitsOnce:
         return lambda offset, size: self(lambda: read(offset, size))
 
 
-class Refusals:
+class ReadRefusals:
     """What the disk refuses to one reader of a log: since when, and which sequences the reader bypasses.
 
     A refused read is tried again as long as its reader waits. Once the refusal has lasted, the read looks for the next

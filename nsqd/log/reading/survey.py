@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from nsqcommon.wire.log_record import Header, decode_header
 from nsqd.log.reading.refusals import opened_to_read
-from nsqd.log.segment import Index, ReadAt, SegmentView, header_at, index_of, proven_entry
+from nsqd.log.segment import ReadAt, SegmentIndex, SegmentView, header_at, index_of, proven_entry
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -64,14 +64,14 @@ class _Place(NamedTuple):
     sequence: int
 
 
-class Survey:
+class SegmentSurvey:
     """A survey of segments that follow each other. Every method blocks on the disk, and may raise ReadRefused."""
 
     def __init__(self, files: Files, views: Sequence[SegmentView]) -> None:
         self._files = files
         self._views = views
         self._starts = list(accumulate((view.size for view in views), initial=0))
-        self._indexes: dict[int, Index] = {}
+        self._indexes: dict[int, SegmentIndex] = {}
 
     def points(self, start: int, end: int, most: int) -> list[Point]:
         """Return at most `most` points (six or more) of [start, end), the first at its start and the last at its end.
@@ -177,7 +177,7 @@ class Survey:
                 read = None
             yield read
 
-    def _index(self, place: int) -> Index:
+    def _index(self, place: int) -> SegmentIndex:
         if place not in self._indexes:
             self._indexes[place] = index_of(self._files, self._views[place])
         return self._indexes[place]

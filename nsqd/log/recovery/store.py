@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqd.log.damage import Damage, report
-from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
+from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, FileCondition, keep_small_file_aside
 from nsqd.log.journal.own_changes import (
     KEYS,
     RESERVED_AHEAD,
@@ -187,7 +187,7 @@ class StoreRecovery:
         """
         data_path = self._data_path
         condition = data_path.node_condition
-        if condition is not Condition.SOUND:
+        if condition is not FileCondition.SOUND:
             highest = self._patiently(self._highest_id)
             node, reserved = told.node, max(told.ids_reserved, highest + RESERVED_AHEAD)
             text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
@@ -221,7 +221,7 @@ class StoreRecovery:
 
     def _recover_topology(self, gone: set[str]) -> object | None:
         found = self._patiently(self._data_path.read_topology)
-        if found.condition is not Condition.SOUND:
+        if found.condition is not FileCondition.SOUND:
             kept = keep_small_file_aside(self._files, self._data_path.folder / TOPOLOGY_JSON)
             text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
             self._damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))

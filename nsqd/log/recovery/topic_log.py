@@ -26,10 +26,10 @@ from nsqd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Hole,
-    Index,
     ReadAt,
     Segment,
-    Walk,
+    SegmentIndex,
+    SegmentWalk,
     base_of_name,
     load_index,
     save_index,
@@ -38,14 +38,14 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.journal.own_changes import Checkpoint
+    from nsqd.log.journal.own_changes import LogCheckpoint
 
 
 def recover_log(
     files: Files,
     data_path: DataPath,
     topic: str,
-    checkpoint: Checkpoint | None,
+    checkpoint: LogCheckpoint | None,
     new_id: Callable[[], str],
     damage: list[Damage],
 ) -> LogState:
@@ -81,7 +81,7 @@ class _Recovery:
         folder: Path,
         topic: str,
         log_id: str,
-        checkpoint: Checkpoint | None,
+        checkpoint: LogCheckpoint | None,
         damage: list[Damage],
     ) -> None:
         self._files = files
@@ -201,7 +201,7 @@ class _Recovery:
         files = self._files
         descriptor = files.open_to_write(segment.path)
         try:
-            walk = Walk(
+            walk = SegmentWalk(
                 strictly(files, descriptor, segment.path),
                 offset=offset,
                 sequence=sequence,
@@ -227,7 +227,7 @@ class _Recovery:
             segment.index = None
         return walk.sequence
 
-    def _cut(self, segment: Segment, descriptor: int, walk: Walk) -> None:
+    def _cut(self, segment: Segment, descriptor: int, walk: SegmentWalk) -> None:
         """Cut off the bytes of a write that was never finished and never acknowledged."""
         files = self._files
         try:
@@ -254,8 +254,8 @@ class _Recovery:
         if walk is not None:
             self._report(segment, walk.holes)
 
-    def _walk_end(self, read: ReadAt, segment: Segment, index: Index, next_base: int) -> Walk | None:
-        """Walk from the last record in the index to the end. Return None if that is too far; readers find damage."""
+    def _walk_end(self, read: ReadAt, segment: Segment, index: SegmentIndex, next_base: int) -> SegmentWalk | None:
+        """SegmentWalk from the last record in the index to the end. Return None if that is too far; readers find damage."""
         offset, sequence = 0, segment.base
         if index:
             offset, sequence = index.offsets[-1], index.sequences[-1]
@@ -264,7 +264,7 @@ class _Recovery:
                 offset, sequence = 0, segment.base
         if segment.size - offset > 2 * BLOCK_SIZE:
             return None
-        walk = Walk(read, offset=offset, sequence=sequence, end=segment.size, verify=False, next_base=next_base)
+        walk = SegmentWalk(read, offset=offset, sequence=sequence, end=segment.size, verify=False, next_base=next_base)
         walk.run()
         return walk
 

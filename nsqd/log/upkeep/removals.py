@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.files import Files, error_text
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Removals:
         self._wake_rounds()
 
     def _tell_faults(self) -> None:
-        for source, error in ((Fault.DROPPING, self._rename_error), (Fault.REMOVAL, self._error)):
+        for source, error in ((StorageFault.DROPPING, self._rename_error), (StorageFault.REMOVAL, self._error)):
             if error is None:
                 self._faults.repaired(source)
             else:

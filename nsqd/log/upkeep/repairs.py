@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from nsqd.log.faults import Fault
-from nsqd.log.reading.refusals import Refusals
+from nsqd.log.faults import StorageFault
+from nsqd.log.reading.refusals import ReadRefusals
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
@@ -49,21 +49,27 @@ class Repairs:
         """Whether one of the faults can be mended only when the disk takes data."""
         if self._keeper.needs_space:
             return True
-        need_none = (self._keeper.journal, Fault.PLACE, Fault.DROPPING, Fault.REMOVAL, Fault.RESERVE)
-        return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
+        need_none = (
+            self._keeper.journal,
+            StorageFault.PLACE,
+            StorageFault.DROPPING,
+            StorageFault.REMOVAL,
+            StorageFault.RESERVE,
+        )
+        return any(source not in need_none and not isinstance(source, ReadRefusals) for source in self._faults)
 
     def run(self, *, has_space: bool) -> None:
         """Try again whatever is broken; without space, only what needs little or frees some."""
         for source in self._faults:
             if source is self._keeper.journal:
                 self._keeper.repair(has_space=has_space)
-            elif source is Fault.DROPPING:
+            elif source is StorageFault.DROPPING:
                 self._removals.try_again()
-            elif source is Fault.REMOVAL:
+            elif source is StorageFault.REMOVAL:
                 self._wakeups.sync.set()
-            elif source is Fault.RESERVE:
+            elif source is StorageFault.RESERVE:
                 self._space.look()
-            elif isinstance(source, Refusals):
+            elif isinstance(source, ReadRefusals):
                 for log in self._logs():
                     log.reader.ask_again(source)
             elif has_space:
@@ -72,8 +78,8 @@ class Repairs:
     def _run_with_space(self, source: object) -> None:
         if isinstance(source, DiskLog):
             source.try_to_repair()
-        elif source is Fault.IDS:
+        elif source is StorageFault.IDS:
             self._faults.repaired(source)
             self._reserve_ids()
-        elif source is Fault.TOPOLOGY:
+        elif source is StorageFault.TOPOLOGY:
             self._wakeups.topology.set()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from nsqd.log.data_path import TOPOLOGY_JSON, DataPath, Topology
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.files import error_text
 from nsqd.log.topic_log import DiskLog
 
@@ -70,13 +70,13 @@ class TopologyFile:
         return topology
 
     def saved(self) -> None:
-        self._faults.repaired(Fault.TOPOLOGY)
+        self._faults.repaired(StorageFault.TOPOLOGY)
 
     def failed(self, topology: Topology, error: OSError) -> None:
         """Keep for the next try what could not be written."""
         if self._unsaved is None:  # otherwise a newer collection waits already
             self._unsaved = topology
-        self._faults.broken(Fault.TOPOLOGY, error_text("write", self._data_path.folder / TOPOLOGY_JSON, error))
+        self._faults.broken(StorageFault.TOPOLOGY, error_text("write", self._data_path.folder / TOPOLOGY_JSON, error))
 
     def write_all(self) -> None:
         """Collect and write at once what is not written yet, as no other task needs its turn. Blocks on the disk."""

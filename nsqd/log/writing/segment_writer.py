@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.files import LARGE, MOST_BUFFERS, close_quietly
 from nsqd.log.record import INDEX_INTERVAL, size_of
-from nsqd.log.segment import Index, Segment, segment_name
+from nsqd.log.segment import Segment, SegmentIndex, segment_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ class SegmentWriter:
     def _add_to_index(self, segment: Segment, batches: list[Batch]) -> None:
         index = segment.index
         if index is None:
-            index = segment.index = Index()
+            index = segment.index = SegmentIndex()
         position = segment.size
         for batch in batches:
             if position - self._indexed_at >= INDEX_INTERVAL:
@@ -84,7 +84,7 @@ class SegmentWriter:
         descriptor = self._files.open_to_write(path)
         if self._segments.active is not None:
             self.close()
-        self._segments.add(Segment(path, base, 0, Index()))
+        self._segments.add(Segment(path, base, 0, SegmentIndex()))
         self._descriptor = descriptor
         self._host.file_opened(self)
         self._indexed_at = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsqd.go_import.take_over import take_over
 from nsqd.log.files import Files
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.support.go_data import GoData, Message, messages
 from tests.support.log_settings import log_settings
 
@@ -16,7 +16,7 @@ Queues = dict[str, dict[str, list[Message]]]
 
 def import_(folder: Path, *, files: Files | None = None, begin: bool = True, **settings: int) -> None:
     """Import as nsqd does at its start."""
-    store = Store.open(folder, log_settings(), files=files)
+    store = DiskStore.open(folder, log_settings(), files=files)
     numbers: Any = {"node_id": 7, "max_msg_size": 1 << 20, "max_bytes_per_file": 20_000} | settings
     try:
         take_over(store.data_path, store.files, begin=begin, **numbers)

@@ -12,9 +12,9 @@ import pytest
 from nsqcommon.startup import StartupError
 from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
 from nsqd.log.files import Files
-from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change
+from nsqd.log.journal.own_changes import LogCheckpoint, checkpoint_change
 from nsqd.log.record import Header
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.nsqd.go_import.harness import Queues, import_, some, write
 from tests.nsqd.log.harness import headers_of
 from tests.support.go_data import GoData, Message, deliverable, expected, message_id
@@ -105,7 +105,7 @@ def test_what_is_no_number_or_comes_twice_gets_a_new_id(tmp_path: Path, caplog: 
 
 
 def headers(folder: Path, topic: str) -> list[Header]:
-    store = Store.open(folder, log_settings())
+    store = DiskStore.open(folder, log_settings())
     try:
         store.recover()
         return headers_of(store, topic)
@@ -116,7 +116,7 @@ def headers(folder: Path, topic: str) -> list[Header]:
 def test_new_ids_are_not_given_out_again(tmp_path: Path) -> None:
     write(tmp_path, {"t": {"c": [some(1)[0]._replace(id=b"?" * 16)]}})
     import_(tmp_path)
-    store = Store.open(tmp_path, log_settings())
+    store = DiskStore.open(tmp_path, log_settings())
     reserved = store.recover().ids_reserved
     store.abandon()
     assert reserved > headers(tmp_path, "t")[0].base_id & (1 << 54) - 1
@@ -189,10 +189,10 @@ def test_while_it_is_not_known_which_ids_are_free_nothing_is_imported(tmp_path: 
 
 def test_a_deleted_topic_of_the_same_name_does_no_harm(tmp_path: Path) -> None:
     """The journal names another log, whose folder is gone."""
-    store = Store.open(tmp_path, log_settings())
+    store = DiskStore.open(tmp_path, log_settings())
     store.recover()
     store.journal.record(("topic", "t"), urgent=True)
-    store.journal.record(checkpoint_change("t", Checkpoint("another", 0, 5000, 77)), urgent=True)
+    store.journal.record(checkpoint_change("t", LogCheckpoint("another", 0, 5000, 77)), urgent=True)
     store.close()
     write(tmp_path, {"t": {"c": some()}})
     import_(tmp_path)

@@ -22,7 +22,7 @@ from nsqd.log.reading.cold import Load
 from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import Header
 from nsqd.log.recovery.store import Recovered
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
 from tests.nsqd.log.batches import bodies_of, make_batch
 from tests.support.jumping import hold_clock_while
@@ -48,7 +48,7 @@ class OpenStore:
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
-        self.store = Store.open(
+        self.store = DiskStore.open(
             path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
         self.recovered: Recovered = self.store.recover()
@@ -398,7 +398,7 @@ class ForgetfulFiles(Files):
         return synced + bytes(rest)
 
 
-def headers_of(store: Store, topic: str, sequence: int = 0) -> list[Header]:
+def headers_of(store: DiskStore, topic: str, sequence: int = 0) -> list[Header]:
     """Return the headers of the batches on disk, from the one that holds the sequence."""
     log = store.logs[topic]
     assert isinstance(log, DiskLog)

@@ -8,20 +8,20 @@ import pytest
 
 from nsqd.log.data_path import DataPathError, as_json
 from nsqd.log.files import Files
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.nsqd.log.harness import TroubledFiles, contents, opened
 from tests.support.log_settings import log_settings
 
 
 def test_missing_folder_is_reported_in_nsqs_words(tmp_path: Path) -> None:
     with pytest.raises(DataPathError) as raised:
-        Store.open(tmp_path / "none", log_settings())
+        DiskStore.open(tmp_path / "none", log_settings())
     assert str(raised.value) == f"failed to lock data-path: open {tmp_path}/none: no such file or directory"
 
 
 def test_folder_in_use_is_reported_in_nsqs_words(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(DataPathError) as raised:
-        Store.open(tmp_path, log_settings())
+        DiskStore.open(tmp_path, log_settings())
     assert str(raised.value) == (
         f"failed to lock data-path: cannot flock directory {tmp_path} - resource temporarily unavailable "
         "(possibly in use by another instance of nsqd)"
@@ -39,14 +39,14 @@ def test_lock_is_given_back_if_recovery_is_never_reached(tmp_path: Path) -> None
     (tmp_path / "node.json").write_bytes(as_json({"format": 2}))
     for _ in range(2):
         with pytest.raises(DataPathError, match="has format 2"):
-            Store.open(tmp_path, log_settings())
+            DiskStore.open(tmp_path, log_settings())
 
 
 def test_file_instead_of_a_folder_is_one_clear_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(DataPathError, match=f"open {file}: not a directory"):
-        Store.open(file, log_settings())
+        DiskStore.open(file, log_settings())
 
 
 class ReadOnlyFiles(Files):
@@ -56,14 +56,14 @@ class ReadOnlyFiles(Files):
 
 def test_read_only_folder_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(DataPathError, match=f"^failed to open data-path: {tmp_path} is not writable$"):
-        Store.open(tmp_path, log_settings(), files=ReadOnlyFiles())
+        DiskStore.open(tmp_path, log_settings(), files=ReadOnlyFiles())
 
 
 def test_full_disk_at_first_start_is_one_clear_line(tmp_path: Path) -> None:
     files = TroubledFiles()
     files.fail("write")
     with pytest.raises(DataPathError, match=r"topology\.json\.tmp: no space left on device"):
-        Store.open(tmp_path, log_settings(), files=files)
+        DiskStore.open(tmp_path, log_settings(), files=files)
 
 
 def test_node_keeps_its_identity(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_reservation_that_fails_is_made_up_for(tmp_path: Path) -> None:
 def test_data_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_bytes(as_json({"format": 2, "node": "x", "ids_reserved": 0}))
     with pytest.raises(DataPathError, match="has format 2, not 1"):
-        Store.open(tmp_path, log_settings())
+        DiskStore.open(tmp_path, log_settings())
 
 
 def test_files_are_for_the_owner_only(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from nsqd.log.log_state import LogState
 from nsqd.log.retention import Retention
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
@@ -20,7 +20,7 @@ class Log:
 
     def __init__(self, folder: Path, bases: list[int], **settings: object) -> None:
         self.now = 1_000
-        self.store = Store.open(folder, log_settings(max_bytes_per_file=2000, **settings))  # type: ignore[arg-type]
+        self.store = DiskStore.open(folder, log_settings(max_bytes_per_file=2000, **settings))  # type: ignore[arg-type]
         self.store.age_clock = lambda: self.now
         found = [Segment(folder / f"{base:020}.log", base, 1000) for base in bases]
         self.segments = SegmentList(found, bases[-1] + 10)

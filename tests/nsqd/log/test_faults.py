@@ -7,25 +7,25 @@ import logging
 import pytest
 
 from nsqcommon.wakeup import Wakeup
-from nsqd.log.faults import Fault, Faults
+from nsqd.log.faults import Faults, StorageFault
 
 
 def test_the_first_fault_that_is_left_is_the_node_s_health() -> None:
     faults = Faults(Wakeup())
     assert (faults.health, len(faults)) == ("OK", 0)
     faults.broken("a log", "write a: no space left")
-    faults.broken(Fault.IDS, "write node.json: no space left")
+    faults.broken(StorageFault.IDS, "write node.json: no space left")
     assert faults.health == "NOK - write a: no space left"
     faults.repaired("a log")
     assert faults.health == "NOK - write node.json: no space left"
-    faults.repaired(Fault.IDS)
+    faults.repaired(StorageFault.IDS)
     assert faults.health == "OK"
 
 
 def test_a_lost_data_path_explains_all_the_others() -> None:
     faults = Faults(Wakeup())
     faults.broken("a log", "fsync a: no such file")
-    faults.broken(Fault.PLACE, "the data path is gone")
+    faults.broken(StorageFault.PLACE, "the data path is gone")
     assert faults.health == "NOK - the data path is gone"
 
 
@@ -55,11 +55,11 @@ def test_one_may_be_repaired_while_they_are_gone_through() -> None:
 
 @pytest.mark.parametrize(("faults_there", "state"), [
     ({}, ""),
-    ({Fault.RESERVE: "too little is left"}, "full"),
+    ({StorageFault.RESERVE: "too little is left"}, "full"),
     ({"a log": "write a: no space left on device"}, "full"),
-    ({"a log": "write a: disk quota exceeded", Fault.IDS: "write b: input/output error"}, "full"),
+    ({"a log": "write a: disk quota exceeded", StorageFault.IDS: "write b: input/output error"}, "full"),
     ({"a log": "write a: input/output error"}, "unhealthy"),
-    ({Fault.RESERVE: "too little is left", Fault.PLACE: "the data path is gone"}, "unhealthy"),
+    ({StorageFault.RESERVE: "too little is left", StorageFault.PLACE: "the data path is gone"}, "unhealthy"),
 ])  # fmt: skip
 def test_the_state_says_why_messages_are_refused(faults_there: dict[object, str], state: str) -> None:
     faults = Faults(Wakeup())
@@ -74,8 +74,8 @@ def test_a_change_of_the_state_alone_is_told() -> None:
     faults = Faults(Wakeup())
     faults.on_change = lambda: told.append(faults.state)
     faults.broken("a log", "write a: input/output error")
-    faults.broken(Fault.RESERVE, "too little is left")
-    faults.repaired(Fault.RESERVE)
+    faults.broken(StorageFault.RESERVE, "too little is left")
+    faults.repaired(StorageFault.RESERVE)
     assert told == ["unhealthy", "full", "unhealthy"]
 
 

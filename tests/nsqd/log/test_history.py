@@ -12,7 +12,7 @@ import pytest
 from nsqcommon.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
 from nsqcommon.wire.log_record import KEYS, MAGIC
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.log.history import MOST_FILES, History, Past, RangeReader
+from nsqd.log.history import MOST_FILES, LogHistory, LogRangeReader, LogSnapshot
 from nsqd.log.record import INDEX_INTERVAL
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.nsqd.log.batches import make_batch
@@ -33,20 +33,20 @@ def fill(store: OpenStore, count: int, size: int = 100, *, batch: int = 3) -> di
     return bodies
 
 
-def past(store: OpenStore) -> Past:
-    found = History(store.store).find("t")
+def past(store: OpenStore) -> LogSnapshot:
+    found = LogHistory(store.store).find("t")
     assert found is not None
     return found
 
 
-def pieces(reader: RangeReader) -> list[Records | Gap]:
+def pieces(reader: LogRangeReader) -> list[Records | Gap]:
     try:
         return list(iter(reader.read, None))
     finally:
         reader.close()
 
 
-def events(reader: RangeReader) -> list[Event]:
+def events(reader: LogRangeReader) -> list[Event]:
     """Return the events as a client reads them."""
     cutter = RecordCutter(reader.next, reader.end)
     found: list[Event] = []
@@ -119,7 +119,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
         assert nothing.times() is None
         assert nothing.sequence_at(5) == 0
         assert pieces(nothing.open(0, 0, CHUNK)) == []
-        assert History(store.store).find("unknown") is None
+        assert LogHistory(store.store).find("unknown") is None
 
 
 # Times
@@ -146,7 +146,7 @@ def test_a_time_is_also_found_in_what_is_not_written_yet(tmp_path: Path) -> None
         log = store.log()
         log.append(make_batch(3, [b"a"], timestamp=50_000), Receipt())
         log.append(make_batch(4, [b"b"], timestamp=60_000), Receipt())
-        everything = History(store.store).find("t", synced=False)
+        everything = LogHistory(store.store).find("t", synced=False)
         assert everything is not None
         assert [everything.sequence_at(t) for t in (0, 49_000, 50_001, 70_000)] == [0, 3, 4, 5]
         assert past(store).sequence_at(49_000) == 3

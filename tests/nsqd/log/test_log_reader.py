@@ -16,7 +16,7 @@ from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
 from nsqd.log.reading.cold import Load
 from nsqd.log.reading.reads import Reads
-from nsqd.log.reading.refusals import READ_PATIENCE, Refusals
+from nsqd.log.reading.refusals import READ_PATIENCE, ReadRefusals
 from nsqd.log.record import encode
 from nsqd.log.segment import Hole, Segment
 from nsqd.log.segment_list import SegmentList
@@ -133,7 +133,7 @@ def test_what_was_refused_is_asked_for_again(log: Log, sequence: int) -> None:
     log.refuse(sequence)
     cold, compacted = log.reader.cold.refusals, log.reader.compacted.refusals
     log.reader.ask_again(compacted if sequence == 20 else cold)  # of which nothing is refused
-    log.reader.ask_again(Refusals(lambda: log.now))  # of another log
+    log.reader.ask_again(ReadRefusals(lambda: log.now))  # of another log
     assert log.perform_loads() == []
     log.disk.refuses = False
     log.reader.ask_again(cold if sequence == 20 else compacted)

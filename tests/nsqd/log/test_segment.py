@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nsqd.broker.batch import Batch
 from nsqd.log.record import encode
-from nsqd.log.segment import Hole, Index, ReadAt, Walk, base_of_name, segment_name
+from nsqd.log.segment import Hole, ReadAt, SegmentIndex, SegmentWalk, base_of_name, segment_name
 from tests.nsqd.log.batches import batch_runs, make_batch
 
 
@@ -18,8 +18,8 @@ def reader_of(data: bytes) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
 
 
-def walk_over(data: bytes, *, sequence: int = 0, verify: bool = True, next_base: int | None = None) -> Walk:
-    walk = Walk(reader_of(data), offset=0, sequence=sequence, end=len(data), verify=verify, next_base=next_base)
+def walk_over(data: bytes, *, sequence: int = 0, verify: bool = True, next_base: int | None = None) -> SegmentWalk:
+    walk = SegmentWalk(reader_of(data), offset=0, sequence=sequence, end=len(data), verify=verify, next_base=next_base)
     walk.run()
     return walk
 
@@ -112,7 +112,7 @@ def test_large_record_after_damage_is_found_across_block_borders() -> None:
 
 def test_file_shorter_than_was_said_ends_where_it_ends() -> None:
     data = b"".join(FIVE)
-    walk = Walk(reader_of(data), offset=0, sequence=0, end=len(data) + 100, verify=True)
+    walk = SegmentWalk(reader_of(data), offset=0, sequence=0, end=len(data) + 100, verify=True)
     walk.run()
     assert walk.offset == len(data)
 
@@ -123,8 +123,8 @@ def test_without_verifying_only_headers_are_looked_at() -> None:
     assert walk_over(bytes(data), verify=False).holes == []
 
 
-def index_of(*entries: tuple[int, int]) -> Index:
-    index = Index()
+def index_of(*entries: tuple[int, int]) -> SegmentIndex:
+    index = SegmentIndex()
     for entry in entries:
         index.add(*entry)
     return index
@@ -143,14 +143,14 @@ def test_index_gives_the_last_entry_at_or_before_a_sequence() -> None:
 
 def test_index_comes_back_from_its_file() -> None:
     written = index_of((10, 100), (20, 200)).encode_unsaved()
-    index = Index.decode(written + b"torn", base=0, end_offset=1000)
+    index = SegmentIndex.decode(written + b"torn", base=0, end_offset=1000)
     assert (list(index.sequences), list(index.offsets), index.saved) == ([10, 20], [100, 200], 2)
 
 
 @pytest.mark.parametrize("bad", [(10, 300), (30, 100), (0, 0), (30, 1000)])
 def test_index_entries_that_make_no_sense_end_it(bad: tuple[int, int]) -> None:
     written = index_of((10, 100), (20, 200), bad, (40, 400)).encode_unsaved()
-    assert len(Index.decode(written, base=0, end_offset=1000)) == 2
+    assert len(SegmentIndex.decode(written, base=0, end_offset=1000)) == 2
 
 
 def test_index_is_cut_with_its_segment() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsqcommon.wakeup import Wakeup
-from nsqd.log.faults import Fault, Faults
+from nsqd.log.faults import Faults, StorageFault
 from nsqd.log.files import Files
 from nsqd.log.reserve import CLOSED_INTERVAL
 from nsqd.log.space import Space
@@ -53,7 +53,7 @@ def test_nothing_is_refused_while_there_is_room() -> None:
 def test_a_full_disk_is_a_fault_until_there_is_room_again() -> None:
     node = Node(10 * MEBIBYTE)
     assert node.space.refusal(1) == LOW
-    assert node.faults.text_of(Fault.RESERVE) == LOW
+    assert node.faults.text_of(StorageFault.RESERVE) == LOW
     node.disk.free = 1000 * MEBIBYTE
     assert node.space.refusal(1) == LOW  # the free space was not asked for again
     node.now += CLOSED_INTERVAL

@@ -24,7 +24,7 @@ from nsqd.broker.reclaimer import FREED_IN_TURN
 from nsqd.broker.replay import replay
 from nsqd.broker.rules import ChannelRules
 from nsqd.http import HistoryReads
-from nsqd.log.journal.rotation import Rotation
+from nsqd.log.journal.rotation import JournalRotation
 from tests.nsqd.http.conftest import Nsqd
 from tests.nsqd.http.fake_history import at_once
 from tests.nsqd.http.whole.test_stats import CLIENT
@@ -287,7 +287,7 @@ def test_a_new_journal_passes_over_what_was_taken_out_some_at_a_time(nsqd: Nsqd,
         retry_all(nsqd)
     while channel_of(nsqd).deferred.has_runs:
         nsqd.broker.expire()
-    looks, rotation = counted(nsqd), Rotation()
+    looks, rotation = counted(nsqd), JournalRotation()
     for start, end in ((0, 9_000), (9_000, 12_000)):  # fewer at once than are worth dropping at once
         assert channel_of(nsqd).move(BitMap64(range(start, end)), 2 * DEFER) == {CancelOutcome.MOVED: end - start}
     rotation.begin(Path("journal"), ["t"])

@@ -20,7 +20,7 @@ from nsqd.log.log_reader import LogReader
 from nsqd.log.log_state import LogState
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.writing.unsynced import Unsynced
 from tests.support.log_settings import log_settings
 
@@ -30,7 +30,7 @@ class Log:
 
     def __init__(self, folder: Path) -> None:
         self.now = 1000.0
-        self.store = Store.open(folder, log_settings(), clock=lambda: self.now)
+        self.store = DiskStore.open(folder, log_settings(), clock=lambda: self.now)
         found = [Segment(folder / f"{base:020}.log", base, 100) for base in (0, 10, 20, 30)]
         self.segments = SegmentList(found, 30)
         state = LogState("id", synced=(30, 0, 30))

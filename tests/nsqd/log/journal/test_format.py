@@ -49,5 +49,5 @@ def test_magic_across_the_border_of_two_blocks_is_found() -> None:
         assert read(b"?" * size + frame)[-1].position == size
 
 
-def read(buffer: bytes) -> list[journal_format.Frame | BadBytes]:
+def read(buffer: bytes) -> list[journal_format.JournalFrame | BadBytes]:
     return list(walk_frames(lambda offset, size: buffer[offset : offset + size], len(buffer)))

@@ -1,4 +1,4 @@
-"""Rotation of the journal: when it is due, which snapshots are still to come, and which files they replace."""
+"""JournalRotation of the journal: when it is due, which snapshots are still to come, and which files they replace."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from nsqd.broker.store import Entry
 from nsqd.log.journal import rotation
-from nsqd.log.journal.rotation import ROTATE_AT, Rotation, lacking_snapshots
+from nsqd.log.journal.rotation import ROTATE_AT, JournalRotation, lacking_snapshots
 
 OLD = Path("journal.000001")
 
@@ -17,7 +17,7 @@ def state_of(topic: str) -> list[Entry]:
     return [("topic", topic), ("wait", topic, "c", [1, 1, 0]), ("channel", topic, "d", 0)]
 
 
-def told(it: Rotation) -> list[Entry]:
+def told(it: JournalRotation) -> list[Entry]:
     """Return what is written until all snapshots are there."""
     changes: list[Entry] = []
     while it.lacks_snapshots:
@@ -27,7 +27,7 @@ def told(it: Rotation) -> list[Entry]:
 
 
 def test_size_asks_for_a_rotation_and_so_does_growth() -> None:
-    it = Rotation()
+    it = JournalRotation()
     assert not it.is_wanted(ROTATE_AT)
     assert it.is_wanted(ROTATE_AT + 1)
     it.recovered(ROTATE_AT, [], is_due=False)
@@ -36,13 +36,13 @@ def test_size_asks_for_a_rotation_and_so_does_growth() -> None:
 
 
 def test_none_begins_while_one_goes_on() -> None:
-    it = Rotation()
+    it = JournalRotation()
     it.begin(OLD, ["a"])
     assert not it.is_wanted(10 * ROTATE_AT)
 
 
 def test_small_snapshots_are_told_whole() -> None:
-    it = Rotation()
+    it = JournalRotation()
     it.begin(OLD, ["a", "b"])
     assert told(it) == [("snapshot", "a"), *state_of("a"), ("snapshot", "b"), *state_of("b")]
     assert it.is_complete
@@ -50,7 +50,7 @@ def test_small_snapshots_are_told_whole() -> None:
 
 def test_long_snapshots_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "PIECE_WEIGHT", 4)
-    it = Rotation()
+    it = JournalRotation()
     it.begin(OLD, ["a"])
     topic, wait, channel = state_of("a")
     assert told(it) == [("begin", "a"), ("part", "a", [topic, wait]), ("part", "a", [channel]), ("end", "a", 2)]
@@ -58,7 +58,7 @@ def test_long_snapshots_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_piece_that_was_not_written_begins_the_snapshot_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "PIECE_WEIGHT", 4)
-    it = Rotation()
+    it = JournalRotation()
     it.begin(OLD, ["a"])
     it.next_changes(state_of)
     it.written()
@@ -68,7 +68,7 @@ def test_a_piece_that_was_not_written_begins_the_snapshot_anew(monkeypatch: pyte
 
 
 def test_files_before_go_at_the_end_and_not_earlier() -> None:
-    it = Rotation()
+    it = JournalRotation()
     it.recovered(0, [Path("journal.000000")], is_due=True)
     it.begin(OLD, [])
     assert it.is_complete
@@ -77,7 +77,7 @@ def test_files_before_go_at_the_end_and_not_earlier() -> None:
 
 
 def test_what_is_lost_during_a_rotation_makes_another_one_due() -> None:
-    it = Rotation()
+    it = JournalRotation()
     it.need()
     it.begin(OLD, [])
     it.need()
@@ -86,6 +86,6 @@ def test_what_is_lost_during_a_rotation_makes_another_one_due() -> None:
 
 
 def test_a_file_tells_which_snapshots_it_lacks() -> None:
-    it = Rotation()
+    it = JournalRotation()
     begun = it.begin(OLD, ["a", "b", "c"])
     assert lacking_snapshots([begun, ("snapshot", "a"), ("begin", "b"), ("drop", "c")]) == {"b"}

@@ -8,7 +8,7 @@ from nsqd.log.damage import Damage
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
 from nsqd.log.reading.reads import Reads
-from nsqd.log.reading.refusals import Refusals
+from nsqd.log.reading.refusals import ReadRefusals
 from nsqd.log.wakeups import Wakeups
 
 
@@ -41,7 +41,7 @@ def test_readers_are_asked_until_they_hold_nothing() -> None:
 
 def test_a_refusal_is_a_fault_until_no_stretch_is_bypassed() -> None:
     node = Node()
-    refusals = Refusals(lambda: 0.0)
+    refusals = ReadRefusals(lambda: 0.0)
     node.faults.broken(refusals, "read: no")
     refusals.bypass(3, 5)
     node.reads.read_again(refusals)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.log.data_path import DataPath
-from nsqd.log.faults import Fault, Faults
+from nsqd.log.faults import Faults, StorageFault
 from nsqd.log.files import Files
 from nsqd.log.upkeep.removals import Removals
 from nsqd.log.upkeep.round import Round, RoundResult
@@ -63,9 +63,9 @@ def test_what_could_not_be_removed_is_a_fault_until_it_is(node: Node) -> None:
     round_ = node.begin()
     round_.error = "remove: no"
     node.removals.end_round(round_)
-    assert node.faults.text_of(Fault.REMOVAL) == "remove: no"
+    assert node.faults.text_of(StorageFault.REMOVAL) == "remove: no"
     again = node.begin()
     assert again.files == [A]
     again.files.clear()
     node.removals.end_round(again)
-    assert Fault.REMOVAL not in node.faults
+    assert StorageFault.REMOVAL not in node.faults

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.faults import Fault
+from nsqd.log.faults import StorageFault
 from nsqd.log.files import Buffers, Files
 from nsqd.log.log_fault import RETRY_AFTER
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.topic_log import DiskLog
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
@@ -42,7 +42,7 @@ class Node:
         self.now = 100.0
         self.disk = Disk()
         settings = log_settings(disk_reserve=100 * MEBIBYTE)
-        self.store = Store.open(folder, settings, files=self.disk, clock=lambda: self.now)
+        self.store = DiskStore.open(folder, settings, files=self.disk, clock=lambda: self.now)
         self.store.recover()
         self.faults = self.store.faults
         self.repairs = self.store.repairs
@@ -83,14 +83,14 @@ def test_nothing_is_tried_while_all_is_well(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("fault", "needs_space"), [
-    (Fault.IDS, True),
-    (Fault.TOPOLOGY, True),
-    (Fault.PLACE, False),
-    (Fault.DROPPING, False),
-    (Fault.REMOVAL, False),
-    (Fault.RESERVE, False),
+    (StorageFault.IDS, True),
+    (StorageFault.TOPOLOGY, True),
+    (StorageFault.PLACE, False),
+    (StorageFault.DROPPING, False),
+    (StorageFault.REMOVAL, False),
+    (StorageFault.RESERVE, False),
 ])  # fmt: skip
-def test_what_writes_something_new_needs_space(node: Node, fault: Fault, needs_space: bool) -> None:
+def test_what_writes_something_new_needs_space(node: Node, fault: StorageFault, needs_space: bool) -> None:
     node.faults.broken(fault, "broken")
     assert node.repairs.needs_space is needs_space
 
@@ -122,18 +122,18 @@ def test_a_log_is_tried_again_when_there_is_space(node: Node) -> None:
 def test_ids_are_reserved_again_when_there_is_space(node: Node) -> None:
     node.disk.full = True
     node.store.reserve_ids(1000)
-    assert Fault.IDS in node.faults
+    assert StorageFault.IDS in node.faults
     node.repairs.run(has_space=WITH_SPACE)
-    assert Fault.IDS in node.faults  # the disk has failed again
+    assert StorageFault.IDS in node.faults  # the disk has failed again
     node.disk.full = False
     node.repairs.run(has_space=WITHOUT)
-    assert Fault.IDS in node.faults
+    assert StorageFault.IDS in node.faults
     node.repairs.run(has_space=WITH_SPACE)
-    assert Fault.IDS not in node.faults
+    assert StorageFault.IDS not in node.faults
 
 
 def test_names_are_written_again_when_there_is_space(node: Node) -> None:
-    node.faults.broken(Fault.TOPOLOGY, "broken")
+    node.faults.broken(StorageFault.TOPOLOGY, "broken")
     node.repairs.run(has_space=WITHOUT)
     assert not node.store.wakeups.topology.is_set
     node.repairs.run(has_space=WITH_SPACE)
@@ -142,26 +142,26 @@ def test_names_are_written_again_when_there_is_space(node: Node) -> None:
 
 def test_what_could_not_be_removed_wakes_the_next_round(node: Node) -> None:
     node.store.wakeups.sync.clear()
-    node.faults.broken(Fault.REMOVAL, "broken")
+    node.faults.broken(StorageFault.REMOVAL, "broken")
     node.repairs.run(has_space=WITHOUT)
     assert node.store.wakeups.sync.is_set
 
 
 def test_folders_of_deleted_topics_are_renamed_without_space(node: Node) -> None:
-    node.faults.broken(Fault.DROPPING, "broken")
+    node.faults.broken(StorageFault.DROPPING, "broken")
     node.repairs.run(has_space=WITHOUT)
-    assert Fault.DROPPING not in node.faults
+    assert StorageFault.DROPPING not in node.faults
 
 
 def test_publishing_goes_on_once_the_disk_has_room(node: Node) -> None:
     node.disk.free = 10 * MEBIBYTE
     node.store.space.look()
-    assert Fault.RESERVE in node.faults
+    assert StorageFault.RESERVE in node.faults
     node.repairs.run(has_space=WITHOUT)
-    assert Fault.RESERVE in node.faults
+    assert StorageFault.RESERVE in node.faults
     node.disk.free = 1000 * MEBIBYTE
     node.repairs.run(has_space=WITHOUT)
-    assert Fault.RESERVE not in node.faults
+    assert StorageFault.RESERVE not in node.faults
 
 
 def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) -> None:
@@ -174,6 +174,6 @@ def test_what_the_disk_refuses_to_read_is_asked_for_without_space(node: Node) ->
 
 
 def test_a_lost_data_path_is_nothing_to_try(node: Node) -> None:
-    node.faults.broken(Fault.PLACE, "gone")
+    node.faults.broken(StorageFault.PLACE, "gone")
     node.repairs.run(has_space=WITH_SPACE)
-    assert Fault.PLACE in node.faults
+    assert StorageFault.PLACE in node.faults

@@ -12,7 +12,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from nsqd.log.upkeep.round_thread import QUICK, RoundThread
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
@@ -41,7 +41,7 @@ class Node:
     def __init__(self, path: Path) -> None:
         self.now = 0.0
         self.files = SlowFiles()
-        self.store = Store.open(path, log_settings(ack="synced"), files=self.files, clock=lambda: self.now)
+        self.store = DiskStore.open(path, log_settings(ack="synced"), files=self.files, clock=lambda: self.now)
         self.store.recover()
         self.thread = RoundThread(self.store)
         self.store.begin_at_once = self.thread.begin

@@ -8,34 +8,34 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.store import Store
+from nsqd.log.store import DiskStore
 from tests.nsqd.log.batches import make_batch
 from tests.support.log_settings import log_settings
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path, log_settings(ack="synced", sync_every=3))
+def store(tmp_path: Path) -> Iterator[DiskStore]:
+    store = DiskStore.open(tmp_path, log_settings(ack="synced", sync_every=3))
     store.recover()
     run(store)
     yield store
     store.abandon()
 
 
-def publish(store: Store, topic: str, *bodies: bytes) -> Receipt:
+def publish(store: DiskStore, topic: str, *bodies: bytes) -> Receipt:
     log, receipt = store.create_log(topic), Receipt()
     log.append(make_batch(log.tail, bodies), receipt)
     store.write_logs()
     return receipt
 
 
-def run(store: Store, most: int = 1000) -> bool:
+def run(store: DiskStore, most: int = 1000) -> bool:
     round_ = store.begin_round(most)
     round_.perform(store.files)
     return store.rounds.end(round_)
 
 
-def test_a_round_answers_the_publishers_of_what_it_took(store: Store) -> None:
+def test_a_round_answers_the_publishers_of_what_it_took(store: DiskStore) -> None:
     receipts = [publish(store, "a", b"1"), publish(store, "b", b"2")]
     assert store.rounds.is_awaited
     assert run(store)
@@ -43,7 +43,7 @@ def test_a_round_answers_the_publishers_of_what_it_took(store: Store) -> None:
     assert not store.rounds.is_awaited
 
 
-def test_a_call_is_answered_by_the_round_that_takes_the_last_of_the_rest(store: Store) -> None:
+def test_a_call_is_answered_by_the_round_that_takes_the_last_of_the_rest(store: DiskStore) -> None:
     for topic in "abc":
         publish(store, topic, b"1")
     result = store.rounds.wanted_result()
@@ -57,7 +57,7 @@ def test_a_call_is_answered_by_the_round_that_takes_the_last_of_the_rest(store: 
 
 
 def test_many_unsynced_messages_hurry(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, log_settings(ack="written", sync_every=3))
+    store = DiskStore.open(tmp_path, log_settings(ack="written", sync_every=3))
     store.recover()
     run(store)
     store.wakeups.hurry.clear()
@@ -69,7 +69,7 @@ def test_many_unsynced_messages_hurry(tmp_path: Path) -> None:
     store.abandon()
 
 
-def test_a_dropped_log_is_in_no_round_and_followers_hear_of_it(store: Store) -> None:
+def test_a_dropped_log_is_in_no_round_and_followers_hear_of_it(store: DiskStore) -> None:
     heard: list[str] = []
     store.rounds.follow(heard.append)
     publish(store, "a", b"1")
@@ -78,14 +78,14 @@ def test_a_dropped_log_is_in_no_round_and_followers_hear_of_it(store: Store) -> 
     assert store.begin_round().jobs == []
 
 
-def test_what_is_synced_is_told_once(store: Store) -> None:
+def test_what_is_synced_is_told_once(store: DiskStore) -> None:
     publish(store, "a", b"1")
     run(store)
     assert [log.topic for log in store.rounds.take_synced()] == ["a"]
     assert store.rounds.take_synced() == []
 
 
-def test_only_errors_of_the_topics_one_asks_for_count(store: Store) -> None:
+def test_only_errors_of_the_topics_one_asks_for_count(store: DiskStore) -> None:
     result = store.rounds.wanted_result()
     result.log_errors = {"a": "no space"}
     assert result.error_of(["a", "b"]) == "no space"

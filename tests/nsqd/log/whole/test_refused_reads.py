@@ -9,7 +9,7 @@ import pytest
 
 from nsqcommon.wire.history import Gap
 from nsqd.log.data_path import DataPathError
-from nsqd.log.history import History
+from nsqd.log.history import LogHistory
 from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.reading.cold import Load, Start
 from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
@@ -152,7 +152,7 @@ def test_damage_found_before_a_refusal_is_kept_aside(tmp_path: Path) -> None:
         assert [kept.exists() for kept in load.aside] == [True]
 
 
-# History
+# LogHistory
 
 
 def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, files: TroubledFiles) -> None:
@@ -160,7 +160,7 @@ def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, f
         store.publish(b"a")
         store.checkpoint()
         refuse(files, ".log")
-        past = History(store.store).find("t")
+        past = LogHistory(store.store).find("t")
         assert past is not None
         (gap,) = iter(past.open(0, 1, 1000).read, None)
         assert gap == Gap(0, 1, "refused")
@@ -182,7 +182,7 @@ def test_history_in_many_files_waits_once_for_a_disk_that_refuses(tmp_path: Path
         store.checkpoint()
         assert len(store.segments()) == 5
         refuse(files, ".log")
-        past = History(store.store).find("t")
+        past = LogHistory(store.store).find("t")
         assert past is not None
         assert list(iter(past.open(0, 5, 1000).read, None)) == [Gap(it, it + 1, "refused") for it in range(5)]
         assert READ_PATIENCE - RETRY_INTERVAL < store.clock.now - START < 2 * READ_PATIENCE

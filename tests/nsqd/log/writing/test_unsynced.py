@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.log_state import LogState
-from nsqd.log.segment import Index, Segment
+from nsqd.log.segment import Segment, SegmentIndex
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.writing.unsynced import Unsynced
 from tests.nsqd.log.batches import make_batch
@@ -22,7 +22,7 @@ class Log:
         self.segments = SegmentList([], 0)
 
     def roll(self, base: int) -> Segment:
-        sealed, segment = self.segments.active, Segment(FOLDER / f"{base:020}.log", base, 0, Index())
+        sealed, segment = self.segments.active, Segment(FOLDER / f"{base:020}.log", base, 0, SegmentIndex())
         self.segments.add(segment)
         self.unsynced.rolled(sealed)
         return segment
